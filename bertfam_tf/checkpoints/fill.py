@@ -1,0 +1,69 @@
+"""Fills variables from named tensors, and accounts for every one of both."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import keras
+import numpy as np
+
+from bertfam_tf.checkpoints.safetensors import Tensors
+from bertfam_tf.names import listed
+from bertfam_tf.sources import CheckpointError
+
+
+def fill(
+    variables: Iterable[keras.Variable],
+    tensors: Tensors,
+    sources: Mapping[str, str],
+    ignored: Iterable[str],
+    what: str,
+) -> None:
+    """Assigns every variable, or none.
+
+    Args:
+        variables: what is filled.
+        tensors: where from.
+        sources: variable path -> tensor name, with ``|T`` behind it where it is stored transposed.
+        ignored: regular expressions of tensor names that may be left over.
+        what: checkpoint and model, for the error's text.
+
+    Raises:
+        CheckpointError: when a tensor is missing, left over, of another shape, or not finite. The
+            text lists them all; no variable has changed then, except where a tensor is not finite.
+    """
+    targets = {variable.path: variable for variable in variables}
+    unnamed = targets.keys() - sources.keys()
+    if unnamed:
+        raise CheckpointError(f"{what}: the card has no names for {listed(sorted(unnamed))}.")
+    wanted = {path: sources[path].partition("|")[::2] for path in targets}
+    missing = sorted(name for name, _ in wanted.values() if name not in tensors)
+    known = re.compile("|".join(ignored) or r"(?!)")
+    used = {name for name, _ in wanted.values()}
+    surplus = sorted(
+        tensors.stored_name(name)
+        for name in tensors
+        if name not in used and not known.fullmatch(name)
+    )
+    shapes = []
+    for path, (name, transform) in wanted.items():
+        if name in tensors:
+            found = tensors.shape(name)[:: -1 if transform else 1]
+            expected = tuple(targets[path].shape)
+            if found != expected:
+                shapes.append(f"{tensors.stored_name(name)} {found}, expected {expected}")
+    if missing or surplus or shapes:
+        lines = [f"{what} do not fit each other."]
+        if missing:
+            lines.append(f"Missing tensors: {listed(missing)}.")
+        if surplus:
+            lines.append(f"Tensors left over: {listed(surplus)}.")
+        if shapes:
+            lines.append(f"Wrong shapes: {listed(shapes)}.")
+        if missing and all(name.startswith("pooler.") for name in missing):
+            lines.append("A checkpoint without a pooler loads with pooler=False.")
+        raise CheckpointError("\n".join(lines))
+    for path, (name, transform) in wanted.items():
+        array = tensors[name]
+        if not np.isfinite(array.astype("float32", copy=False)).all():
+            raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
+        targets[path].assign(array.T if transform else array)

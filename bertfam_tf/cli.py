@@ -1,0 +1,120 @@
+"""The ``bertfam`` command."""
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+# Each command imports what it needs, so that --help and mistakes answer at once.
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; the exit status. Errors of the user's are one line on stderr."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        options.run(options)
+    except (ValueError, OSError) as error:
+        print(f"bertfam {options.command}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bertfam", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        return sub
+
+    command("families", _families, "print every family, its sizes and their parameters")
+
+    train = command("train", _train, "fine-tune by a recipe; a killed run goes on")
+    train.add_argument("recipe", help="a YAML file")
+    train.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
+
+    evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
+    evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
+    evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
+
+    predict = command("predict", _predict, "print answers, a line of JSON for each text")
+    predict.add_argument("model", help="a saved task, or the output directory of a recipe")
+    predict.add_argument("text", nargs="*", help="texts; lines of standard input if there is none")
+
+    export = command("export", _export, "write a SavedModel for TF Serving")
+    export.add_argument("model", help="a saved task, or the output directory of a recipe")
+    export.add_argument("directory", help="gets a subdirectory named by the next version")
+
+    serve = command("serve", _serve, "serve exported models over REST on this machine")
+    serve.add_argument("directory", help="holds a subdirectory for each version")
+    serve.add_argument("--name", default="model", help="of the model in URLs (%(default)s)")
+    serve.add_argument("--host", default="127.0.0.1", help="(%(default)s)")
+    serve.add_argument("--port", type=int, default=8501, help="0 takes a free one (%(default)s)")
+    return parser
+
+
+def _families(options: argparse.Namespace) -> None:
+    from bertfam_tf import models, registry
+
+    row = "{:<8} {:<20} {:>13}  {:<10} {:<14} {}"
+    print(row.format("family", "size", "parameters", "tokenizer", "heads", "objectives"))
+    for name in models.families():
+        card = registry.get(name)
+        for size in card.sizes:
+            count = models.count_parameters(name, size)
+            heads, objectives = ", ".join(card.heads), ", ".join(card.objectives)
+            print(row.format(name, size, f"{count:,}", card.tokenizer, heads, objectives))
+
+
+def _train(options: argparse.Namespace) -> None:
+    from bertfam_tf.config import load_recipe
+    from bertfam_tf.train import run
+
+    metrics = run(load_recipe(options.recipe, options.override))
+    print(json.dumps(metrics))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from bertfam_tf import tasks
+    from bertfam_tf.config import load_recipe
+    from bertfam_tf.train.run import MODEL, RECIPE, evaluate
+
+    run_dir = Path(options.run_dir)
+    recipe = load_recipe(run_dir / RECIPE)
+    print(json.dumps(evaluate(tasks.load(run_dir / MODEL), recipe, options.split)))
+
+
+def _predict(options: argparse.Namespace) -> None:
+    import numpy as np
+
+    texts = options.text or [line.rstrip("\n") for line in sys.stdin]
+    for answer in _saved_task(options.model).predict(texts):
+        values = answer if isinstance(answer, dict) else {"embedding": answer}
+        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+        print(json.dumps(plain, ensure_ascii=False))
+
+
+def _export(options: argparse.Namespace) -> None:
+    print(_saved_task(options.model).export(options.directory))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from bertfam_tf.serve import serve
+
+    serve(options.directory, model_name=options.name, host=options.host, rest_port=options.port)
+
+
+def _saved_task(path: str) -> Any:
+    from bertfam_tf import tasks
+    from bertfam_tf.train.run import MODEL, RECIPE
+
+    directory = Path(path)
+    return tasks.load(directory / MODEL if (directory / RECIPE).is_file() else directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Typed recipes: YAML in, one key for one dataclass field, unknown keys refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dacite
+import yaml
+
+from bertfam_tf.names import unknown
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is fine-tuned.
+
+    Attributes:
+        path: a checkpoint: a directory, ``package:NAME``, or a hub id.
+        max_length: most tokens of an input; None for all the model's positions.
+        overrides: config fields of the backbone, such as ``{dropout: 0.0}``.
+    """
+
+    path: str
+    max_length: int | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Tab-separated files, relative to the working directory; ``$NAME`` reads the environment.
+
+    Attributes:
+        train, dev, test: the files; the test file is read by ``bertfam evaluate`` alone.
+        text, text_pair, label: columns, by name in the first line or by number from 0.
+        labels: names of the classes in order; or a table from what the file says to names; None
+            for the distinct labels of the training file, sorted.
+        limit: uses no more training rows than this.
+    """
+
+    train: str
+    dev: str | None = None
+    test: str | None = None
+    text: str | int = "text"
+    text_pair: str | int | None = None
+    label: str | int = "label"
+    labels: list[str] | dict[str, str] | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How it is fine-tuned; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
+
+    Attributes:
+        backup_steps: steps between states from which a killed run goes on; each epoch ends with
+            one as well.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    clip_norm: float | None = 1.0
+    epsilon: float = 1e-6
+    beta_2: float = 0.999
+    seed: int = 0
+    backup_steps: int = 500
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One fine-tuning run. ``output`` is the directory that it writes into."""
+
+    output: str
+    model: ModelConfig
+    data: DataConfig
+    task: str = "TextClassifier"
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def to_yaml(self) -> str:
+        """The recipe with every default written out."""
+        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+
+
+def load_recipe(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Reads a recipe.
+
+    Args:
+        file: YAML.
+        overrides: ``key=value`` with dots into sections, such as ``train.epochs=1``; the value is
+            YAML.
+
+    Raises:
+        ValueError: when the file is missing or not a YAML mapping, a key is unknown (the text
+            names the nearest one), missing, or has a value of another type.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"There is no recipe {path}.")
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is not a mapping of keys to values.")
+    for override in overrides:
+        _override(values, override)
+    return _build(values, path)
+
+
+def expand(path: str) -> Path:
+    """A path of a recipe, with ``$NAME`` and ``~`` replaced.
+
+    Raises:
+        ValueError: when a variable is not set.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
+    if unset:
+        raise ValueError(f"The environment variable {unset[1]} in {path!r} is not set.")
+    return Path(expanded)
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ValueError(f"Expected key=value, such as train.epochs=1, not {override!r}.")
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"{override!r}: {section} is not a section.")
+    values[last] = yaml.safe_load(text)
+
+
+def _build(values: dict[str, Any], path: Path) -> Recipe:
+    # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant.
+    config = dacite.Config(strict=True, type_hooks={float: float})
+    try:
+        return dacite.from_dict(Recipe, values, config)
+    except dacite.UnexpectedDataError as error:
+        key = sorted(error.keys)[0]
+        section = next(
+            name for name, cls in _SECTIONS.items() if key in _inside(values, name) and key not in
+            (known := {field.name for field in dataclasses.fields(cls)})
+        )
+        where = f"key in section {section}" if section else "key"
+        raise ValueError(f"{path}: {unknown(where, key, known)}") from None
+    except (dacite.DaciteError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+_SECTIONS: dict[str, type] = {
+    "": Recipe,
+    "model": ModelConfig,
+    "data": DataConfig,
+    "train": TrainConfig,
+}
+
+
+def _inside(values: dict[str, Any], section: str) -> dict[str, Any]:
+    inside = values.get(section) if section else values
+    return inside if isinstance(inside, dict) else {}

@@ -1,0 +1,33 @@
+"""Strings to their places in a list, in the graph."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+# Marks texts that a graph raises on purpose, so that fit() can hand them on as its own error.
+ERROR_MARK = "bertfam_tf: "
+
+
+def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
+    """Each string's index in ``known``, int32, of the same shape.
+
+    Args:
+        values: strings, scalar or vector.
+        known: different strings.
+        what: what the values are, for the error's text.
+
+    Raises:
+        InvalidArgumentError: at run time, naming the first value that is not in the list.
+    """
+    matches = tf.equal(tf.expand_dims(values, -1), tf.constant(list(known)))
+    found = tf.reduce_any(matches, axis=-1)
+    wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~found, [-1]))[:1]
+    before, after = not_listed("\0", known, what).split("\0")
+    text = tf.strings.join([ERROR_MARK + before, tf.strings.reduce_join(wrong), after])
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(found), [text])]):
+        return tf.argmax(matches, axis=-1, output_type=tf.int32)
+
+
+def not_listed(value: str, known: Sequence[str], what: str) -> str:
+    """The text of the error."""
+    return f"The {what} '{value}' is not one of: {', '.join(known)}."

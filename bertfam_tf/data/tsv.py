@@ -1,0 +1,78 @@
+"""Tab-separated files, streamed: no quoting, rows end at a newline and nothing else."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from bertfam_tf.names import unknown
+
+
+def read_tsv(
+    file: str | Path, columns: Mapping[str, str | int], *, limit: int | None = None
+) -> tf.data.Dataset:
+    """Rows of a file as dicts of string scalars, split in the graph.
+
+    Args:
+        file: UTF-8 with or without a byte-order mark, LF or CRLF.
+        columns: for each name wanted, its column: a name in the file's first line, or a number
+            from 0 for a file without a header line.
+        limit: reads no more rows than this.
+
+    Returns:
+        A data set of known cardinality. A row with another number of columns than the first line
+        is an ``InvalidArgumentError`` that names file and line.
+
+    Raises:
+        ValueError: when the file is missing or empty, or has no such column.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}.")
+    with path.open("rb") as stream:
+        first = stream.readline()
+        lines = (1 if first.strip() else 0) + _count_lines(stream)
+    header = first.decode("utf-8-sig", "replace").rstrip("\r\n").split("\t")
+    has_header = any(isinstance(column, str) for column in columns.values())
+    positions = {name: _position(path, header, column) for name, column in columns.items()}
+    rows = max(lines - has_header, 0)
+    rows = rows if limit is None else min(rows, limit)
+    if not rows:
+        raise ValueError(f"{path} has no rows.")
+
+    def parse(number: tf.Tensor, line: tf.Tensor) -> dict[str, tf.Tensor]:
+        cells = tf.strings.split(tf.strings.regex_replace(line, "\r$", ""), "\t")
+        where = f"{path}: line "
+        expected = f" columns; expected {len(header)}, as in the first line."
+        found = tf.strings.as_string(tf.size(cells))
+        at = tf.strings.as_string(number)
+        check = tf.debugging.Assert(
+            tf.size(cells) == len(header), [tf.strings.join([where, at, " has ", found, expected])]
+        )
+        with tf.control_dependencies([check]):
+            return {name: tf.gather(cells, position) for name, position in positions.items()}
+
+    dataset = tf.data.TextLineDataset(str(path)).skip(int(has_header)).take(rows)
+    if not has_header and first.startswith(b"\xef\xbb\xbf"):
+        dataset = dataset.map(lambda line: tf.strings.regex_replace(line, "^\ufeff", ""))
+    dataset = dataset.enumerate(start=1 + has_header)
+    dataset = dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.apply(tf.data.experimental.assert_cardinality(rows))
+
+
+def _count_lines(stream) -> int:
+    lines, last = 0, b"\n"
+    while chunk := stream.read(1 << 20):
+        lines += chunk.count(b"\n")
+        last = chunk[-1:]
+    return lines + (last != b"\n")
+
+
+def _position(path: Path, header: list[str], column: str | int) -> int:
+    if isinstance(column, str):
+        if column not in header:
+            raise ValueError(f"{path}, first line: {unknown('column', column, header)}")
+        return header.index(column)
+    if not 0 <= column < len(header):
+        raise ValueError(f"{path} has {len(header)} columns; there is no column {column}.")
+    return column

@@ -1,0 +1,5 @@
+"""One artefact: raw text in, answers out."""
+
+from bertfam_tf.export.saved_model import ExportError, export_saved_model
+
+__all__ = ["ExportError", "export_saved_model"]

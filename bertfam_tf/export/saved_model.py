@@ -1,0 +1,157 @@
+"""SavedModels for TensorFlow Serving."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+
+from bertfam_tf.serve.loader import DEFAULT_SIGNATURE, Servable, load
+from bertfam_tf.tasks import Task
+
+_EXTRA = "assets.extra"
+_WARMUP = "tf_serving_warmup_requests"
+_DESCRIPTION = "bertfam.json"
+
+# What the reloaded export is compared on: plain, empty, long beyond any model, other scripts,
+# special tokens, bytes that are not UTF-8.
+_SAMPLES = [
+    b"It arrived on time and works well.",
+    b"",
+    b"word " * 600,
+    "Größe, naïve, 日本語, العربية, हिन्दी 🙂".encode(),
+    b"[CLS] and [SEP] in the text",
+    b"\xff\xfe broken \xc3",
+]
+# Serving runs each record when it loads the model: one row, and a batch.
+_WARMUP_BATCHES = (1, 8)
+_TOLERANCE = 1e-5
+
+
+class ExportError(RuntimeError):
+    """The export does not answer as the task does; nothing was put into the export directory."""
+
+
+def export_saved_model(
+    task: Task, directory: str | os.PathLike[str], *, version: int | None = None
+) -> Path:
+    """Writes ``directory/<version>``, which TensorFlow Serving loads as it is.
+
+    The signature ``serving_default`` takes ``text`` (and ``text_pair`` of a pair model), string
+    tensors (batch,), and returns the task's answers. Warm-up records and the task's description
+    lie under ``assets.extra``. What was written is loaded again, by the C++ loader that Serving
+    uses, and compared with the task before the version appears.
+
+    Args:
+        task: a task; a classifier that has seen no data yet and was not told is taken to classify
+            single texts.
+        directory: the model's base path; made when missing.
+        version: a number; None takes the next one.
+
+    Returns:
+        The version's directory.
+
+    Raises:
+        FileExistsError: when the version exists.
+        ExportError: when the export's graph would not run in Serving, or answers differently.
+    """
+    base = Path(directory)
+    base.mkdir(parents=True, exist_ok=True)
+    versions = [int(child.name) for child in base.iterdir() if child.name.isdecimal()]
+    if version is None:
+        version = max(versions, default=0) + 1
+    if version in versions:
+        raise FileExistsError(f"{base} has a version {version} already.")
+    # Serving takes every child with a number for a name as a version, whole or not.
+    temporary = base / f".export-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        _write(task, temporary)
+        _check_compilation(temporary)
+        _compare(task, load(temporary))
+        return temporary.rename(base / str(version))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(task: Task, directory: Path) -> None:
+    names = task.feature_names
+
+    def answer(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        return task.answer(dict(zip(names, texts, strict=True)))
+
+    archive = keras.export.ExportArchive()
+    # The endpoint brings the variables that it reads; tracking the task as well would write each
+    # of them a second time.
+    archive.track(task.tokenizer)
+    archive.add_endpoint(
+        DEFAULT_SIGNATURE,
+        answer,
+        input_signature=[tf.TensorSpec([None], tf.string, name=name) for name in names],
+    )
+    archive.write_out(str(directory), verbose=False)
+    extra = directory / _EXTRA
+    extra.mkdir()
+    (extra / _DESCRIPTION).write_text(json.dumps(task.describe(), indent=2) + "\n", "utf-8")
+    with tf.io.TFRecordWriter(str(extra / _WARMUP)) as writer:
+        for rows in _WARMUP_BATCHES:
+            writer.write(_warmup_record(names, rows).SerializeToString())
+
+
+def _warmup_record(names: tuple[str, ...], rows: int) -> prediction_log_pb2.PredictionLog:
+    log = prediction_log_pb2.PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.signature_name = DEFAULT_SIGNATURE
+    for name in names:
+        request.inputs[name].CopyFrom(tf.make_tensor_proto([_SAMPLES[0]] * rows, tf.string))
+    return log
+
+
+def _check_compilation(directory: Path) -> None:
+    model = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+    for meta_graph in model.meta_graphs:
+        for function in _must_compile(meta_graph.graph_def):
+            raise ExportError(
+                f"The function {function} is compiled by XLA (jit_compile=True), which Serving has "
+                "switched off: every request would fail."
+            )
+
+
+def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
+    key = "_XlaMustCompile"
+    for function in graph.library.function:
+        if function.attr[key].b or any(node.attr[key].b for node in function.node_def):
+            yield function.signature.name
+    for node in graph.node:
+        if node.attr[key].b:
+            yield node.name
+
+
+def _compare(task: Task, servable: Servable) -> None:
+    samples = np.array(_SAMPLES, object)
+    features = dict(zip(task.feature_names, (samples, samples[::-1]), strict=False))
+    expected = {
+        name: value.numpy()
+        for name, value in task.answer({k: tf.constant(v) for k, v in features.items()}).items()
+    }
+    found = servable.run(DEFAULT_SIGNATURE, features)
+    if found.keys() != expected.keys():
+        raise ExportError(f"The export answers {sorted(found)}, the task {sorted(expected)}.")
+    for name, value in expected.items():
+        if found[name].shape != value.shape:
+            raise ExportError(
+                f"The export's {name!r} is {found[name].shape}, the task's {value.shape}."
+            )
+        if value.dtype == object:
+            same = bool((found[name] == value).all())
+        else:
+            same = np.allclose(found[name], value, rtol=0, atol=_TOLERANCE)
+        if not same:
+            raise ExportError(f"The export's {name!r} differs from the task's.")

@@ -1,0 +1,22 @@
+"""Bricks with weights. Keras operations alone, so that they run on each of Keras' backends."""
+
+from bertfam_tf.layers.activations import activation
+from bertfam_tf.layers.attention import SelfAttention
+from bertfam_tf.layers.block import TransformerBlock
+from bertfam_tf.layers.embeddings import PositionEmbedding
+from bertfam_tf.layers.feed_forward import FeedForward
+from bertfam_tf.layers.initializers import normal
+from bertfam_tf.layers.masks import keys_from_padding
+from bertfam_tf.layers.pooling import FirstTokenPooler, MeanPooling
+
+__all__ = [
+    "FeedForward",
+    "FirstTokenPooler",
+    "MeanPooling",
+    "PositionEmbedding",
+    "SelfAttention",
+    "TransformerBlock",
+    "activation",
+    "keys_from_padding",
+    "normal",
+]

@@ -1,0 +1,39 @@
+"""Activations by the names that published configs use."""
+
+from collections.abc import Callable
+
+from keras import ops
+
+from bertfam_tf.names import unknown
+
+
+def _gelu_exact(x):
+    return ops.gelu(x, approximate=False)
+
+
+def _gelu_tanh(x):
+    return ops.gelu(x, approximate=True)
+
+
+_ACTIVATIONS: dict[str, Callable] = {
+    "gelu": _gelu_exact,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "relu": ops.relu,
+    "silu": ops.silu,
+    "swish": ops.silu,
+    "tanh": ops.tanh,
+}
+
+
+def activation(name: str) -> Callable:
+    """The activation that published configs call ``name``.
+
+    ``gelu`` is the exact x·Φ(x) (arXiv 1606.08415), ``gelu_new`` its tanh approximation.
+
+    Raises:
+        ValueError: for a name that is not in the table.
+    """
+    if name not in _ACTIVATIONS:
+        raise ValueError(unknown("activation", name, _ACTIVATIONS))
+    return _ACTIVATIONS[name]

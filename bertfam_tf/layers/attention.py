@@ -1,0 +1,72 @@
+"""Scaled dot-product self-attention with several heads (arXiv 1706.03762)."""
+
+import keras
+from keras import ops
+
+from bertfam_tf.layers.initializers import normal
+
+
+class SelfAttention(keras.layers.Layer):
+    """Every position attends to the positions that ``attention_mask`` allows.
+
+    Args:
+        hidden_size: width of input and output; a multiple of ``num_heads``.
+        num_heads: number of heads.
+        dropout: rate on the attention probabilities.
+        stddev: of the initial weights.
+
+    Call:
+        x: (batch, length, hidden_size).
+        attention_mask: boolean, broadcastable to (batch, num_heads, length, length), true where a query
+            (third axis) may attend to a key (fourth). A query with no key allowed attends to all
+            alike, so that it stays finite.
+
+    Returns:
+        ``(output, scores)``: (batch, length, hidden_size), and the scaled scores before mask and
+        softmax, (batch, num_heads, length, length).
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        stddev: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if hidden_size % num_heads:
+            raise ValueError(
+                f"hidden_size {hidden_size} is not a multiple of num_heads {num_heads}."
+            )
+        self.num_heads = num_heads
+        self.head_size = hidden_size // num_heads
+        self.query, self.key, self.value, self.output_dense = (
+            keras.layers.Dense(hidden_size, kernel_initializer=normal(stddev), name=name)
+            for name in ("query", "key", "value", "output")
+        )
+        self.dropout = keras.layers.Dropout(dropout, name="dropout")
+
+    def build(self, input_shape):
+        for dense in (self.query, self.key, self.value, self.output_dense):
+            dense.build(input_shape)
+
+    def _split(self, x):
+        batch, length = ops.shape(x)[:2]
+        heads = ops.reshape(x, (batch, length, self.num_heads, self.head_size))
+        return ops.transpose(heads, (0, 2, 1, 3))
+
+    def call(self, x, attention_mask=None, training=None):
+        query = self._split(self.query(x) * (self.head_size**-0.5))
+        key = self._split(self.key(x))
+        value = self._split(self.value(x))
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        # In half precision exp() overflows and sums lose digits long before float32 does.
+        half = self.compute_dtype in ("float16", "bfloat16")
+        logits = ops.cast(scores, "float32") if half else scores
+        if attention_mask is not None:
+            logits = ops.where(attention_mask, logits, -1e9)
+        probabilities = ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
+        probabilities = self.dropout(probabilities, training=training)
+        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))
+        return self.output_dense(ops.reshape(context, ops.shape(x))), scores

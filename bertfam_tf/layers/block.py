@@ -1,0 +1,70 @@
+"""One Transformer layer, assembled from parts."""
+
+from typing import Literal
+
+import keras
+
+
+class TransformerBlock(keras.layers.Layer):
+    """Attention and feed-forward, each with a residual connection, dropout and a norm.
+
+    Parts come in as objects; one that stands in several blocks is shared by them.
+
+    Args:
+        attention: layer called with ``(x, attention_mask=…)`` that returns ``(output, scores)``.
+        feed_forward: layer called with ``x``.
+        norm: ``"post"`` normalises after each residual sum (arXiv 1706.03762), ``"pre"`` before
+            each part, leaving the residual path untouched (GPT-2).
+        epsilon: of the norms.
+        dropout: rate on each part's output.
+
+    Call:
+        x: (batch, length, width); attention_mask: as the attention takes it.
+
+    Returns:
+        ``(output, scores)``: (batch, length, width), and the attention's scores.
+    """
+
+    def __init__(
+        self,
+        attention: keras.layers.Layer,
+        feed_forward: keras.layers.Layer,
+        norm: Literal["post", "pre"] = "post",
+        epsilon: float = 1e-12,
+        dropout: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if norm not in ("post", "pre"):
+            raise ValueError(f"norm is 'post' or 'pre', not {norm!r}.")
+        self.norm = norm
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.attention_norm = keras.layers.LayerNormalization(
+            epsilon=epsilon, name="attention_norm"
+        )
+        self.feed_forward_norm = keras.layers.LayerNormalization(
+            epsilon=epsilon, name="feed_forward_norm"
+        )
+        self.dropout = keras.layers.Dropout(dropout, name="dropout")
+
+    def build(self, input_shape):
+        for part in (
+            self.attention,
+            self.feed_forward,
+            self.attention_norm,
+            self.feed_forward_norm,
+        ):
+            if not part.built:
+                part.build(input_shape)
+
+    def call(self, x, attention_mask=None, training=None):
+        if self.norm == "pre":
+            attended, scores = self.attention(self.attention_norm(x), attention_mask=attention_mask, training=training)
+            x = x + self.dropout(attended, training=training)
+            out = self.feed_forward(self.feed_forward_norm(x))
+            return x + self.dropout(out, training=training), scores
+        attended, scores = self.attention(x, attention_mask=attention_mask, training=training)
+        x = self.attention_norm(x + self.dropout(attended, training=training))
+        out = self.feed_forward(x)
+        return self.feed_forward_norm(x + self.dropout(out, training=training)), scores

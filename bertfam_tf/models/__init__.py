@@ -1,0 +1,52 @@
+"""Backbones: one card per family, and the two functions that build from them.
+
+Importing this module registers every card.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+
+from bertfam_tf import registry
+from bertfam_tf.models import bert  # noqa: F401  (registers itself)
+from bertfam_tf.models.base import Backbone, Config
+from bertfam_tf.names import unknown
+from bertfam_tf.registry import families
+
+__all__ = ["Backbone", "Config", "build", "config_of", "count_parameters", "families"]
+
+
+def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
+    """The config of a published size, with fields overridden.
+
+    Args:
+        family: a name from ``families()``.
+        size: one of the family's published sizes.
+        **overrides: config fields, such as ``num_layers=4``.
+
+    Raises:
+        ValueError: for an unknown family, size or field; the text names the nearest.
+    """
+    card = registry.get(family)
+    if size not in card.sizes:
+        raise ValueError(unknown(f"size of {family}", size, card.sizes))
+    return card.config.from_dict({**card.sizes[size], **overrides})
+
+
+def build(family: str, size: str = "base", **overrides: Any) -> Backbone:
+    """A backbone with random weights. Arguments and errors as for ``config_of``."""
+    return Backbone(family, config_of(family, size, **overrides))
+
+
+def count_parameters(family: str, size: str = "base", **overrides: Any) -> int:
+    """Number of parameters of that backbone, counted without allocating them."""
+
+    def count() -> int:
+        with keras.StatelessScope(initialize_variables=False):
+            return build(family, size, **overrides).count_params()
+
+    # Keras keeps its list of variables still to be initialised per thread: in a thread of its
+    # own the list ends with the count, and nothing initialises them later.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(count).result()

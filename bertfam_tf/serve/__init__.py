@@ -1,0 +1,47 @@
+"""A local server that speaks TensorFlow Serving's REST contract.
+
+For development, tests and single machines: the same routes, JSON, status codes and error texts as
+TensorFlow Serving, running the same C++ SavedModel loader. Needs neither Keras nor the code that
+made the model.
+
+    with running_server("/exports/sentiment") as server:
+        httpx.post(f"{server.url}/v1/models/model:predict", json={"instances": ["a fine film"]})
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertfam_tf.serve.loader import Servable, load
+    from bertfam_tf.serve.models import Models
+    from bertfam_tf.serve.server import RunningServer, running_server, serve
+    from bertfam_tf.serve.status import Code, ServingError
+
+# Importing TensorFlow takes seconds; `--help` and `import bertfam_tf` should not pay for it.
+_HOME = {
+    "Code": "status",
+    "Models": "models",
+    "RunningServer": "server",
+    "Servable": "loader",
+    "ServingError": "status",
+    "load": "loader",
+    "running_server": "server",
+    "serve": "server",
+}
+
+__all__ = [
+    "Code",
+    "Models",
+    "RunningServer",
+    "Servable",
+    "ServingError",
+    "load",
+    "running_server",
+    "serve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,154 @@
+"""JSON text to Python values, and Python values quoted in messages, in RapidJSON's manner."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from json.encoder import encode_basestring as quote
+from typing import Any
+
+import numpy as np
+
+from bertfam_tf.serve.status import ServingError, invalid
+
+_PARSE_ERRORS = {
+    "Expecting value": "Invalid value.",
+    "Expecting property name enclosed in double quotes": "Missing a name for object member.",
+    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
+    "Unterminated string starting at": "Missing a closing quotation mark in string.",
+    "Invalid \\escape": "Invalid escape character in string.",
+    "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
+    "Invalid control character at": "Invalid escape character in string.",
+    "Illegal trailing comma before end of object": "Missing a name for object member.",
+}
+_IN_ARRAY = "Missing a comma or ] after an array element."
+_IN_OBJECT = "Missing a comma or } after an object member."
+TOO_BIG = "Number too big to be stored in double."
+
+# The closing quote is optional so that an unterminated string cannot make this quadratic.
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"?'
+_STRING_OR_BRACKET = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
+_STRING_OR_SHORT_NAME = re.compile(rf"{_STRING}|-NaN|-?Inf(?:inity)?", re.DOTALL)
+_SHORT_NAMES = {"-NaN": "NaN", "Inf": "Infinity", "-Inf": "-Infinity"}
+
+
+class _TooBig(Exception):
+    pass
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _TooBig
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=_float)
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The JSON object at the start of a body; whatever follows it is ignored.
+
+    Bytes that are not UTF-8 come through strings as lone surrogates (`surrogateescape`).
+
+    Raises:
+        ServingError: INVALID_ARGUMENT, with RapidJSON's text and byte offset.
+        RecursionError: from about a thousand levels of nesting on.
+    """
+    if not body:
+        raise invalid("JSON Parse error: The document is empty")
+    text = body.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    start = len(text) - len(text.lstrip(" \t\n\r"))
+    if start == len(text):
+        raise _parse_error("The document is empty.", text, start)
+    try:
+        try:
+            document, _ = _DECODER.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            if not text.startswith(tuple(_SHORT_NAMES), error.pos):
+                raise
+            # RapidJSON knows three more names for non-finite numbers than Python does.
+            spelt = _STRING_OR_SHORT_NAME.sub(lambda m: _SHORT_NAMES.get(m[0], m[0]), text)
+            document, _ = _DECODER.raw_decode(spelt, start)
+    except json.JSONDecodeError as error:
+        if error.msg == "Expecting ',' delimiter":
+            reason = _IN_ARRAY if _innermost(text[: error.pos]) == "[" else _IN_OBJECT
+        else:
+            reason = _PARSE_ERRORS.get(error.msg, "Invalid value.")
+        raise _parse_error(reason, text, error.pos) from None
+    except (_TooBig, ValueError):  # ValueError: an integer of more digits than Python converts
+        raise _parse_error(TOO_BIG, text, start) from None
+    if not isinstance(document, dict):
+        raise format_error(document, "Is not object")
+    return document
+
+
+def _parse_error(reason: str, text: str, position: int) -> ServingError:
+    offset = len(text[:position].encode("utf-8", "surrogateescape"))
+    return invalid(f"JSON Parse error: {reason} at offset: {offset}")
+
+
+def _innermost(text: str) -> str:
+    """The bracket that is still open at the end of `text`."""
+    open_brackets = [""]
+    for token in _STRING_OR_BRACKET.findall(text):
+        if token in "[{":
+            open_brackets.append(token)
+        elif token in "]}":
+            open_brackets.pop()
+    return open_brackets[-1]
+
+
+def json_type(value: Any) -> str:
+    """What RapidJSON calls the type of a value."""
+    if isinstance(value, bool):
+        return str(value)
+    names = {dict: "Object", list: "Array", str: "String", type(None): "Null"}
+    return names.get(type(value), "Number")
+
+
+def format_error(value: Any, reason: str) -> ServingError:
+    """An INVALID_ARGUMENT error about a JSON value, which it quotes."""
+    return invalid(f"JSON Value: {debug_string(value)} {reason}")
+
+
+_DEBUG_BYTES = 256
+
+
+def debug_string(value: Any) -> str:
+    """The value as Serving quotes it in errors; once 256 bytes are out, no token follows."""
+    tokens: list[str] = []
+    size = 0
+    for token in _debug_tokens(value, 0):
+        tokens.append(token)
+        size += len(token.encode("utf-8", "replace"))
+        if size >= _DEBUG_BYTES:
+            break
+    return "".join(tokens)
+
+
+def _debug_tokens(value: Any, depth: int, prefix: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        yield prefix + "{"
+        indent = "\n" + "    " * (depth + 1)
+        comma = ""
+        for key, item in value.items():
+            yield comma + indent + quote(key)
+            yield from _debug_tokens(item, depth + 1, ": ")
+            comma = ","
+        yield indent[:-4] + "}" if value else "}"
+    elif isinstance(value, list):
+        yield prefix + "["
+        for position, item in enumerate(value):
+            yield from _debug_tokens(item, depth + 1, ", " if position else "")
+        yield "]"
+    elif isinstance(value, float):
+        yield prefix + _debug_float(value)
+    else:
+        yield prefix + json.dumps(value, ensure_ascii=False)
+
+
+def _debug_float(value: float) -> str:
+    if 1e16 <= abs(value) < 1e21 or 1e-6 <= abs(value) < 1e-4:
+        return np.format_float_positional(value, trim="0")
+    return re.sub(r"e([+-])0*", lambda m: "e" + m[1].strip("+"), repr(value))

@@ -1,0 +1,225 @@
+"""The REST API: TensorFlow Serving's routes, status codes and bodies, as a Starlette app."""
+
+import functools
+import logging
+import re
+import urllib.parse
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+from google.protobuf import json_format
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+from tensorflow_serving.apis import get_model_metadata_pb2, model_pb2
+
+from bertfam_tf.serve import json_tensor
+from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.models import MAX_VERSION, Models
+from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid, unimplemented
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 30.0
+MAX_BODY_BYTES = 64 << 20
+
+_API = re.compile(r"/v1/.*", re.IGNORECASE)
+_VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_INFERENCE = re.compile(
+    rf"/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>classify|regress|predict)",
+    re.IGNORECASE | re.ASCII,
+)
+_INSPECTION = re.compile(
+    rf"/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?:/(?P<verb>metadata))?",
+    re.IGNORECASE | re.ASCII,
+)
+# How long after its deadline a run may take to notice, before its client is told regardless.
+_GRACE_S = 5.0
+
+
+class _Target(NamedTuple):
+    """The model that a path names, and what the path wants of it."""
+
+    name: str
+    version: int | None
+    label: str | None
+    verb: str
+
+
+class _TooLarge(Exception):
+    """A body over the limit. No gRPC code maps to its HTTP status."""
+
+
+def app(
+    models: Models, *, timeout_s: float = TIMEOUT_S, max_body_bytes: int = MAX_BODY_BYTES
+) -> Starlette:
+    """The REST API over some models.
+
+    Args:
+        models: the models to serve.
+        timeout_s: a prediction that takes longer is cancelled and answered 504.
+        max_body_bytes: a longer body, as sent or after gunzipping, is answered 413. Serving has no
+            limit on what is sent, and one of 100 MiB on what is gunzipped.
+    """
+    api = _Api(models, timeout_s, max_body_bytes)
+    # One route for everything: Serving matches the raw path, query string and all.
+    return Starlette(routes=[Route("/{path:path}", endpoint=api)])
+
+
+class _Api:
+    def __init__(self, models: Models, timeout_s: float, max_body_bytes: int) -> None:
+        self._models = models
+        self._timeout_s = timeout_s
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await (await self._answer(request))(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.scope["raw_path"].decode("utf-8", "replace")
+        if request.scope["query_string"]:
+            path += "?" + request.scope["query_string"].decode("utf-8", "replace")
+        if not _API.fullmatch(path):
+            return HTMLResponse("<html><body><h1>Not Found</h1></body></html>", 404)
+        try:
+            return _json(await self._dispatch(request, path))
+        except ServingError as error:
+            return _json(json_tensor.encode_error(error.message), HTTP_STATUS[error.code])
+        except _TooLarge:
+            reason = f"Request body is larger than {self._max_body_bytes} bytes"
+            return _json(json_tensor.encode_error(reason), 413)
+        except ClientDisconnect:
+            return _json(b"", HTTP_STATUS[Code.CANCELLED])  # to nobody
+        except Exception:
+            logger.exception("%s %s failed", request.method, path)
+            return _json(json_tensor.encode_error("Internal error"), 500)
+
+    async def _dispatch(self, request: Request, path: str) -> bytes:
+        if request.method == "OPTIONS":
+            if re.search("https?://", request.headers.get("origin", "")):
+                return b""
+            raise ServingError(
+                Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight"
+            )
+        # Read even where it is not used: a client that is still sending may never see the answer.
+        body = await self._body(request)
+        if request.method == "POST":
+            target = _target(_INFERENCE.fullmatch(path))
+            if target and target.verb == "predict":
+                return await self._in_time(functools.partial(self._predict, target, body))
+            if target and target.verb in ("classify", "regress"):
+                raise unimplemented(f"This server does not support {target.verb}")
+        elif request.method == "GET":
+            target = _target(_INSPECTION.fullmatch(path))
+            if target and not target.name:
+                raise invalid("Missing model name in request.")
+            # The path matches in any case, but Serving compares what it captured exactly.
+            if target and target.verb == "metadata":
+                return self._metadata(target)
+            if target:
+                return self._status(target)
+        raise invalid(f"Malformed request: {request.method} {path}")
+
+    async def _body(self, request: Request) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= self._max_body_bytes:
+                chunks.append(chunk)
+            else:
+                chunks.clear()
+        if size > self._max_body_bytes:
+            raise _TooLarge
+        body = b"".join(chunks)
+        if "gzip" in request.headers.get("content-encoding", ""):
+            return _gunzip(body, self._max_body_bytes)
+        return body
+
+    async def _in_time(self, work: functools.partial[bytes]) -> bytes:
+        # The session keeps the deadline itself; this is for an op that does not heed cancellation,
+        # and for a request that never got a thread.
+        try:
+            with anyio.fail_after(self._timeout_s + _GRACE_S):
+                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        except TimeoutError:
+            raise ServingError(
+                Code.DEADLINE_EXCEEDED, "Timed out waiting for the prediction"
+            ) from None
+
+    def _predict(self, target: _Target, body: bytes) -> bytes:
+        def inputs_of(signature: str) -> Mapping[str, Any]:
+            _, servable = self._models.find(target.name, target.version, target.label)
+            signature = signature or DEFAULT_SIGNATURE
+            if signature not in servable.signatures:
+                raise invalid(f'Serving signature name: "{signature}" not found in signature def')
+            return servable.signatures[signature].inputs
+
+        request = json_tensor.decode_predict(body, inputs_of)
+        _, servable = self._models.find(target.name, target.version, target.label)
+        outputs = servable.run(
+            request.signature, request.inputs, timeout_ms=max(1, int(self._timeout_s * 1000))
+        )
+        return json_tensor.encode_predict(outputs, request.row)
+
+    def _status(self, target: _Target) -> bytes:
+        # A label in the path is ignored, and every version reported.
+        return _message_json(self._models.status(target.name, target.version)).encode()
+
+    def _metadata(self, target: _Target) -> bytes:
+        version, servable = self._models.find(target.name, target.version, target.label)
+        spec = model_pb2.ModelSpec(name=target.name)
+        spec.version.value = version
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        for name, signature in servable.signatures.items():
+            signatures.signature_def[name].CopyFrom(signature)
+        return (
+            f'{{\n"model_spec":{_message_json(spec)},\n'
+            f'"metadata": {{"signature_def": {_message_json(signatures)}}}\n}}\n'
+        ).encode()
+
+
+def _target(match: re.Match[str] | None) -> _Target | None:
+    if match is None:
+        return None
+    digits = match["version"]
+    # Python refuses to convert thousands of digits; fewer than a hundred are already too many.
+    if digits and (len(digits) > 100 or int(digits) > MAX_VERSION):
+        raise invalid(f"Failed to convert version: {digits} to numeric.")
+    version = int(digits) if digits else None
+    label = match["label"] and urllib.parse.unquote(match["label"])
+    name = urllib.parse.unquote(match["name"] or "")
+    return _Target(name, version, label, match["verb"] or "")
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        content = reader.decompress(body, limit + 1)
+    except zlib.error:
+        raise invalid("Failed to uncompress the gzipped body") from None
+    if len(content) > limit:
+        raise _TooLarge
+    if not reader.eof:
+        raise invalid("Failed to uncompress the gzipped body")
+    return content
+
+
+def _message_json(message: Any) -> str:
+    text: str = json_format.MessageToJson(
+        message,
+        indent=1,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+    return text + "\n"
+
+
+def _json(content: bytes, status: int = 200) -> Response:
+    return Response(content, status, media_type="application/json")

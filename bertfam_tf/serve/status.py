@@ -1,0 +1,69 @@
+"""The canonical status codes, and the HTTP status each one becomes."""
+
+import enum
+
+
+class Code(enum.IntEnum):
+    """Canonical status codes, as gRPC and TensorFlow number them."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+HTTP_STATUS = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+
+
+class ServingError(Exception):
+    """A request or a load that failed, with the code and the text that a client is to see."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        """`CODE_NAME: message`, the form in which TensorFlow nests one status in another."""
+        return f"{self.code.name}: {self.message}"
+
+
+def invalid(message: str) -> ServingError:
+    """An INVALID_ARGUMENT error, by far the commonest."""
+    return ServingError(Code.INVALID_ARGUMENT, message)
+
+
+def unimplemented(message: str) -> ServingError:
+    """An UNIMPLEMENTED error."""
+    return ServingError(Code.UNIMPLEMENTED, message)

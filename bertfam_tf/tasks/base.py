@@ -1,0 +1,334 @@
+"""What all tasks share: a Keras model that is fed raw text."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from safetensors.numpy import save_file
+
+import bertfam_tf
+from bertfam_tf import optimizers
+from bertfam_tf.checkpoints import Tensors, fill
+from bertfam_tf.checkpoints.safetensors import SINGLE
+from bertfam_tf.data.batching import TEXT, TEXT_PAIR, batches
+from bertfam_tf.data.labels import ERROR_MARK
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
+from bertfam_tf.sources import CheckpointError
+from bertfam_tf.text import Packer, WordPieceTokenizer
+
+_TASKS: dict[str, type[Task]] = {}
+_DESCRIPTION = "bertfam.json"
+_TOKENIZER = "tokenizer"
+
+
+class Task(keras.Model):
+    """A backbone with what stands around it: tokenizer and packing before, a head behind.
+
+    ``fit``, ``evaluate`` and ``predict`` take raw text, in the shapes that
+    ``bertfam_tf.data.batches`` lists. Subclasses give ``postprocess`` and ``_options``.
+
+    Args:
+        inputs, outputs: of the Keras model, from packed ids to the head's output.
+        backbone: the encoder inside.
+        tokenizer: its tokenizer.
+        pair: whether an input is two texts; None decides at the first data seen.
+        max_length: most tokens of an input; None for as many as the backbone has positions.
+
+    Raises:
+        ValueError: for a ``max_length`` beyond the backbone's positions, or a tokenizer with more
+            pieces than the backbone has embeddings.
+    """
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        _TASKS[cls.__name__] = cls
+
+    def __init__(
+        self,
+        inputs: Any,
+        outputs: Any,
+        *,
+        backbone: Backbone,
+        tokenizer: WordPieceTokenizer,
+        pair: bool | None,
+        max_length: int | None,
+        **kwargs,
+    ):
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        positions = backbone.config.max_positions
+        if max_length is None:
+            max_length = positions
+        if max_length > positions:
+            raise ValueError(f"max_length {max_length} exceeds the model's {positions} positions.")
+        if tokenizer.vocab_size > backbone.config.vocab_size:
+            raise ValueError(
+                f"The tokenizer has {tokenizer.vocab_size} pieces, the model only "
+                f"{backbone.config.vocab_size} embeddings."
+            )
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pair = pair
+        self.max_length = max_length
+        self._packer = Packer(tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, max_length)
+        self._compiled_by_user = False
+
+    # From text to answers, as graphs ---------------------------------------------------------
+
+    @tf.autograph.experimental.do_not_convert
+    def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """String tensors (batch,) to the model's inputs, int32 (batch, longest row)."""
+        segments = [self.tokenizer.tokenize(features[name]) for name in self.feature_names]
+        return self._packer(segments)
+
+    def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
+        """The head's outputs to answers; dim 0 of each is the batch."""
+        raise NotImplementedError
+
+    def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """String tensors (batch,) to answers: the whole way, as it is exported."""
+        return self.postprocess(self(self.preprocess(features), training=False))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the text inputs: ``text``, and ``text_pair`` in pair models."""
+        return (TEXT, TEXT_PAIR) if self.pair else (TEXT,)
+
+    # Keras' verbs, on text -------------------------------------------------------------------
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        """As ``keras.Model.compile``; what is left out gets the task's default.
+
+        ``jit_compile`` is off unless asked for: rows are padded to the longest of their batch, and
+        XLA would compile once for every width.
+        """
+        self._compiled_by_user = True
+        self._compile(optimizer or optimizers.adamw(), loss, **kwargs)
+
+    def _compile(self, optimizer: Any, loss: Any = None, **kwargs: Any) -> None:
+        kwargs.setdefault("jit_compile", False)
+        for name, value in self._compile_defaults().items():
+            kwargs.setdefault(name, value)
+        if loss is not None:
+            kwargs["loss"] = loss
+        super().compile(optimizer=optimizer, **kwargs)
+
+    def _compile_defaults(self) -> dict[str, Any]:
+        return {}
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        epochs: int = 1,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """As ``keras.Model.fit``, on raw text and labels.
+
+        Without an earlier ``compile`` the task compiles itself with ``optimizers.adamw`` over all
+        steps of this call (or a constant rate when the data set does not know its size).
+
+        Raises:
+            ValueError: for data in a shape that is not known, or a label that is not in the list.
+        """
+        stream = batches(x, y, sample_weight, batch_size=batch_size, shuffle=shuffle)
+        self._settle_pair(stream)
+        dataset = self._encoded(stream, y)
+        if validation_data is not None:
+            validation_data = self._validation(validation_data, batch_size)
+        if not self._compiled_by_user:
+            steps = kwargs.get("steps_per_epoch") or int(dataset.cardinality())
+            steps *= epochs - kwargs.get("initial_epoch", 0)
+            self._compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
+        with _marked_errors():
+            return super().fit(
+                dataset,
+                epochs=epochs,
+                validation_data=validation_data,
+                shuffle=False,  # the stream is shuffled; Keras warns that it cannot
+                **kwargs,
+            )
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As ``keras.Model.evaluate``, on raw text and labels. Errors as for ``fit``."""
+        # Keras' fit() comes back here with the data set that fit() made.
+        if kwargs.get("_use_cached_eval_dataset"):
+            return super().evaluate(x, y, **kwargs)
+        stream = batches(x, y, sample_weight, batch_size=batch_size)
+        self._settle_pair(stream)
+        if not self.compiled:
+            self._compile(optimizers.adamw())
+        with _marked_errors():
+            return super().evaluate(self._encoded(stream, y), **kwargs)
+
+    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
+        """Answers for raw texts; labels in a data set are passed over.
+
+        Raises:
+            ValueError: for data in a shape that is not known.
+        """
+        stream = batches(x, batch_size=batch_size)
+        self._settle_pair(stream)
+        dataset = stream.map(
+            lambda features, *_: self.preprocess(features), num_parallel_calls=tf.data.AUTOTUNE
+        )
+        outputs = super().predict(dataset.prefetch(2), verbose=verbose, **kwargs)
+        return self._answers(self.postprocess(tf.nest.map_structure(tf.constant, outputs)))
+
+    def _answers(self, outputs: dict[str, tf.Tensor]) -> Any:
+        """Answers as ``predict`` hands them out."""
+        raise NotImplementedError
+
+    def _encode_labels(self, y: tf.Tensor) -> tf.Tensor:
+        """Labels as the loss takes them, in the graph."""
+        return y
+
+    def _check_labels(self, y: Any) -> None:
+        """Raises for a label that is not known, before training starts."""
+
+    def _encoded(self, stream: tf.data.Dataset, y: Any) -> tf.data.Dataset:
+        if y is not None:
+            self._check_labels(y)
+
+        def encode(features, *rest):
+            if rest:
+                rest = (self._encode_labels(rest[0]), *rest[1:])
+            return (self.preprocess(features), *rest)
+
+        return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+    def _validation(self, data: Any, batch_size: int) -> tf.data.Dataset:
+        x, *rest = data if isinstance(data, tuple) else (data,)
+        y = rest[0] if rest else None
+        weight = rest[1] if len(rest) > 1 else None
+        return self._encoded(batches(x, y, weight, batch_size=batch_size), y)
+
+    def _settle_pair(self, stream: tf.data.Dataset) -> None:
+        given = TEXT_PAIR in stream.element_spec[0]
+        if self.pair is None:
+            self.pair = given
+        if self.pair and not given:
+            raise ValueError("This task takes pairs; the data has no 'text_pair'.")
+        if given and not self.pair:
+            raise ValueError("This task takes single texts; the data has a 'text_pair'.")
+
+    # Storing ---------------------------------------------------------------------------------
+
+    def _options(self) -> dict[str, Any]:
+        """Arguments of the constructor besides backbone and tokenizer, as JSON values."""
+        return {"pair": self.pair, "max_length": self.max_length}
+
+    def describe(self) -> dict[str, Any]:
+        """What ``save`` and ``export`` write beside the weights: all it takes to build the task."""
+        return {
+            "bertfam_tf": bertfam_tf.__version__,
+            "task": type(self).__name__,
+            "family": self.backbone.family,
+            "config": self.backbone.config.to_dict(),
+            "options": self._options(),
+        }
+
+    def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
+
+        The directory appears whole or not at all; an older one gives way only then.
+
+        Raises:
+            FileExistsError: when it exists and ``overwrite`` is false, or holds something else
+                than a saved task.
+        """
+        target = Path(directory)
+        if target.exists() and not (overwrite and (target / _DESCRIPTION).is_file()):
+            raise FileExistsError(f"{target} exists and is not a saved task to be overwritten.")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        (temporary / _DESCRIPTION).write_text(json.dumps(self.describe(), indent=2) + "\n", "utf-8")
+        tensors = {variable.path: variable.numpy() for variable in self.weights}
+        save_file(tensors, temporary / SINGLE)
+        self.tokenizer.save(temporary / _TOKENIZER)
+        if target.exists():
+            old = target.with_name(f".{target.name}.{os.getpid()}.old")
+            target.rename(old)
+            temporary.rename(target)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(target)
+
+    def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
+        """Writes a SavedModel for TF Serving; see ``bertfam_tf.export.export_saved_model``."""
+        from bertfam_tf.export import export_saved_model
+
+        return export_saved_model(self, directory, version=version, **kwargs)
+
+
+def load(directory: str | Path) -> Task:
+    """The task that ``Task.save`` wrote.
+
+    Raises:
+        CheckpointError: when a file is missing, damaged, or does not fit the others.
+    """
+    path = Path(directory)
+    file = path / _DESCRIPTION
+    if not file.is_file():
+        raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
+    try:
+        stored = json.loads(file.read_text("utf-8"))
+        name, family, config = stored["task"], stored["family"], stored["config"]
+        options = stored["options"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
+    if name not in _TASKS:
+        raise CheckpointError(f"{file}: {unknown('task', name, _TASKS)}")
+    try:
+        tokenizer = WordPieceTokenizer.load(path / _TOKENIZER)
+        task = _TASKS[name](Backbone(family, config), tokenizer, **options)
+        paths = {variable.path: variable.path for variable in task.weights}
+        fill(task.weights, Tensors(path), paths, (), f"The weights in {path} and {_DESCRIPTION}")
+    except CheckpointError:
+        raise
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+    return task
+
+
+@contextmanager
+def _marked_errors() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(re.escape(ERROR_MARK) + r"([^\n]*\.)", error.message)
+        if not found:
+            raise
+        # TensorFlow escapes the strings of an assertion as C does.
+        text = codecs.escape_decode(found[1].encode())[0]
+        raise ValueError(text.decode("utf-8", "replace")) from None
+
+
+def as_text(values: Any) -> list[str]:
+    """A vector of byte strings as Python strings."""
+    return [value.decode("utf-8", "replace") for value in np.asarray(values).tolist()]

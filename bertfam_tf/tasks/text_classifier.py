@@ -1,0 +1,165 @@
+"""Labels for texts and for pairs of texts."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.heads import SequenceHead
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.base import Task, as_text
+from bertfam_tf.text import WordPieceTokenizer
+
+_HEAD = "sequence"
+_log = logging.getLogger(__name__)
+
+
+class TextClassifier(Task):
+    """One label of a fixed list for each text or pair of texts.
+
+    Args:
+        backbone: an encoder with a pooler.
+        tokenizer: its tokenizer.
+        labels: names of the classes; their order is that of the scores.
+        pair: whether an input is two texts; None decides at the first data seen.
+        max_length: most tokens of an input; longer ones are cut. None for all positions.
+
+    Raises:
+        ValueError: for fewer than two labels, a repeated one, or a backbone without a pooler.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: WordPieceTokenizer,
+        labels: Sequence[str],
+        *,
+        pair: bool | None = None,
+        max_length: int | None = None,
+        **kwargs: Any,
+    ):
+        labels = list(labels)
+        repeated = [label for label, count in Counter(labels).items() if count > 1]
+        if len(labels) < 2 or repeated or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"labels are two or more different strings, not {labels!r}.")
+        config = backbone.config
+        if "pooled_output" not in backbone.output:
+            raise ValueError(f"The {backbone.family} backbone has no pooler to classify with.")
+        head = SequenceHead(
+            len(labels), config.dropout, config.initializer_range, name="sequence_head"
+        )
+        super().__init__(
+            backbone.input,
+            head(backbone(backbone.input)),
+            backbone=backbone,
+            tokenizer=tokenizer,
+            pair=pair,
+            max_length=max_length,
+            **kwargs,
+        )
+        self.head = head
+        self.labels = labels
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        labels: Sequence[str] | None = None,
+        *,
+        pair: bool | None = None,
+        max_length: int | None = None,
+        **overrides: Any,
+    ) -> TextClassifier:
+        """A classifier on a published checkpoint, ready to ``fit`` (or to ``predict``).
+
+        Args:
+            path: a directory, ``package:NAME``, or a hub id.
+            labels: names of the classes; None takes those stored with the checkpoint's head.
+            pair: whether an input is two texts; None decides at the first data seen.
+            max_length: most tokens of an input.
+            **overrides: config fields of the backbone, such as ``dropout=0.0``.
+
+        The checkpoint's own head is used when it has one for the same labels; otherwise the head
+        starts at random, and a log line says so.
+
+        Raises:
+            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
+            ValueError: when ``labels`` are needed or not valid, or the tokenizer's files are not.
+        """
+        checkpoint = Checkpoint(path, **overrides)
+        stored = checkpoint.head_labels(_HEAD)
+        if labels is None:
+            if stored is None:
+                raise ValueError(f"{path} has no classification head; say which labels to learn.")
+            labels = stored
+        task = cls(
+            checkpoint.backbone(),
+            WordPieceTokenizer.load(checkpoint.directory),
+            labels,
+            pair=pair,
+            max_length=max_length,
+        )
+        if stored == list(labels):
+            checkpoint.fill_head(task.head, _HEAD)
+        else:
+            _log.info("The classification head starts at random: %s has none for it.", path)
+        return task
+
+    def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Logits (batch, labels) to ``label`` (batch,) string and ``scores``, their softmax."""
+        scores = tf.nn.softmax(tf.cast(outputs, tf.float32))
+        label = tf.gather(tf.constant(self.labels), tf.argmax(scores, axis=-1))
+        return {"label": label, "scores": scores}
+
+    def predict(self, x: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        """For each text ``{"label": str, "scores": float32 array in the order of labels}``.
+
+        The same rows as the exported model answers over HTTP. Arguments and errors as for
+        ``Task.predict``.
+        """
+        return super().predict(x, **kwargs)
+
+    def _answers(self, outputs: dict[str, tf.Tensor]) -> list[dict[str, Any]]:
+        names = as_text(outputs["label"])
+        return [
+            {"label": label, "scores": scores}
+            for label, scores in zip(names, outputs["scores"].numpy(), strict=True)
+        ]
+
+    def _compile_defaults(self) -> dict[str, Any]:
+        return {
+            "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "metrics": [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        }
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "labels": self.labels}
+
+    def _check_labels(self, y: Any) -> None:
+        values = np.asarray(y)
+        if values.dtype.kind in "iu":
+            wrong = values[(values < 0) | (values >= len(self.labels))]
+        else:
+            given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
+            wrong = [v for v in given if v not in set(self.labels)]
+        if len(wrong):
+            raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
+
+    def _known(self, kind: str) -> list[str]:
+        return [str(i) for i in range(len(self.labels))] if kind in "iu" else self.labels
+
+    def _encode_labels(self, y: tf.Tensor) -> tf.Tensor:
+        if y.dtype.is_integer:
+            return index_of(tf.strings.as_string(y), self._known("i"), "label")
+        if y.dtype == tf.string:
+            return index_of(y, self.labels, "label")
+        raise ValueError(f"Labels are strings or integers, not {y.dtype.name}.")

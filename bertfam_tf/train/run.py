@@ -1,0 +1,155 @@
+"""One entry from a recipe to ``fit``, evaluation and a saved task."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import optimizers, tasks
+from bertfam_tf.config import DataConfig, Recipe, expand
+from bertfam_tf.data import index_of, read_tsv
+from bertfam_tf.names import unknown
+from bertfam_tf.train.backup import Backup
+
+RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
+_log = logging.getLogger(__name__)
+
+
+def run(recipe: Recipe) -> dict[str, float]:
+    """Fine-tunes, evaluates on the dev split and saves.
+
+    The output directory gets ``recipe.yaml`` (every default written out), ``model`` (for
+    ``bertfam_tf.load``), ``metrics.json``, ``history.csv`` and ``tensorboard``. A run that was
+    killed goes on from its last state when it is started again with the same recipe.
+
+    Returns:
+        The dev split's metrics, empty without one.
+
+    Raises:
+        ValueError: for a recipe, file or label that is not valid, and when the output directory
+            holds another recipe's run.
+    """
+    output = expand(recipe.output)
+    _claim(output, recipe)
+    keras.utils.set_random_seed(recipe.train.seed)
+    names = _label_names(recipe.data)
+    if not hasattr(tasks, recipe.task):
+        raise ValueError(unknown("task", recipe.task, tasks.__all__))
+    task = getattr(tasks, recipe.task).from_pretrained(
+        recipe.model.path,
+        labels=names,
+        pair=recipe.data.text_pair is not None,
+        max_length=recipe.model.max_length,
+        **recipe.model.overrides,
+    )
+    _fit(task, recipe, output)
+    task.save(output / MODEL)
+    metrics = {}
+    if recipe.data.dev is not None:
+        metrics = evaluate(task, recipe, "dev")
+        (output / METRICS).write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+    Backup(output / "backup", 1).clear()
+    return metrics
+
+
+def evaluate(task: tasks.Task, recipe: Recipe, split: str) -> dict[str, float]:
+    """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
+    data = read_split(recipe.data, split).batch(recipe.train.batch_size)
+    return task.evaluate(data, return_dict=True, verbose=0)
+
+
+def read_split(data: DataConfig, split: str) -> tf.data.Dataset:
+    """A split as ``(features, label)``: dicts of strings, and names of labels.
+
+    Raises:
+        ValueError: when the recipe has no such split, or the file or a column is missing.
+    """
+    file = getattr(data, split, None)
+    if file is None:
+        raise ValueError(f"The recipe names no {split} file.")
+    columns = {"text": data.text, "label": data.label}
+    if data.text_pair is not None:
+        columns["text_pair"] = data.text_pair
+    limit = data.limit if split == "train" else None
+    rows = read_tsv(expand(file), columns, limit=limit)
+    table = data.labels if isinstance(data.labels, dict) else None
+
+    def split_label(row: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        label = row.pop("label")
+        if table is not None:
+            label = tf.gather(
+                tf.constant(list(table.values())), index_of(label, list(table), "label")
+            )
+        return row, label
+
+    return rows.map(split_label, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _label_names(data: DataConfig) -> list[str]:
+    if isinstance(data.labels, dict):
+        return list(dict.fromkeys(data.labels.values()))
+    if data.labels is not None:
+        return data.labels
+    found = read_split(data, "train").map(lambda _, label: label).unique()
+    return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
+
+
+def _claim(output: Path, recipe: Recipe) -> None:
+    stored = output / RECIPE
+    if stored.is_file() and stored.read_text("utf-8") != recipe.to_yaml():
+        raise ValueError(
+            f"{output} holds a run of another recipe ({stored}); choose another output, or remove "
+            "the directory."
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    stored.write_text(recipe.to_yaml(), "utf-8")
+
+
+def _fit(task: tasks.Task, recipe: Recipe, output: Path) -> None:
+    settings = recipe.train
+    rows = read_split(recipe.data, "train")
+    count = int(rows.cardinality())
+    steps = -(-count // settings.batch_size)
+    task.compile(
+        optimizers.adamw(
+            settings.learning_rate,
+            total_steps=steps * settings.epochs,
+            warmup=settings.warmup,
+            weight_decay=settings.weight_decay,
+            clip_norm=settings.clip_norm,
+            epsilon=settings.epsilon,
+            beta_2=settings.beta_2,
+        )
+    )
+    backup = Backup(output / "backup", settings.backup_steps)
+    done = backup.restore(task)
+    if done:
+        _log.info("Going on from step %d of %d.", done, steps * settings.epochs)
+    # One endless stream, the same at each start: what is done is passed over before it is
+    # tokenized.
+    stream = rows.shuffle(count, seed=settings.seed).batch(settings.batch_size).repeat()
+    validation: Any = None
+    if recipe.data.dev is not None:
+        validation = read_split(recipe.data, "dev").batch(settings.batch_size)
+    callbacks = [
+        backup,
+        keras.callbacks.TensorBoard(output / "tensorboard"),
+        keras.callbacks.CSVLogger(output / "history.csv", append=True),
+    ]
+    epoch, within = divmod(done, steps)
+    for first, last, length in (
+        (epoch, epoch + 1, steps - within),
+        (epoch + 1, settings.epochs, steps),
+    ):
+        if first < last <= settings.epochs:
+            task.fit(
+                stream.skip(first * steps + steps - length),
+                initial_epoch=first,
+                epochs=last,
+                steps_per_epoch=length,
+                validation_data=validation,
+                callbacks=callbacks,
+            )

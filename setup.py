@@ -1,0 +1,42 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+setup(
+    name="bertfam-tf",
+    version="0.1.0",
+    description="The BERT family in TensorFlow: load, fine-tune, serve raw text",
+    long_description=(HERE / "README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["bertfam_tf", "bertfam_tf.*"]),
+    package_data={"bertfam_tf": ["py.typed"]},
+    # constraints.txt has the versions that are tested together.
+    install_requires=[
+        "tensorflow>=2.20,<2.21",
+        "tensorflow-text>=2.20.1,<2.21",
+        "tensorflow-serving-api>=2.20,<2.21",
+        "keras>=3.15,<4",
+        "keras-nlp>=0.32",
+        "tensorflow-datasets>=4.9.10",
+        "numpy",
+        "flatbuffers",
+        "safetensors",
+        "huggingface-hub",
+        "dacite",
+        "PyYAML",
+        "rich",
+        "tensorboard",
+    ],
+    extras_require={
+        "serve": ["starlette", "uvicorn"],
+        "garden": ["tf-models-official>=2.20,<2.21"],
+        "bench": ["tokenizers", "scipy"],
+        "test": ["ai-edge-litert", "pytest", "httpx", "scipy", "tokenizers", "ruff", "mypy", "types-PyYAML"],
+    },
+    entry_points={"console_scripts": ["bertfam=bertfam_tf.cli:main"]},
+)

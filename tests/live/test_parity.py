@@ -1,0 +1,60 @@
+"""Parity with the reference implementation itself, on perturbed weights."""
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from tests import parity
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tools import reference  # noqa: E402
+
+pytestmark = pytest.mark.live
+CASES = [(family, v) for family, table in reference.VARIANTS.items() for v in table]
+
+
+@pytest.mark.parametrize("length", [7, 130])
+@pytest.mark.parametrize("family", reference.VARIANTS)
+def test_tiny(family, length, tmp_path):
+    settings = dict(
+        hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
+    )
+    _compare(reference.build(family, **settings), length, tmp_path)
+
+
+@pytest.mark.parametrize("length", reference.LENGTHS)
+@pytest.mark.parametrize(("family", "variant"), CASES)
+def test_variants(family, variant, length, tmp_path):
+    settings = {**reference.SMALL, **reference.VARIANTS[family][variant]}
+    _compare(reference.build(family, **settings), length, tmp_path)
+
+
+def _compare(model, length, directory):
+    reference.save(model, directory)
+    given = reference.inputs(model.config, length, seed=1)
+    expected = {**given, **reference.run(model, given)}
+    parity.assert_equal(bf.load_backbone(directory), expected)
+
+
+def test_real_weights(minilm, data_dir):
+    """MiniLM-L6 on 64 sentences of STS-B's dev split: every hidden state within 2e-5."""
+    from transformers import AutoTokenizer, BertModel
+
+    rows = (data_dir / "glue/STS-B/original/sts-dev.tsv").read_text("utf-8").split("\n")
+    texts = [row.split("\t")[5] for row in rows[:64]]
+    encoded = AutoTokenizer.from_pretrained(minilm)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = BertModel.from_pretrained(minilm)(**encoded, output_hidden_states=True)
+    task = bf.TextEmbedder.from_pretrained(minilm)
+    inputs = task.preprocess({"text": np.array(texts, object)})
+    np.testing.assert_array_equal(inputs["token_ids"], encoded["input_ids"].numpy())
+    ours = task.backbone(inputs)
+    real = encoded["attention_mask"].numpy().astype(bool)
+    largest = max(
+        np.abs(a.numpy() - b.numpy())[real].max()
+        for a, b in zip(ours["hidden_states"], theirs.hidden_states, strict=True)
+    )
+    print(f"largest difference of a hidden state: {largest:.1e}")
+    assert largest < 2e-5

@@ -1,0 +1,74 @@
+"""Compares a backbone with what the reference implementation computed from the same weights."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import registry
+
+TOLERANCE = 1e-5
+
+
+def relative(ours, theirs, floor: float = 0.0) -> float:
+    """Largest difference, relative to the largest reference value (at least ``floor``)."""
+    ours, theirs = np.asarray(ours, "float64"), np.asarray(theirs, "float64")
+    assert ours.shape == theirs.shape
+    return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), floor, 1e-30))
+
+
+def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[str, float]:
+    """Relative difference of each output and each weight's gradient.
+
+    Args:
+        backbone: with the reference's weights.
+        expected: inputs, outputs, directions and gradients, as ``tools.reference`` makes them.
+    """
+    given = {name: tf.constant(expected[name]) for name in backbone.input}
+    real = np.asarray(expected["padding_mask"])[None, :, :, None]
+    with tf.GradientTape() as tape:
+        outputs = backbone(given, training=False)
+        hidden = tf.stack(outputs["hidden_states"])
+        loss = tf.reduce_sum(hidden * _like(hidden, expected["hidden_direction"]))
+        if "pooled_direction" in expected:
+            pooled = outputs["pooled_output"]
+            loss += tf.reduce_sum(pooled * _like(pooled, expected["pooled_direction"]))
+    variables = backbone.trainable_variables
+    gradients = tape.gradient(loss, [variable.value for variable in variables])
+    result = {
+        f"hidden_states[{i}]": relative(np.asarray(hidden[i]) * real[0], theirs * real[0])
+        for i, theirs in enumerate(expected["hidden_states"])
+    }
+    if "pooled_output" in expected:
+        result["pooled_output"] = relative(outputs["pooled_output"], expected["pooled_output"])
+    largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
+    sources = _sources(backbone)
+    for variable, gradient in zip(variables, gradients, strict=True):
+        name, _, transposed = sources[variable.path].partition("|")
+        theirs = expected[f"gradient/{name}"]
+        # Softmax does not see a key's bias: its gradient is rounding noise around zero, hence
+        # the floor.
+        result[f"gradient of {variable.path}"] = relative(
+            tf.convert_to_tensor(gradient), theirs.T if transposed else theirs, 0.1 * largest
+        )
+    return result
+
+
+def _sources(backbone: keras.Model) -> dict[str, str]:
+    table = registry.get(backbone.family).huggingface.weights
+    return {
+        path.format(i=i): name.format(i=i)
+        for path, name in table.items()
+        for i in range(backbone.config.num_layers)
+    }
+
+
+def assert_equal(backbone: keras.Model, expected: dict[str, np.ndarray]) -> None:
+    """Fails with the differing tensors when any differs by more than ``TOLERANCE``."""
+    found = differences(backbone, expected)
+    wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
+    assert not wrong, f"{len(wrong)} of {len(found)} differ: {wrong}"
+    assert len(found) > len(backbone.trainable_variables)
+
+
+def _like(tensor: tf.Tensor, array: np.ndarray) -> tf.Tensor:
+    return tf.cast(array, tensor.dtype)

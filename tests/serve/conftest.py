@@ -1,0 +1,118 @@
+"""A SavedModel with a signature for each thing the contract speaks of, and a server over it."""
+
+import httpx
+import pytest
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bertfam_tf.serve import running_server
+
+ECHOED = [
+    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "bool", "string"),
+]
+
+
+def _spec(dtype, name, shape=None):
+    return tf.TensorSpec(shape, dtype, name=name)
+
+
+class Zoo(tf.Module):
+    """`serving_default` is half plus two, declared [None] and fed whatever shape comes."""
+
+    def __init__(self):
+        self.half = tf.Variable(0.5)
+        self.two = tf.Variable(2.0)
+        self.calls = tf.Variable(0)
+        self.tokenizer = tf_text.WhitespaceTokenizer()
+
+    def signatures(self):
+        signatures = {
+            "serving_default": self.default.get_concrete_function(),
+            "jitted": self.jitted.get_concrete_function(),
+            "counted": self.counted.get_concrete_function(),
+            "tokens": self.tokens.get_concrete_function(),
+            "pair": self.pair.get_concrete_function(),
+            "several": self.several.get_concrete_function(),
+            "scalar": self.scalar.get_concrete_function(),
+            "uneven": self.uneven.get_concrete_function(),
+            "endless": self.endless.get_concrete_function(),
+        }
+        for name in ECHOED:
+            dtype = tf.dtypes.as_dtype(name)
+            echo = tf.function(lambda x: {"y": tf.identity(x)}, input_signature=[_spec(dtype, "x")])
+            signatures[f"echo_{name}"] = echo.get_concrete_function()
+        return signatures
+
+    @tf.function(input_signature=[_spec(tf.float32, "x", [None])])
+    def default(self, x):
+        return {"y": self.half * x + self.two}
+
+    @tf.function(input_signature=[_spec(tf.float32, "x", [None])], jit_compile=True)
+    def jitted(self, x):
+        return {"y": self.half * x + self.two}
+
+    @tf.function(input_signature=[_spec(tf.int32, "by", [])])
+    def counted(self, by):
+        return {"calls": self.calls.assign_add(by)}
+
+    @tf.function(input_signature=[_spec(tf.string, "text", [None])])
+    def tokens(self, text):
+        tokens = self.tokenizer.tokenize(text)
+        return {"count": tokens.row_lengths(), "raw_bytes": text, "text": text}
+
+    @tf.function(input_signature=[_spec(tf.float32, "a"), _spec(tf.int32, "b")])
+    def pair(self, a, b):
+        return {"sum": a + tf.cast(b, tf.float32)}
+
+    @tf.function(input_signature=[_spec(tf.float32, "x", [None])])
+    def several(self, x):
+        return {"twice": 2 * x, "pairs": tf.stack([x, -x], 1), "positive": x > 0}
+
+    @tf.function(input_signature=[_spec(tf.float32, "x", [None])])
+    def scalar(self, x):
+        return {"total": tf.reduce_sum(x)}
+
+    @tf.function(input_signature=[_spec(tf.float32, "x", [None])])
+    def uneven(self, x):
+        return {"a": x, "b": tf.concat([x, x], 0)}
+
+    @tf.function(input_signature=[_spec(tf.int64, "x", [None])])
+    def endless(self, x):
+        (n,) = tf.while_loop(lambda n: n < 10**12, lambda n: (n + 1,), (tf.constant(0, tf.int64),))
+        return {"y": x + n}
+
+
+@pytest.fixture(scope="session")
+def base_path(tmp_path_factory):
+    """The zoo as version 123, spelt with leading zeros, beside things that are not versions."""
+    path = tmp_path_factory.mktemp("zoo")
+    zoo = Zoo()
+    tf.saved_model.save(zoo, str(path / "00000123"), signatures=zoo.signatures())
+    (path / "being-copied").mkdir()
+    (path / "README").touch()
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(base_path):
+    with running_server(base_path, model_name="zoo") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def predict(client):
+    """Posts JSON text to the zoo's default or a named signature; returns the response."""
+
+    def post(body, signature=""):
+        if signature:
+            body = f'{{"signature_name": "{signature}", {body.lstrip()[1:]}'
+        return client.post("/v1/models/zoo:predict", content=body)
+
+    return post

@@ -1,0 +1,354 @@
+"""Predict over REST: what JSON goes in, what JSON comes out, and the text of every refusal."""
+
+import base64
+import json
+import threading
+
+import httpx
+import pytest
+
+PREDICT = "/v1/models/zoo:predict"
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "answer"),
+    [
+        ("", '{"instances": [2, 3, 4]}', {"predictions": [3.0, 3.5, 4.0]}),
+        ("", '{"inputs": [3.0, 4.0]}', {"outputs": [3.5, 4.0]}),
+        ("", '{"inputs": {"x": [3, 4], "unknown": 1}}', {"outputs": [3.5, 4.0]}),
+        ("", '{"instances": [{"x": 2}, {"x": 3}]}', {"predictions": [3.0, 3.5]}),
+        # Shapes are not checked against the signature, which says [None].
+        ("", '{"instances": [[1, 2], [3, 4]]}', {"predictions": [[2.5, 3.0], [3.5, 4.0]]}),
+        ("", '{"inputs": 2}', {"outputs": 3.0}),
+        ("", '{"inputs": []}', {"outputs": []}),
+        ("", '{"instances": [[], []]}', {"predictions": [[], []]}),
+        ("", '{"instances": [2], "more": {"x": null}}', {"predictions": [3.0]}),
+        ("", '  {"instances": [2]} trailing [text', {"predictions": [3.0]}),
+        ("", '\ufeff{"instances": [2]}', {"predictions": [3.0]}),
+        ("", '{"signature_name": "", "instances": [2]}', {"predictions": [3.0]}),
+        ("pair", '{"instances": [{"a": 1, "b": 2}, {"b": 4, "a": 3}]}',
+         {"predictions": [3.0, 7.0]}),
+        ("pair", '{"inputs": {"a": [[1], [2]], "b": 5}}', {"outputs": [[6.0], [7.0]]}),
+        ("scalar", '{"inputs": [1, 2]}', {"outputs": 3.0}),
+        (
+            "several",
+            '{"instances": [1, -2]}',
+            {
+                "predictions": [
+                    {"pairs": [1.0, -1.0], "positive": True, "twice": 2.0},
+                    {"pairs": [-2.0, 2.0], "positive": False, "twice": -4.0},
+                ]
+            },
+        ),
+        (
+            "several",
+            '{"inputs": [1, -2]}',
+            {
+                "outputs": {
+                    "pairs": [[1.0, -1.0], [-2.0, 2.0]],
+                    "positive": [True, False],
+                    "twice": [2.0, -4.0],
+                }
+            },
+        ),
+        ("uneven", '{"inputs": [1]}', {"outputs": {"a": [1.0], "b": [1.0, 1.0]}}),
+        ("echo_int8", '{"instances": [300, -1]}', {"predictions": [44, -1]}),
+        ("echo_int16", '{"instances": [1]}', {"predictions": [1]}),
+        ("echo_uint8", '{"instances": [255]}', {"predictions": [255]}),
+        ("echo_int64", '{"instances": [-9223372036854775808]}', {"predictions": [-(2**63)]}),
+        ("echo_uint32", '{"instances": [4294967295]}', {"predictions": [2**32 - 1]}),
+        ("echo_uint64", '{"instances": [18446744073709551615]}', {"predictions": [2**64 - 1]}),
+        ("echo_float64", '{"instances": [1, 1.5]}', {"predictions": [1.0, 1.5]}),
+        ("echo_bool", '{"instances": [true, false]}', {"predictions": [True, False]}),
+        ("echo_string", r'{"instances": ["a\"\\\n/é\u00e9\ud83d\ude00"]}',
+         {"predictions": ['a"\\\n/éé😀']}),
+        ("echo_string", '{"instances": [{"b64": "aGVsbG8="}, "x"]}',
+         {"predictions": ["hello", "x"]}),
+        ("echo_string", '{"instances": [{"b64": "aGVsbG8"}]}', {"predictions": ["hello"]}),
+        ("echo_string", '{"inputs": {"b64": "aGVsbG8="}}', {"outputs": "hello"}),
+        ("echo_string", '{"instances": [["a", "b"], ["c", {"b64": "ZA=="}]]}',
+         {"predictions": [["a", "b"], ["c", "d"]]}),
+        (
+            "tokens",
+            '{"instances": ["one two", ""]}',
+            {
+                "predictions": [
+                    {"count": 2, "raw_bytes": {"b64": "b25lIHR3bw=="}, "text": "one two"},
+                    {"count": 0, "raw_bytes": {"b64": ""}, "text": ""},
+                ]
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_answers(predict, signature, body, answer):
+    response = predict(body, signature)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == answer
+
+
+# Every response text is compared character by character: this is how clients diff two servers.
+@pytest.mark.parametrize(
+    ("signature", "body", "text"),
+    [
+        ("", '{"instances": [2, 3]}', '{\n    "predictions": [3.0, 3.5\n    ]\n}'),
+        ("", '{"instances": [[2], [3]]}', '{\n    "predictions": [[3.0], [3.5]\n    ]\n}'),
+        ("", '{"inputs": [2, 3]}', '{\n    "outputs": [\n        3.0,\n        3.5\n    ]\n}'),
+        (
+            "",
+            '{"inputs": [[2], []]}'.replace("[]", "[3]"),
+            '{\n    "outputs": [\n        [\n            3.0\n        ],\n'
+            "        [\n            3.5\n        ]\n    ]\n}",
+        ),
+        ("scalar", '{"inputs": [2, 3]}', '{\n    "outputs": 5.0\n}'),
+        (
+            "tokens",
+            '{"instances": ["a b"]}',
+            '{\n    "predictions": [\n        {\n            "count": 2,\n'
+            '            "raw_bytes": {\n                "b64": "YSBi"\n            },\n'
+            '            "text": "a b"\n        }\n    ]\n}',
+        ),
+        (
+            "uneven",
+            '{"inputs": [1]}',
+            '{\n    "outputs": {\n        "a": [\n            1.0\n        ],\n'
+            '        "b": [\n            1.0,\n            1.0\n        ]\n    }\n}',
+        ),
+    ],
+)
+def test_layout(predict, signature, body, text):
+    assert predict(body, signature).text == text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sent", "received"),
+    [
+        ("float32", "9000000", "9e+06"),
+        ("float32", "999999", "999999.0"),
+        ("float32", "0.50000", "0.5"),
+        ("float32", ".0003".replace(".", "0."), "0.0003"),
+        ("float32", "0.00003", "3e-05"),
+        ("float32", "555557.5", "555557.5"),
+        ("float32", "0.2", "0.2"),
+        ("float32", "0.1234567", "0.123456702"),
+        ("float32", "1435774380", "1.43577434e+09"),
+        ("float32", "16777216", "16777216.0"),
+        ("float32", "99999900", "9.99999e+07"),
+        ("float32", "-0.0", "-0.0"),
+        ("float32", "1e-45", "1.4013e-45"),
+        ("float32", "NaN", "NaN"),
+        ("float32", "Inf", "Infinity"),
+        ("float32", "Infinity", "Infinity"),
+        ("float32", "-Inf", "-Infinity"),
+        ("float32", "-NaN", "NaN"),
+        ("float32", "1.7976931348623157e308", "Infinity"),
+        ("float32", "2.2250738585072014e-308", "0.0"),
+        ("float64", "0.1", "0.1"),
+        ("float64", "0.1234567", "0.1234567"),
+        ("float64", "123456789", "123456789.0"),
+        ("float64", "1e300", "1e+300"),
+    ],
+)
+def test_number_formats(predict, dtype, sent, received):
+    response = predict(f'{{"inputs": [{sent}]}}', f"echo_{dtype}")
+    assert response.text == f'{{\n    "outputs": [\n        {received}\n    ]\n}}'
+
+
+def test_short_names_of_infinity_inside_strings_are_text(predict):
+    response = predict('{"x": ["Inf\\"", "-NaN"], "inputs": [Inf, -Inf, 1]}')
+    assert response.json() == {"outputs": [float("inf"), float("-inf"), 2.5]}
+    response = predict('{"n": Inf, "inputs": "Inf"}', "echo_string")
+    assert response.json() == {"outputs": "Inf"}
+
+
+ROW = "Failed to process element: 0 of 'instances' list. Error: INVALID_ARGUMENT: "
+ROW_1 = ROW.replace("0", "1")
+ONLY_ONE = "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist "
+PLAIN = "but expecting {} as multiple input tensors required as per tensorinfo_map"
+
+
+def json_error(reason, offset):
+    return f"JSON Parse error: {reason} at offset: {offset}"
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "error"),
+    [
+        ("", "", "JSON Parse error: The document is empty"),
+        ("", " \n", json_error("The document is empty.", 2)),
+        ("", "instances = [1, 2]", json_error("Invalid value.", 0)),
+        ("", '{"é": [1,]}', json_error("Invalid value.", 10)),
+        ("", '{"a": [1 2]}', json_error("Missing a comma or ] after an array element.", 9)),
+        ("", '{"[": 1 "b"}', json_error("Missing a comma or } after an object member.", 8)),
+        ("", "{1: 2}", json_error("Missing a name for object member.", 1)),
+        ("", '{"a" 2}', json_error("Missing a colon after a name of object member.", 5)),
+        ("", '{"a": "b', json_error("Missing a closing quotation mark in string.", 6)),
+        ("", '{"a": 1e999}', json_error("Number too big to be stored in double.", 0)),
+        ("", '{"a": ' + "9" * 5000 + "}", json_error("Number too big to be stored in double.", 0)),
+        ("", "[1, 2]", "JSON Value: [1, 2] Is not object"),
+        ("", "3", "JSON Value: 3 Is not object"),
+        ("", "{}", "Missing 'inputs' or 'instances' key"),
+        ("", '{"instances": 1}', "JSON Value: {\n    \"instances\": 1\n} "
+         "Expecting 'instances' to be an list/array"),
+        ("", '{"instances": []}', "JSON Value: {\n    \"instances\": []\n} "
+         "No values in 'instances' array"),
+        ("", '{"instances": [1], "inputs": [1]}',
+         f'JSON Value: {{\n    "instances": [1],\n    "inputs": [1]\n}} {ONLY_ONE}'),
+        ("", '{"signature_name": 100}', 'JSON Value: {\n    "signature_name": 100\n} '
+         "not formatted correctly. 'signature_name' key must be a string value."),
+        ("", '{"signature_name": "x", "instances": [1]}',
+         'Serving signature name: "x" not found in signature def'),
+        ("", '{"signature_name": "__saved_model_init_op", "instances": [1]}',
+         "Failed to get input map for signature: __saved_model_init_op"),
+        ("", '{"instances": ["x"]}',
+         ROW + 'JSON Value: "x" Type: String is not of expected type: float'),
+        ("", '{"instances": [1, null]}',
+         ROW_1 + "JSON Value: null Type: Null is not of expected type: float"),
+        ("", '{"instances": [1, true]}',
+         ROW_1 + "JSON Value: true Type: True is not of expected type: float"),
+        ("", '{"instances": [1, {"b64": "aGVsbG8="}]}', ROW_1
+         + 'JSON Value: {\n    "b64": "aGVsbG8="\n} Type: Object is not of expected type: float'),
+        ("", '{"instances": [[1, 2], [1]]}', ROW_1 + "Expecting tensor size: 2 but got: 1"),
+        ("", '{"instances": [[1], 1]}', ROW_1 + "Expecting shape [1] but got: []"),
+        ("", '{"instances": [[[1, 2]], [[1], [2]]]}',
+         ROW_1 + "Expecting shape [1,2] but got: [2,1]"),
+        ("", '{"instances": [[[1, 2], [1]]]}',
+         ROW + "Encountered list at unexpected size: 1 at level: 1 expected size: 2"),
+        ("", '{"instances": [[1, [2]]]}',
+         ROW + "Encountered list at unexpected level: 1 expected < 1"),
+        ("", '{"instances": [[[1], 2]]}',
+         ROW + "JSON Value: 2 found at incorrect level: 2 in the JSON DOM. Expected at level: 2"),
+        ("", '{"instances": [{"x": 1}, 2]}',
+         "Expecting object but got list at item 1 of input list"),
+        ("", '{"instances": [1, {"x": 2}]}',
+         "Expecting value/list but got object at item 1 of input list"),
+        ("", '{"instances": [{"z": 1}]}',
+         "Failed to process element: 0 key: z of 'instances' list. Error: INVALID_ARGUMENT: "
+         "JSON object: does not have named input: z"),
+        ("", '{"instances": [{"x": 1, "z": 1}]}',
+         "Failed to process element: 0 key: z of 'instances' list. Error: INVALID_ARGUMENT: "
+         "JSON object: does not have named input: z"),
+        ("", '{"inputs": {"z": 1}}', "Missing named input: x in 'inputs' object."),
+        ("", '{"inputs": [[1], [2, 3]]}',
+         "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
+        ("pair", '{"instances": [{"a": 1}]}', "Failed to process element: 0 of 'instances' list. "
+         'JSON object: {\n    "a": 1\n} keys must be equal to: a,b'),
+        ("pair", '{"instances": [1]}',
+         "instances is a plain list, " + PLAIN.format("list of objects")),
+        ("pair", '{"inputs": [1]}', "inputs is a plain value/list, " + PLAIN.format("an object")),
+        ("pair", '{"inputs": {"a": 1}}', "Missing named input: b in 'inputs' object."),
+        ("echo_int32", '{"inputs": [1.0]}',
+         "JSON Value: 1.0 Type: Number is not of expected type: int32"),
+        ("echo_int32", '{"inputs": [2147483648]}',
+         "JSON Value: 2147483648 Type: Number is not of expected type: int32"),
+        ("echo_int64", '{"inputs": 9223372036854775808}',
+         "JSON Value: 9223372036854775808 Type: Number is not of expected type: int64"),
+        ("echo_uint8", '{"inputs": 1e30}',
+         "JSON Value: 1e30 Type: Number is not of expected type: uint8"),
+        ("echo_uint32", '{"inputs": -1}',
+         "JSON Value: -1 Type: Number is not of expected type: uint32"),
+        ("echo_uint64", '{"inputs": -1}',
+         "JSON Value: -1 Type: Number is not of expected type: uint64"),
+        ("echo_bool", '{"inputs": 1}',
+         "JSON Value: 1 Type: Number is not of expected type: bool"),
+        ("echo_string", '{"inputs": 1}',
+         "JSON Value: 1 Type: Number is not of expected type: string"),
+        ("echo_string", '{"inputs": [{"b64": 1}]}',
+         'JSON Value: {\n    "b64": 1\n} not formatted correctly for base64 data'),
+        ("echo_string", '{"inputs": [{"b64": "?"}]}', "Unable to base64 decode"),
+        ("echo_string", r'{"inputs": "\ud800"}',
+         "JSON Parse error: The surrogate pair in string is invalid."),
+        ("scalar", '{"instances": [1]}', "Tensor name: total has no shape information "),
+        ("uneven", '{"instances": [1]}',
+         "Tensor name: b has inconsistent batch size: 2 expecting: 1"),
+        ("echo_float16", '{"instances": [1]}', "Failed to process element: 0 of 'instances' list. "
+         "Error: UNIMPLEMENTED: Conversion of JSON Value: 1 to type: half"),
+    ],
+)  # fmt: skip
+def test_refusals(predict, signature, body, error):
+    response = predict(body, signature)
+    assert response.json() == {"error": error}
+    assert response.status_code == 400
+    assert response.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "uint16"])
+def test_dtypes_json_cannot_carry(predict, dtype):
+    response = predict('{"inputs": [1]}', f"echo_{dtype}")
+    assert response.status_code == 501
+    name = {"float16": "half"}.get(dtype, dtype)
+    assert response.json() == {"error": f"Conversion of JSON Value: 1 to type: {name}"}
+
+
+def test_error_layout(predict):
+    assert predict("[").text.startswith('{\n    "error": "JSON Parse error: ')
+
+
+def test_errors_quote_at_most_256_bytes_and_one_token(predict):
+    error = predict(json.dumps({"instances": 1, "pad": [0] * 1000})).json()["error"]
+    quoted = error.removeprefix("JSON Value: ").removesuffix(
+        " Expecting 'instances' to be an list/array"
+    )
+    assert quoted.startswith('{\n    "instances": 1,\n    "pad": [0, 0, ')
+    assert 256 <= len(quoted) < 260
+
+
+def test_a_graph_that_fails_is_answered_with_its_own_text(predict):
+    response = predict('{"inputs": {"a": [1, 2], "b": [1, 2, 3]}}', "pair")
+    assert response.status_code == 400
+    assert "Incompatible shapes" in response.json()["error"]
+
+
+def test_compiled_functions_fail_as_in_serving(predict):
+    response = predict('{"instances": [1]}', "jitted")
+    assert response.status_code == 500
+    assert "XLA compilation disabled" in response.json()["error"]
+
+
+def test_bytes_that_are_not_utf8_pass_through_strings(client):
+    body = b'{"signature_name": "echo_string", "instances": ["a\xff\xc3\xa9"]}'
+    response = client.post(PREDICT, content=body)
+    assert response.status_code == 200
+    assert b'"a\xff\xc3\xa9"' in response.content
+
+
+def test_bytes_that_are_not_utf8_elsewhere(client):
+    response = client.post(PREDICT, content=b"\xff{}")
+    assert response.status_code == 400
+    assert response.json() == {"error": json_error("Invalid value.", 0)}
+
+
+@pytest.mark.parametrize("body", ['{"instances": %s1%s}', '{"signature_name": %s%s}'])
+@pytest.mark.parametrize("depth", [100, 500, 900, 500_000])
+def test_deep_nesting_is_refused(predict, body, depth):
+    response = predict(body % ("[" * depth, "]" * depth))
+    assert response.status_code == 400
+    assert response.json()["error"]
+
+
+def test_a_megabyte_of_text(predict):
+    text = "word " * 200_000
+    response = predict(json.dumps({"instances": [text]}), "tokens")
+    (row,) = response.json()["predictions"]
+    assert row["count"] == 200_000
+    assert row["text"] == text
+    assert base64.b64decode(row["raw_bytes"]["b64"]) == text.encode()
+
+
+def test_requests_at_once_get_their_own_answers(server):
+    wrong = []
+
+    def ask(number):
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            for step in range(20):
+                x = number * 100.0 + step
+                answer = client.post(PREDICT, json={"instances": [x, -x]}).json()
+                if answer != {"predictions": [x / 2 + 2, 2 - x / 2]}:
+                    wrong.append((x, answer))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,218 @@
+"""Properties that hold for each registered family."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+import bertfam_tf as bf
+from bertfam_tf import registry
+
+# Parameters of the published encoders, with their poolers, as the reference implementation
+# counts them.
+PUBLISHED = {
+    ("bert", "tiny"): 4_385_920,
+    ("bert", "base"): 109_482_240,
+    ("bert", "base_cased"): 108_310_272,
+    ("bert", "large"): 335_141_888,
+    ("bert", "large_cased"): 333_579_264,
+    ("bert", "multilingual_cased"): 177_853_440,
+    ("bert", "minilm_l6"): 22_713_216,
+}
+
+families = pytest.mark.parametrize("family", bf.families())
+
+
+def _small(family, **overrides):
+    keras.utils.set_random_seed(1)
+    backbone = bf.build(
+        family,
+        "tiny",
+        **{"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, **overrides},
+    )
+    rng = np.random.default_rng(0)
+    for variable in backbone.weights:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    return backbone
+
+
+def _inputs(backbone, rows=3, length=9, seed=0):
+    rng = np.random.default_rng(seed)
+    inputs = {
+        "token_ids": rng.integers(1, 50, (rows, length)).astype("int32"),
+        "padding_mask": np.ones((rows, length), "int32"),
+        "segment_ids": rng.integers(0, 2, (rows, length)).astype("int32"),
+    }
+    return {name: inputs[name] for name in backbone.input}
+
+
+@pytest.mark.parametrize(("family", "size"), PUBLISHED)
+def test_parameters_of_published_sizes(family, size):
+    assert bf.count_parameters(family, size) == PUBLISHED[family, size]
+
+
+def test_counting_allocates_nothing():
+    """Two hundred billion parameters fit no machine here: neither counted nor left pending."""
+    wide = dict(num_layers=4, hidden_size=65536, intermediate_size=4 * 65536)
+    assert bf.count_parameters("bert", "large", **wide) > 200e9
+    with keras.StatelessScope():
+        pass  # leaving a scope initialises what is pending in its thread
+
+
+@families
+def test_every_family_has_a_tiny_size_and_says_what_it_differs_by(family):
+    card = registry.get(family)
+    assert "tiny" in card.sizes
+    assert card.config.__doc__.strip()
+
+
+@families
+@pytest.mark.parametrize("length", [1, 12])
+def test_output_shapes(family, length):
+    backbone = _small(family)
+    outputs = backbone(_inputs(backbone, rows=2, length=length))
+    layers, heads = backbone.config.num_layers, backbone.config.num_heads
+    assert outputs["sequence_output"].shape == (2, length, 16)
+    assert [h.shape for h in outputs["hidden_states"]] == [(2, length, 16)] * (layers + 1)
+    assert [s.shape for s in outputs["attention_scores"]] == [(2, heads, length, length)] * layers
+    np.testing.assert_array_equal(outputs["hidden_states"][-1], outputs["sequence_output"])
+
+
+@families
+def test_padding_changes_nothing(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    plain = backbone(inputs)
+    rng = np.random.default_rng(5)
+    for filler in (0, 7):
+        padded = {k: np.pad(v, ((0, 0), (0, 4)), constant_values=filler) for k, v in inputs.items()}
+        padded["padding_mask"][:, 9:] = 0
+        if filler:
+            padded["token_ids"][:, 9:] = rng.integers(0, 50, (3, 4))
+            padded["segment_ids"][:, 9:] = 1
+        outputs = backbone(padded)
+        for ours, theirs in zip(outputs["hidden_states"], plain["hidden_states"], strict=True):
+            np.testing.assert_allclose(ours[:, :9], theirs, atol=2e-5)
+
+
+@families
+def test_rows_do_not_see_each_other(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    inputs["padding_mask"][1, 4:] = 0
+    together = backbone(inputs)["sequence_output"]
+    for row in range(3):
+        alone = backbone({k: v[row : row + 1] for k, v in inputs.items()})["sequence_output"]
+        np.testing.assert_allclose(together[row], alone[0], atol=2e-5)
+
+
+@families
+def test_a_row_of_padding_alone_stays_finite(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    inputs["padding_mask"][0] = 0
+    assert np.isfinite(backbone(inputs)["sequence_output"]).all()
+
+
+@families
+def test_a_gradient_in_every_weight(family):
+    backbone = _small(family)
+    with tf.GradientTape() as tape:
+        outputs = backbone(_inputs(backbone), training=True)
+        loss = tf.reduce_sum(outputs["sequence_output"] ** 3)
+        if "pooled_output" in outputs:
+            loss += tf.reduce_sum(outputs["pooled_output"])
+    values = [variable.value for variable in backbone.trainable_variables]
+    gradients = tape.gradient(loss, values)
+    for variable, gradient in zip(backbone.trainable_variables, gradients, strict=True):
+        assert gradient is not None, variable.path
+        assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, variable.path
+
+
+@families
+def test_keras_file_round_trip(family, tmp_path):
+    backbone = _small(family, norm_epsilon=1e-5)
+    backbone.save(tmp_path / "backbone.keras")
+    again = keras.saving.load_model(tmp_path / "backbone.keras")
+    assert again.config == backbone.config
+    inputs = _inputs(backbone)
+    np.testing.assert_array_equal(
+        again(inputs)["sequence_output"], backbone(inputs)["sequence_output"]
+    )
+
+
+def _write_saved_model(backbone, directory, shape):
+    names = sorted(backbone.input)
+
+    def outputs(*tensors):
+        inputs = dict(zip(names, tensors, strict=True))
+        return {"sequence_output": backbone(inputs, training=False)["sequence_output"]}
+
+    archive = keras.export.ExportArchive()
+    signature = [tf.TensorSpec(shape, tf.int32, name=name) for name in names]
+    archive.add_endpoint("serving_default", outputs, signature)
+    archive.write_out(str(directory), verbose=False)
+
+
+@families
+def test_saved_model_round_trip(family, tmp_path):
+    backbone = _small(family)
+    _write_saved_model(backbone, tmp_path, [None, None])
+    loaded = tf.saved_model.load(str(tmp_path))
+    inputs = {name: tf.constant(value) for name, value in _inputs(backbone).items()}
+    outputs = loaded.signatures["serving_default"](**inputs)["sequence_output"]
+    np.testing.assert_allclose(outputs, backbone(inputs)["sequence_output"], atol=1e-5)
+
+
+@families
+def test_tflite_round_trip(family, tmp_path):
+    backbone = _small(family)
+    _write_saved_model(backbone, tmp_path, [1, 9])
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path))
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    interpreter = Interpreter(model_content=converter.convert())
+    inputs = _inputs(backbone, rows=1)
+    outputs = interpreter.get_signature_runner()(**inputs)["sequence_output"]
+    np.testing.assert_allclose(outputs, backbone(inputs)["sequence_output"], atol=2e-5)
+
+
+@families
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float64"])
+def test_other_precisions(family, policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        backbone = _small(family)
+    finally:
+        keras.config.set_dtype_policy(before)
+    full = _small(family)
+    for ours, theirs in zip(backbone.weights, full.weights, strict=True):
+        ours.assign(theirs)
+    inputs = _inputs(full)
+    exact = np.asarray(full(inputs)["sequence_output"])
+    found = np.asarray(backbone(inputs)["sequence_output"]).astype("float32")
+    assert np.abs(found - exact).max() / np.abs(exact).max() < 0.1
+    assert np.isfinite(found).all()
+
+
+@families
+def test_input_longer_than_the_positions(family):
+    backbone = _small(family, max_positions=8)
+    with pytest.raises(ValueError, match="9 tokens long; this model has 8 positions"):
+        backbone(_inputs(backbone))
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match=r"Unknown family 'bret'. Did you mean 'bert'\?"):
+        bf.build("bret")
+    with pytest.raises(ValueError, match=r"Unknown size of bert 'bas'. Did you mean 'base'\?"):
+        bf.build("bert", "bas")
+    with pytest.raises(ValueError, match="Unknown BertConfig field 'layers'"):
+        bf.build("bert", layers=2)
+    with pytest.raises(ValueError, match="BertConfig.num_layers is a int, not '2'"):
+        bf.build("bert", num_layers="2")
+    with pytest.raises(ValueError, match="Unknown activation 'gleu'. Did you mean 'gelu'"):
+        bf.build("bert", "tiny", activation="gleu")
+    with pytest.raises(ValueError, match="128 is not a multiple of num_heads 3"):
+        bf.build("bert", "tiny", num_heads=3)

@@ -1,0 +1,1 @@
+"""For maintainers: goldens, comparisons with the reference implementation, checks."""

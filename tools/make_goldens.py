@@ -1,0 +1,67 @@
+"""Writes tests/goldens: small perturbed checkpoints and what the reference computes from them.
+
+    python -m tools.make_goldens
+
+Needs torch and transformers (constraints-reference.txt). Each directory holds a checkpoint in
+Hugging Face's format and, per input length, the inputs, outputs and gradients.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tools import reference
+
+GOLDENS = Path(__file__).parent.parent / "tests" / "goldens"
+# A vocabulary for the golden classifier, so that it runs from text.
+PIECES = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a fine bad good film movie was is not very play ##ing "
+    "##s ##ly un ##happy , . ! ? great dull it i we you they story plot act ##or cast long short"
+).split()
+LABELS = ["negative", "neutral", "positive"]
+TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?"]
+
+
+def _write_backbone(family: str, variant: str, settings: dict) -> None:
+    settings = {**reference.SMALL, **settings}
+    model = reference.build(family, **settings)
+    directory = GOLDENS / family / variant
+    shutil.rmtree(directory, ignore_errors=True)
+    reference.save(model, directory)
+    for length in reference.LENGTHS:
+        given = reference.inputs(model.config, length)
+        np.savez_compressed(
+            directory / f"length_{length}.npz", **given, **reference.run(model, given)
+        )
+
+
+def _write_classifier(family: str) -> None:
+    vocabulary = PIECES + [f"[unused{i}]" for i in range(64 - len(PIECES))]
+    model = reference.build_classifier(family, LABELS, **reference.SMALL)
+    directory = GOLDENS / family / "classifier"
+    shutil.rmtree(directory, ignore_errors=True)
+    reference.save(model, directory)
+    (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", "utf-8")
+    from transformers import BertTokenizer
+
+    tokenizer = BertTokenizer(str(directory / "vocab.txt"), do_lower_case=True)
+    encoded = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    pairs = tokenizer(TEXTS, TEXTS[::-1], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        single, pair = model(**encoded).logits.numpy(), model(**pairs).logits.numpy()
+    np.savez_compressed(directory / "logits.npz", texts=np.array(TEXTS), single=single, pair=pair)
+
+
+def main() -> None:
+    for family, variants in reference.VARIANTS.items():
+        for variant, settings in variants.items():
+            _write_backbone(family, variant, settings)
+        _write_classifier(family)
+    files = [file for file in GOLDENS.rglob("*") if file.is_file()]
+    print(f"{len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.2f} MB in {GOLDENS}")
+
+
+if __name__ == "__main__":
+    main()
