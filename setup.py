@@ -36,7 +36,16 @@ setup(
         "serve": ["starlette", "uvicorn"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "bench": ["tokenizers", "scipy"],
-        "test": ["ai-edge-litert", "pytest", "httpx", "scipy", "tokenizers", "ruff", "mypy", "types-PyYAML"],
+        "test": [
+            "ai-edge-litert",
+            "httpx",
+            "mypy",
+            "pytest",
+            "ruff",
+            "scipy",
+            "tokenizers",
+            "types-PyYAML",
+        ],
     },
     entry_points={"console_scripts": ["bertfam=bertfam_tf.cli:main"]},
 )

@@ -16,10 +16,22 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         options.run(options)
-    except (ValueError, OSError) as error:
-        print(f"bertfam {options.command}: {error}", file=sys.stderr)
+    except Exception as error:
+        if not _is_users(error):
+            raise
+        text = " ".join(str(error).split("\n"))
+        print(f"bertfam {options.command}: {text}", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_users(error: Exception) -> bool:
+    if isinstance(error, ValueError | OSError):
+        return True
+    from bertfam_tf.export import ExportError
+    from bertfam_tf.serve import ServingError
+
+    return isinstance(error, ExportError | ServingError)
 
 
 def _parser() -> argparse.ArgumentParser:

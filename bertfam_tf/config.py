@@ -72,6 +72,11 @@ class TrainConfig:
     seed: int = 0
     backup_steps: int = 500
 
+    def __post_init__(self):
+        for name in ("epochs", "batch_size", "backup_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} is 1 or more, not {getattr(self, name)}.")
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -105,7 +110,7 @@ def load_recipe(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise ValueError(f"There is no recipe {path}.")
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} is not a mapping of keys to values.")
@@ -136,24 +141,39 @@ def _override(values: dict[str, Any], override: str) -> None:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
             raise ValueError(f"{override!r}: {section} is not a section.")
-    values[last] = yaml.safe_load(text)
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{override!r}: the value is not YAML: {error}") from error
 
 
 def _build(values: dict[str, Any], path: Path) -> Recipe:
-    # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant.
-    config = dacite.Config(strict=True, type_hooks={float: float})
+    for name, cls in _SECTIONS.items():
+        known = {field.name for field in dataclasses.fields(cls)}
+        for key, value in _inside(values, name).items():
+            if key not in known:
+                where = f"key in section {name}" if name else "key"
+                raise ValueError(f"{path}: {unknown(where, str(key), known)}")
+            # To Python a bool is an integer, and to YAML a bare "no" is a bool.
+            if isinstance(value, bool):
+                where = f"{name}.{key}" if name else key
+                raise ValueError(f"{path}: {where} is {value}; a name such as no needs quotes.")
     try:
-        return dacite.from_dict(Recipe, values, config)
-    except dacite.UnexpectedDataError as error:
-        key = sorted(error.keys)[0]
-        section = next(
-            name for name, cls in _SECTIONS.items() if key in _inside(values, name) and key not in
-            (known := {field.name for field in dataclasses.fields(cls)})
-        )
-        where = f"key in section {section}" if section else "key"
-        raise ValueError(f"{path}: {unknown(where, key, known)}") from None
+        return dacite.from_dict(Recipe, values, dacite.Config(type_hooks={float: _number}))
     except (dacite.DaciteError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from None
+        hint = ""
+        if getattr(error, "field_path", None) == "data.labels":
+            hint = '; numbers need quotes, as in {"0": negative}'
+        raise ValueError(f"{path}: {error}{hint}") from None
+
+
+def _number(value: Any) -> Any:
+    # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant. What is neither
+    # goes on as it is, and dacite says which field does not take it.
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
 
 
 _SECTIONS: dict[str, type] = {

@@ -25,7 +25,7 @@ class Family:
     """
 
     name: str
-    config: type
+    config: Any
     wire: Callable[[Any], tuple[dict, dict]]
     sizes: Mapping[str, Mapping[str, Any]]
     huggingface: HuggingFaceNames

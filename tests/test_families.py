@@ -210,9 +210,9 @@ def test_unknown_names():
         bf.build("bert", "bas")
     with pytest.raises(ValueError, match="Unknown BertConfig field 'layers'"):
         bf.build("bert", layers=2)
-    with pytest.raises(ValueError, match="BertConfig.num_layers is a int, not '2'"):
+    with pytest.raises(ValueError, match=r"BertConfig\.num_layers is a int, not '2'"):
         bf.build("bert", num_layers="2")
-    with pytest.raises(ValueError, match="Unknown activation 'gleu'. Did you mean 'gelu'"):
+    with pytest.raises(ValueError, match=r"Unknown activation 'gleu'\. Did you mean 'gelu'"):
         bf.build("bert", "tiny", activation="gleu")
     with pytest.raises(ValueError, match="128 is not a multiple of num_heads 3"):
         bf.build("bert", "tiny", num_heads=3)

@@ -23,9 +23,8 @@ def test_every_family_has_goldens():
 
 @pytest.mark.parametrize("file", BACKBONES, ids=_name)
 def test_outputs_and_gradients(file):
-    backbone = bf.load_backbone(file.parent)
     with np.load(file) as expected:
-        parity.assert_equal(backbone, dict(expected))
+        parity.assert_equal(file.parent, dict(expected))
 
 
 @pytest.mark.parametrize("file", CLASSIFIERS, ids=_name)

@@ -16,10 +16,10 @@ from tools import reference
 
 GOLDENS = Path(__file__).parent.parent / "tests" / "goldens"
 # A vocabulary for the golden classifier, so that it runs from text.
-PIECES = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] the a fine bad good film movie was is not very play ##ing "
-    "##s ##ly un ##happy , . ! ? great dull it i we you they story plot act ##or cast long short"
-).split()
+PIECES = """
+    [PAD] [UNK] [CLS] [SEP] [MASK] the a fine bad good film movie was is not very play ##ing
+    ##s ##ly un ##happy , . ! ? great dull it i we you they story plot act ##or cast long short
+""".split()
 LABELS = ["negative", "neutral", "positive"]
 TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?"]
 
@@ -32,9 +32,8 @@ def _write_backbone(family: str, variant: str, settings: dict) -> None:
     reference.save(model, directory)
     for length in reference.LENGTHS:
         given = reference.inputs(model.config, length)
-        np.savez_compressed(
-            directory / f"length_{length}.npz", **given, **reference.run(model, given)
-        )
+        expected = {name: value.astype("f4") for name, value in reference.run(model, given).items()}
+        np.savez_compressed(directory / f"length_{length}.npz", **given, **expected)
 
 
 def _write_classifier(family: str) -> None:

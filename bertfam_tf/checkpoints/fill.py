@@ -10,6 +10,8 @@ from bertfam_tf.checkpoints.safetensors import Tensors
 from bertfam_tf.names import listed
 from bertfam_tf.sources import CheckpointError
 
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
 
 def fill(
     variables: Iterable[keras.Variable],
@@ -28,8 +30,8 @@ def fill(
         what: checkpoint and model, for the error's text.
 
     Raises:
-        CheckpointError: when a tensor is missing, left over, of another shape, or not finite. The
-            text lists them all; no variable has changed then, except where a tensor is not finite.
+        CheckpointError: when a tensor is missing, left over, of another shape, not of floats, or
+            not finite. The text lists them; no variable has changed then.
     """
     targets = {variable.path: variable for variable in variables}
     unnamed = targets.keys() - sources.keys()
@@ -44,14 +46,17 @@ def fill(
         for name in tensors
         if name not in used and not known.fullmatch(name)
     )
-    shapes = []
+    shapes, types = [], []
     for path, (name, transform) in wanted.items():
         if name in tensors:
             found = tensors.shape(name)[:: -1 if transform else 1]
             expected = tuple(targets[path].shape)
             if found != expected:
                 shapes.append(f"{tensors.stored_name(name)} {found}, expected {expected}")
-    if missing or surplus or shapes:
+            # Quantized weights mean nothing without their scales.
+            if tensors.dtype(name) not in _FLOATS:
+                types.append(f"{tensors.stored_name(name)} {tensors.dtype(name)}")
+    if missing or surplus or shapes or types:
         lines = [f"{what} do not fit each other."]
         if missing:
             lines.append(f"Missing tensors: {listed(missing)}.")
@@ -59,11 +64,16 @@ def fill(
             lines.append(f"Tensors left over: {listed(surplus)}.")
         if shapes:
             lines.append(f"Wrong shapes: {listed(shapes)}.")
+        if types:
+            lines.append(f"Wrong types: {listed(types)}; expected one of {', '.join(_FLOATS)}.")
         if missing and all(name.startswith("pooler.") for name in missing):
             lines.append("A checkpoint without a pooler loads with pooler=False.")
         raise CheckpointError("\n".join(lines))
+    # Read twice, so that a bad last tensor leaves the first variable as it was, and no more than
+    # one tensor is held at a time.
+    for name, _ in wanted.values():
+        if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
+            raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
     for path, (name, transform) in wanted.items():
         array = tensors[name]
-        if not np.isfinite(array.astype("float32", copy=False)).all():
-            raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
         targets[path].assign(array.T if transform else array)

@@ -10,8 +10,8 @@ from bertfam_tf import models  # noqa: F401  (fills the registry)
 from bertfam_tf.checkpoints import huggingface
 from bertfam_tf.checkpoints.fill import fill
 from bertfam_tf.checkpoints.safetensors import Tensors
-from bertfam_tf.sources import resolve
 from bertfam_tf.models.base import Backbone
+from bertfam_tf.sources import CheckpointError, resolve
 
 # TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
 _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
@@ -45,7 +45,10 @@ class Checkpoint:
 
     def backbone(self, **kwargs: Any) -> Backbone:
         """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
-        backbone = Backbone(self.family.name, self.config, **kwargs)
+        try:
+            backbone = Backbone(self.family.name, self.config, **kwargs)
+        except ValueError as error:
+            raise CheckpointError(f"The config of {self.directory}: {error}") from error
         names = self.family.huggingface
         self._fill(backbone, names.weights, names.ignored, "backbone")
         return backbone
@@ -61,7 +64,10 @@ class Checkpoint:
         """
         if not self.has_head(head):
             return None
-        count = self._tensors.shape(self._head_tensors(head)[0])[0]
+        kernel = self._head_tensors(head)[0]
+        if kernel not in self._tensors:
+            raise CheckpointError(f"{self.directory} has a {head} head without {kernel}.")
+        count = self._tensors.shape(kernel)[0]
         if self.labels is not None and len(self.labels) == count:
             return self.labels
         return [f"LABEL_{i}" for i in range(count)]

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import safetensors
 
-from bertfam_tf.sources import CheckpointError
 from bertfam_tf.names import listed
+from bertfam_tf.sources import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -65,9 +65,19 @@ class Tensors(Mapping[str, np.ndarray]):
             )
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
-        """The same tensors under the names that ``rename`` gives them."""
+        """The same tensors under the names that ``rename`` gives them.
+
+        Raises:
+            CheckpointError: when two tensors get the same name.
+        """
         other = copy.copy(self)
-        other._place = {rename(name): place for name, place in self._place.items()}
+        other._place = {}
+        for name, place in self._place.items():
+            first = other._place.setdefault(rename(name), place)
+            if first is not place:
+                raise CheckpointError(
+                    f"{place[0]} holds the same tensor twice, as {first[1]} and {place[1]}."
+                )
         return other
 
     def stored_name(self, name: str) -> str:
@@ -78,6 +88,12 @@ class Tensors(Mapping[str, np.ndarray]):
         file, stored = self._place[name]
         with safetensors.safe_open(file, framework="numpy") as opened:
             return opened.get_tensor(stored)
+
+    def dtype(self, name: str) -> str:
+        """The tensor's type as the format names it, such as ``F32`` or ``BF16``."""
+        file, stored = self._place[name]
+        with safetensors.safe_open(file, framework="numpy") as opened:
+            return opened.get_slice(stored).get_dtype()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The tensor's shape, without reading the tensor."""

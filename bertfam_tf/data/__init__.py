@@ -1,7 +1,9 @@
 """Data sets: files of text, and batches of it."""
 
 from bertfam_tf.data.batching import batches
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.grouping import shuffled_batches
 from bertfam_tf.data.labels import index_of
 from bertfam_tf.data.tsv import read_tsv
 
-__all__ = ["batches", "index_of", "read_tsv"]
+__all__ = ["as_value_errors", "batches", "index_of", "read_tsv", "shuffled_batches"]

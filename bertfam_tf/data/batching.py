@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.data.grouping import shuffled_batches
+
 TEXT = "text"
 TEXT_PAIR = "text_pair"
+LABEL = "label"
 
 _SHAPES = (
     "a list of strings, a pair (texts, text_pairs) of lists, a dict with 'text' and optionally "
@@ -24,11 +27,12 @@ def batches(
         x: texts in one of the shapes that Keras users have them in: a list or array of strings, a
             tuple of two such for pairs, a dict ``{"text": …, "text_pair": …}``, or a
             ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not.
+            sample weight), batched or not. A dict may hold y itself, as ``"label"``.
         y: labels, when ``x`` is not a data set.
         sample_weight: weights, when ``x`` is not a data set.
         batch_size: rows of a batch; a data set that is batched already keeps its own.
-        shuffle: draws lists and arrays in a new order each epoch. A data set keeps its order.
+        shuffle: draws lists and arrays in a new order each epoch, rows of like length together.
+            A data set keeps its order.
 
     Returns:
         A data set whose elements are tuples; the first is a dict of string tensors (batch,).
@@ -39,11 +43,18 @@ def batches(
     if isinstance(x, tf.data.Dataset):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight come inside the data set when x is one.")
-        dataset = x.map(_as_tuple, num_parallel_calls=tf.data.AUTOTUNE)
+        if int(x.cardinality()) == 0:
+            raise ValueError("There is no text in the input.")
+        dataset = x.map(
+            tf.autograph.experimental.do_not_convert(_as_tuple),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
         rank = next(iter(dataset.element_spec[0].values())).shape.rank
         if rank not in (0, 1):
             raise ValueError(f"Texts are scalars or vectors in a data set, not of rank {rank}.")
         return dataset if rank == 1 else dataset.batch(batch_size)
+    if isinstance(x, Mapping) and y is None:
+        x, (y,) = _split_label(x, default=(None,))
     arrays: tuple = (_features(x),)
     if y is not None:
         arrays += (np.asarray(y),)
@@ -57,7 +68,7 @@ def batches(
         raise ValueError("There is no text in the input.")
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     if shuffle:
-        dataset = dataset.shuffle(rows)
+        return shuffled_batches(dataset, batch_size, buffer=rows)
     return dataset.batch(batch_size)
 
 
@@ -93,13 +104,17 @@ def _check_names(named: Mapping[str, Any]) -> None:
         raise ValueError(f"Features are 'text' and optionally 'text_pair', not {sorted(named)}.")
 
 
+def _split_label(named: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
+    features = dict(named)
+    return (features, (features.pop(LABEL),)) if LABEL in features else (features, default)
+
+
 def _as_tuple(*element: Any) -> tuple:
     # A data set of (text, label) maps with two arguments, one of dicts with one.
     x, rest = element[0], element[1:]
     if isinstance(x, Mapping):
-        x = dict(x)
-        if "label" in x and not rest:
-            rest = (x.pop("label"),)
+        if not rest:
+            x, rest = _split_label(x)
         _check_names(x)
     elif isinstance(x, tuple):
         x = {TEXT: x[0], TEXT_PAIR: x[1]}

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# Marks texts that a graph raises on purpose, so that fit() can hand them on as its own error.
-ERROR_MARK = "bertfam_tf: "
+from bertfam_tf.data.errors import MARK
 
 
 def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
@@ -22,8 +21,8 @@ def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     matches = tf.equal(tf.expand_dims(values, -1), tf.constant(list(known)))
     found = tf.reduce_any(matches, axis=-1)
     wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~found, [-1]))[:1]
-    before, after = not_listed("\0", known, what).split("\0")
-    text = tf.strings.join([ERROR_MARK + before, tf.strings.reduce_join(wrong), after])
+    before, after = not_listed("\0", known, what).split("\0", 1)
+    text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(found), [text])]):
         return tf.argmax(matches, axis=-1, output_type=tf.int32)
 

@@ -1,10 +1,14 @@
-"""Tab-separated files, streamed: no quoting, rows end at a newline and nothing else."""
+"""Tab-separated files, streamed: no quoting, and each line is a row, an empty one too.
+
+TensorFlow's reader of lines drops carriage returns wherever they stand.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import tensorflow as tf
 
+from bertfam_tf.data.errors import MARK
 from bertfam_tf.names import unknown
 
 
@@ -21,17 +25,20 @@ def read_tsv(
 
     Returns:
         A data set of known cardinality. A row with another number of columns than the first line
-        is an ``InvalidArgumentError`` that names file and line.
+        is an ``InvalidArgumentError`` that names file and line; under ``as_value_errors``, as in
+        a task's ``fit``, a ``ValueError``.
 
     Raises:
-        ValueError: when the file is missing or empty, or has no such column.
+        ValueError: when the file is missing or empty, has no such column, or ``limit`` is below 1.
     """
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"There is no file {path}.")
+    if limit is not None and limit < 1:
+        raise ValueError(f"The limit is 1 or more rows, not {limit}.")
     with path.open("rb") as stream:
         first = stream.readline()
-        lines = (1 if first.strip() else 0) + _count_lines(stream)
+        lines = bool(first) + _count_lines(stream)
     header = first.decode("utf-8-sig", "replace").rstrip("\r\n").split("\t")
     has_header = any(isinstance(column, str) for column in columns.values())
     positions = {name: _position(path, header, column) for name, column in columns.items()}
@@ -41,8 +48,8 @@ def read_tsv(
         raise ValueError(f"{path} has no rows.")
 
     def parse(number: tf.Tensor, line: tf.Tensor) -> dict[str, tf.Tensor]:
-        cells = tf.strings.split(tf.strings.regex_replace(line, "\r$", ""), "\t")
-        where = f"{path}: line "
+        cells = tf.strings.split(line, "\t")
+        where = f"{MARK}{path}: line "
         expected = f" columns; expected {len(header)}, as in the first line."
         found = tf.strings.as_string(tf.size(cells))
         at = tf.strings.as_string(number)

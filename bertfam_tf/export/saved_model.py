@@ -14,6 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from bertfam_tf.serve.loader import DEFAULT_SIGNATURE, Servable, load
+from bertfam_tf.serve.status import ServingError
 from bertfam_tf.tasks import Task
 
 _EXTRA = "assets.extra"
@@ -60,9 +61,12 @@ def export_saved_model(
 
     Raises:
         FileExistsError: when the version exists.
+        ValueError: when the version is below 0, which Serving would pass over.
         ExportError: when the export's graph would not run in Serving, or answers differently.
     """
     base = Path(directory)
+    if version is not None and version < 0:
+        raise ValueError(f"A version is 0 or more, not {version}.")
     base.mkdir(parents=True, exist_ok=True)
     versions = [int(child.name) for child in base.iterdir() if child.name.isdecimal()]
     if version is None:
@@ -75,7 +79,10 @@ def export_saved_model(
     try:
         _write(task, temporary)
         _check_compilation(temporary)
-        _compare(task, load(temporary))
+        try:
+            _compare(task, load(temporary))
+        except ServingError as error:
+            raise ExportError(f"The export does not run in Serving: {error}") from error
         return temporary.rename(base / str(version))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -17,9 +17,9 @@ class SelfAttention(keras.layers.Layer):
 
     Call:
         x: (batch, length, hidden_size).
-        attention_mask: boolean, broadcastable to (batch, num_heads, length, length), true where a query
-            (third axis) may attend to a key (fourth). A query with no key allowed attends to all
-            alike, so that it stays finite.
+        attention_mask: boolean, broadcastable to (batch, num_heads, length, length), true where
+            a query (third axis) may attend to a key (fourth). A query with no key allowed attends
+            to all alike, so that it stays finite.
 
     Returns:
         ``(output, scores)``: (batch, length, hidden_size), and the scaled scores before mask and

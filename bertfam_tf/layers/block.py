@@ -60,7 +60,9 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(self, x, attention_mask=None, training=None):
         if self.norm == "pre":
-            attended, scores = self.attention(self.attention_norm(x), attention_mask=attention_mask, training=training)
+            attended, scores = self.attention(
+                self.attention_norm(x), attention_mask=attention_mask, training=training
+            )
             x = x + self.dropout(attended, training=training)
             out = self.feed_forward(self.feed_forward_norm(x))
             return x + self.dropout(out, training=training), scores

@@ -62,13 +62,13 @@ class Backbone(keras.Model):
 
     def __init__(self, family: str, config: Config | dict[str, Any], **kwargs):
         card = registry.get(family)
-        if isinstance(config, dict):
-            config = card.config.from_dict(config)
-        inputs, outputs = card.wire(config)
+        fields = config if isinstance(config, dict) else config.to_dict()
+        typed: Any = card.config.from_dict(fields)
+        inputs, outputs = card.wire(typed)
         kwargs.setdefault("name", f"{family}_backbone")
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.family = family
-        self.config = config
+        self.config = typed
 
     def get_config(self) -> dict[str, Any]:
         return {

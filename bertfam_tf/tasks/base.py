@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,15 +18,16 @@ from bertfam_tf import optimizers
 from bertfam_tf.checkpoints import Tensors, fill
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.data.batching import TEXT, TEXT_PAIR, batches
-from bertfam_tf.data.labels import ERROR_MARK
+from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.sources import CheckpointError
+from bertfam_tf.sources import CheckpointError, sha256
 from bertfam_tf.text import Packer, WordPieceTokenizer
 
 _TASKS: dict[str, type[Task]] = {}
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
+_NO_DATA = "There is no text in the input."
 
 
 class Task(keras.Model):
@@ -145,7 +142,8 @@ class Task(keras.Model):
         steps of this call (or a constant rate when the data set does not know its size).
 
         Raises:
-            ValueError: for data in a shape that is not known, or a label that is not in the list.
+            ValueError: for data in a shape that is not known, or a label that is not in the list, or
+                no data at all.
         """
         stream = batches(x, y, sample_weight, batch_size=batch_size, shuffle=shuffle)
         self._settle_pair(stream)
@@ -153,17 +151,21 @@ class Task(keras.Model):
         if validation_data is not None:
             validation_data = self._validation(validation_data, batch_size)
         if not self._compiled_by_user:
+            self._check_trainable()
             steps = kwargs.get("steps_per_epoch") or int(dataset.cardinality())
             steps *= epochs - kwargs.get("initial_epoch", 0)
             self._compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
-        with _marked_errors():
-            return super().fit(
+        with as_value_errors():
+            history = super().fit(
                 dataset,
                 epochs=epochs,
                 validation_data=validation_data,
                 shuffle=False,  # the stream is shuffled; Keras warns that it cannot
                 **kwargs,
             )
+        if history.epoch and not history.history:
+            raise ValueError(_NO_DATA)
+        return history
 
     def evaluate(
         self,
@@ -181,22 +183,30 @@ class Task(keras.Model):
         stream = batches(x, y, sample_weight, batch_size=batch_size)
         self._settle_pair(stream)
         if not self.compiled:
+            self._check_trainable()
             self._compile(optimizers.adamw())
-        with _marked_errors():
-            return super().evaluate(self._encoded(stream, y), **kwargs)
+        with as_value_errors():
+            results = super().evaluate(self._encoded(stream, y), **kwargs)
+        if results in ([], {}):
+            raise ValueError(_NO_DATA)
+        return results
 
     def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
         """Answers for raw texts; labels in a data set are passed over.
 
         Raises:
-            ValueError: for data in a shape that is not known.
+            ValueError: for data in a shape that is not known, or no data at all.
         """
         stream = batches(x, batch_size=batch_size)
         self._settle_pair(stream)
         dataset = stream.map(
             lambda features, *_: self.preprocess(features), num_parallel_calls=tf.data.AUTOTUNE
         )
-        outputs = super().predict(dataset.prefetch(2), verbose=verbose, **kwargs)
+        try:
+            with as_value_errors():
+                outputs = super().predict(dataset.prefetch(2), verbose=verbose, **kwargs)
+        except UnboundLocalError:  # what Keras makes of a data set that turns out to be empty
+            raise ValueError(_NO_DATA) from None
         return self._answers(self.postprocess(tf.nest.map_structure(tf.constant, outputs)))
 
     def _answers(self, outputs: dict[str, tf.Tensor]) -> Any:
@@ -208,12 +218,18 @@ class Task(keras.Model):
         return y
 
     def _check_labels(self, y: Any) -> None:
-        """Raises for a label that is not known, before training starts."""
+        """Raises for a label that is not known, or None, before training starts."""
+
+    def _check_trainable(self) -> None:
+        """Raises where the task has no loss of its own and nobody has compiled it with one."""
+        if "loss" not in self._compile_defaults():
+            raise ValueError(f"{type(self).__name__} has no default loss; call compile(loss=…).")
 
     def _encoded(self, stream: tf.data.Dataset, y: Any) -> tf.data.Dataset:
-        if y is not None:
+        if y is not None or len(stream.element_spec) == 1:
             self._check_labels(y)
 
+        @tf.autograph.experimental.do_not_convert
         def encode(features, *rest):
             if rest:
                 rest = (self._encode_labels(rest[0]), *rest[1:])
@@ -225,7 +241,9 @@ class Task(keras.Model):
         x, *rest = data if isinstance(data, tuple) else (data,)
         y = rest[0] if rest else None
         weight = rest[1] if len(rest) > 1 else None
-        return self._encoded(batches(x, y, weight, batch_size=batch_size), y)
+        stream = batches(x, y, weight, batch_size=batch_size)
+        self._settle_pair(stream)
+        return self._encoded(stream, y)
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
         given = TEXT_PAIR in stream.element_spec[0]
@@ -267,17 +285,20 @@ class Task(keras.Model):
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        (temporary / _DESCRIPTION).write_text(json.dumps(self.describe(), indent=2) + "\n", "utf-8")
-        tensors = {variable.path: variable.numpy() for variable in self.weights}
-        save_file(tensors, temporary / SINGLE)
-        self.tokenizer.save(temporary / _TOKENIZER)
-        if target.exists():
-            old = target.with_name(f".{target.name}.{os.getpid()}.old")
-            target.rename(old)
-            temporary.rename(target)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(target)
+        try:
+            self._write(temporary)
+            _replace(target, temporary)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _write(self, directory: Path) -> None:
+        save_file({v.path: v.numpy() for v in self.weights}, directory / SINGLE)
+        self.tokenizer.save(directory / _TOKENIZER)
+        stored = {str(file.relative_to(directory)): sha256(file) for file in _files(directory)}
+        text = json.dumps({**self.describe(), "sha256": stored}, indent=2) + "\n"
+        (directory / _DESCRIPTION).write_text(text, "utf-8")
+        # safetensors lets nobody but the owner read its files.
+        shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
 
     def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
         """Writes a SavedModel for TF Serving; see ``bertfam_tf.export.export_saved_model``."""
@@ -286,11 +307,29 @@ class Task(keras.Model):
         return export_saved_model(self, directory, version=version, **kwargs)
 
 
+def _files(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.rglob("*") if file.is_file())
+
+
+def _replace(target: Path, temporary: Path) -> None:
+    if not target.exists():
+        temporary.rename(target)
+        return
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    target.rename(old)
+    try:
+        temporary.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)
+
+
 def load(directory: str | Path) -> Task:
     """The task that ``Task.save`` wrote.
 
     Raises:
-        CheckpointError: when a file is missing, damaged, or does not fit the others.
+        CheckpointError: when a file is missing, or is not the one that was saved.
     """
     path = Path(directory)
     file = path / _DESCRIPTION
@@ -299,34 +338,30 @@ def load(directory: str | Path) -> Task:
     try:
         stored = json.loads(file.read_text("utf-8"))
         name, family, config = stored["task"], stored["family"], stored["config"]
-        options = stored["options"]
+        options, digests = stored["options"], stored["sha256"]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
-    if name not in _TASKS:
-        raise CheckpointError(f"{file}: {unknown('task', name, _TASKS)}")
+    if not isinstance(name, str) or name not in _TASKS:
+        raise CheckpointError(f"{file}: {unknown('task', str(name), _TASKS)}")
     try:
+        for name_of_file, digest in digests.items():
+            _check_digest(path / name_of_file, digest)
         tokenizer = WordPieceTokenizer.load(path / _TOKENIZER)
         task = _TASKS[name](Backbone(family, config), tokenizer, **options)
         paths = {variable.path: variable.path for variable in task.weights}
         fill(task.weights, Tensors(path), paths, (), f"The weights in {path} and {_DESCRIPTION}")
     except CheckpointError:
         raise
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
     return task
 
 
-@contextmanager
-def _marked_errors() -> Iterator[None]:
-    try:
-        yield
-    except tf.errors.InvalidArgumentError as error:
-        found = re.search(re.escape(ERROR_MARK) + r"([^\n]*\.)", error.message)
-        if not found:
-            raise
-        # TensorFlow escapes the strings of an assertion as C does.
-        text = codecs.escape_decode(found[1].encode())[0]
-        raise ValueError(text.decode("utf-8", "replace")) from None
+def _check_digest(file: Path, digest: str) -> None:
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing.")
+    if sha256(file) != digest:
+        raise CheckpointError(f"{file} is not the file that was saved; its sha256 differs.")
 
 
 def as_text(values: Any) -> list[str]:

@@ -110,8 +110,14 @@ class TextClassifier(Task):
         )
         if stored == list(labels):
             checkpoint.fill_head(task.head, _HEAD)
+        elif stored is None:
+            _log.info("The classification head starts at random: %s has none.", path)
         else:
-            _log.info("The classification head starts at random: %s has none for it.", path)
+            _log.warning(
+                "The classification head starts at random: that of %s is for the labels %s.",
+                path,
+                ", ".join(stored),
+            )
         return task
 
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -145,19 +151,27 @@ class TextClassifier(Task):
         return {**super()._options(), "labels": self.labels}
 
     def _check_labels(self, y: Any) -> None:
+        if y is None:
+            raise ValueError("There are no labels beside the texts.")
         values = np.asarray(y)
+        if values.ndim != 1:
+            raise ValueError(
+                f"Labels are a vector, one for each text, not of shape {values.shape}."
+            )
         if values.dtype.kind in "iu":
-            wrong = values[(values < 0) | (values >= len(self.labels))]
+            wrong = values[(values < 0) | (values >= len(self.labels))].tolist()
         else:
             given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
             wrong = [v for v in given if v not in set(self.labels)]
-        if len(wrong):
+        if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
 
     def _known(self, kind: str) -> list[str]:
         return [str(i) for i in range(len(self.labels))] if kind in "iu" else self.labels
 
     def _encode_labels(self, y: tf.Tensor) -> tf.Tensor:
+        if y.shape.rank != 1:
+            raise ValueError(f"Labels are a vector in each batch, not of shape {y.shape}.")
         if y.dtype.is_integer:
             return index_of(tf.strings.as_string(y), self._known("i"), "label")
         if y.dtype == tf.string:

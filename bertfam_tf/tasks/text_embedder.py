@@ -108,6 +108,15 @@ def _stored_options(directory: Path) -> dict[str, Any]:
     modules = _json(directory / "modules.json")
     if modules is None:
         return {}
+    try:
+        return _module_options(directory, modules)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory / 'modules.json'} is not sentence-transformers' list of modules: {error!r}"
+        ) from error
+
+
+def _module_options(directory: Path, modules: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"normalize": False}
     for module in modules:
         kind = module["type"].rpartition(".")[2]

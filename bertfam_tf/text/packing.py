@@ -47,6 +47,8 @@ class Packer:
             parts += [segment, separator]
         rows = tf.concat(parts, axis=1)
         token_ids = rows.to_tensor(default_value=self.pad_id)
+        # A batch without rows gets one column: the encoder's kernels refuse a width of 0.
+        token_ids = tf.pad(token_ids, [[0, 0], [0, tf.cast(tf.equal(batch, 0), tf.int32)]])
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         width = tf.shape(token_ids)[1]
         mask = tf.sequence_mask(lengths, width)

@@ -10,11 +10,14 @@ import tensorflow as tf
 
 from bertfam_tf import optimizers, tasks
 from bertfam_tf.config import DataConfig, Recipe, expand
-from bertfam_tf.data import index_of, read_tsv
+from bertfam_tf.data import as_value_errors, index_of, read_tsv, shuffled_batches
 from bertfam_tf.names import unknown
 from bertfam_tf.train.backup import Backup
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
+# Rows of text; a corpus that is longer is shuffled within as many.
+_SHUFFLE_BUFFER = 1 << 20
+_TASKS = {"TextClassifier": tasks.TextClassifier}
 _log = logging.getLogger(__name__)
 
 
@@ -23,7 +26,8 @@ def run(recipe: Recipe) -> dict[str, float]:
 
     The output directory gets ``recipe.yaml`` (every default written out), ``model`` (for
     ``bertfam_tf.load``), ``metrics.json``, ``history.csv`` and ``tensorboard``. A run that was
-    killed goes on from its last state when it is started again with the same recipe.
+    killed goes on from its last state when it is started again with the same recipe, and ends as
+    if it had not been killed; one that is done answers with the metrics that it wrote.
 
     Returns:
         The dev split's metrics, empty without one.
@@ -33,25 +37,33 @@ def run(recipe: Recipe) -> dict[str, float]:
             holds another recipe's run.
     """
     output = expand(recipe.output)
-    _claim(output, recipe)
+    _check_free(output, recipe)
+    if (output / METRICS).is_file():
+        _log.info("%s is done already.", output)
+        return json.loads((output / METRICS).read_text("utf-8"))
+    if recipe.task not in _TASKS:
+        raise ValueError(unknown("task", recipe.task, _TASKS))
     keras.utils.set_random_seed(recipe.train.seed)
     names = _label_names(recipe.data)
-    if not hasattr(tasks, recipe.task):
-        raise ValueError(unknown("task", recipe.task, tasks.__all__))
-    task = getattr(tasks, recipe.task).from_pretrained(
+    task = _TASKS[recipe.task].from_pretrained(
         recipe.model.path,
         labels=names,
         pair=recipe.data.text_pair is not None,
         max_length=recipe.model.max_length,
         **recipe.model.overrides,
     )
-    _fit(task, recipe, output)
+    # Not before: a recipe that names a missing file should not need another output once mended.
+    output.mkdir(parents=True, exist_ok=True)
+    (output / RECIPE).write_text(recipe.to_yaml(), "utf-8")
+    backup = Backup(output / "backup", recipe.train.backup_steps)
+    _fit(task, recipe, output, backup)
     task.save(output / MODEL)
-    metrics = {}
-    if recipe.data.dev is not None:
-        metrics = evaluate(task, recipe, "dev")
-        (output / METRICS).write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    Backup(output / "backup", 1).clear()
+    metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
+    # Appears last and whole: it says that the run is done.
+    temporary = output / f".{METRICS}"
+    temporary.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+    temporary.rename(output / METRICS)
+    backup.clear()
     return metrics
 
 
@@ -94,21 +106,20 @@ def _label_names(data: DataConfig) -> list[str]:
     if data.labels is not None:
         return data.labels
     found = read_split(data, "train").map(lambda _, label: label).unique()
-    return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
+    with as_value_errors():
+        return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
 
 
-def _claim(output: Path, recipe: Recipe) -> None:
+def _check_free(output: Path, recipe: Recipe) -> None:
     stored = output / RECIPE
     if stored.is_file() and stored.read_text("utf-8") != recipe.to_yaml():
         raise ValueError(
             f"{output} holds a run of another recipe ({stored}); choose another output, or remove "
             "the directory."
         )
-    output.mkdir(parents=True, exist_ok=True)
-    stored.write_text(recipe.to_yaml(), "utf-8")
 
 
-def _fit(task: tasks.Task, recipe: Recipe, output: Path) -> None:
+def _fit(task: tasks.Task, recipe: Recipe, output: Path, backup: Backup) -> None:
     settings = recipe.train
     rows = read_split(recipe.data, "train")
     count = int(rows.cardinality())
@@ -124,13 +135,17 @@ def _fit(task: tasks.Task, recipe: Recipe, output: Path) -> None:
             beta_2=settings.beta_2,
         )
     )
-    backup = Backup(output / "backup", settings.backup_steps)
     done = backup.restore(task)
     if done:
         _log.info("Going on from step %d of %d.", done, steps * settings.epochs)
-    # One endless stream, the same at each start: what is done is passed over before it is
-    # tokenized.
-    stream = rows.shuffle(count, seed=settings.seed).batch(settings.batch_size).repeat()
+
+    # The seed of each epoch's order is its own, so that an epoch is the same whichever comes
+    # before it in this process. Batches that are done are passed over before they are tokenized.
+    def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
+        seed = settings.seed * settings.epochs + epoch
+        buffer = min(count, _SHUFFLE_BUFFER)
+        return shuffled_batches(rows, settings.batch_size, buffer=buffer, seed=seed)
+
     validation: Any = None
     if recipe.data.dev is not None:
         validation = read_split(recipe.data, "dev").batch(settings.batch_size)
@@ -146,7 +161,7 @@ def _fit(task: tasks.Task, recipe: Recipe, output: Path) -> None:
     ):
         if first < last <= settings.epochs:
             task.fit(
-                stream.skip(first * steps + steps - length),
+                tf.data.Dataset.range(first, last).flat_map(shuffled).skip(steps - length),
                 initial_epoch=first,
                 epochs=last,
                 steps_per_epoch=length,

