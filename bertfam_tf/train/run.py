@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def _fit(task: tasks.Task, recipe: Recipe, output: Path, backup: Backup) -> None
 
     # The seed of each epoch's order is its own, so that an epoch is the same whichever comes
     # before it in this process. Batches that are done are passed over before they are tokenized.
-    def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
+    def shuffled(epoch: int) -> tf.data.Dataset:
         seed = settings.seed * settings.epochs + epoch
         buffer = min(count, _SHUFFLE_BUFFER)
         return shuffled_batches(rows, settings.batch_size, buffer=buffer, seed=seed)
@@ -161,7 +162,9 @@ def _fit(task: tasks.Task, recipe: Recipe, output: Path, backup: Backup) -> None
     ):
         if first < last <= settings.epochs:
             task.fit(
-                tf.data.Dataset.range(first, last).flat_map(shuffled).skip(steps - length),
+                reduce(tf.data.Dataset.concatenate, map(shuffled, range(first, last))).skip(
+                    steps - length
+                ),
                 initial_epoch=first,
                 epochs=last,
                 steps_per_epoch=length,

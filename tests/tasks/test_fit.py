@@ -1,0 +1,237 @@
+"""Tasks learn from every shape of data, and say what is wrong with the others."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+
+TEXTS = ["a good film", "a bad movie", "the plot is dull", "great acting!", "it is", "very bad"]
+NAMES = ["positive", "negative", "negative", "positive", "neutral", "negative"]
+NUMBERS = [2, 0, 0, 2, 1, 0]
+PAIRS = TEXTS[::-1]
+WEIGHTS = [1.0, 0.5, 2.0, 0.0, 1.0, 3.0]
+slices = tf.data.Dataset.from_tensor_slices
+
+
+def _generator(labels):
+    signature = (tf.TensorSpec([], tf.string), tf.TensorSpec([], labels.dtype))
+    return tf.data.Dataset.from_generator(
+        lambda: zip(TEXTS, labels.numpy(), strict=True), output_signature=signature
+    )
+
+
+# Shapes of data -------------------------------------------------------------------------------
+
+SINGLE = {
+    "lists": (TEXTS, NAMES),
+    "numbers": (TEXTS, NUMBERS),
+    "arrays": (np.array(TEXTS), np.array(NAMES)),
+    "arrays of numbers": (np.array(TEXTS), np.array(NUMBERS, np.uint8)),
+    "dict": ({"text": TEXTS}, NAMES),
+    "dict with label": ({"text": TEXTS, "label": NAMES},),
+    "rows": (slices((TEXTS, NAMES)),),
+    "batches": (slices((TEXTS, NAMES)).batch(3),),
+    "rows of numbers": (slices((TEXTS, NUMBERS)),),
+    "batches of int64": (slices((TEXTS, np.array(NUMBERS, np.int64))).batch(6),),
+    "rows of dicts": (slices({"text": TEXTS, "label": NAMES}),),
+    "rows of dict and label": (slices(({"text": TEXTS}, NAMES)),),
+    "generator": (_generator(tf.constant(NAMES)),),
+}
+
+
+@pytest.mark.parametrize("shape", SINGLE)
+def test_evaluate_reads_every_shape_alike(reader, shape):
+    answers = reader.predict(TEXTS)
+    right = [answer["label"] == name for answer, name in zip(answers, NAMES, strict=True)]
+    chances = [a["scores"][n] for a, n in zip(answers, NUMBERS, strict=True)]
+    found = reader.evaluate(*SINGLE[shape], verbose=0, return_dict=True)
+    assert found["accuracy"] == pytest.approx(np.mean(right))
+    assert found["loss"] == pytest.approx(-np.log(chances).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("weighted", ["list", "data set"])
+def test_weights(reader, weighted):
+    chances = [
+        a["scores"][n] for a, n in zip(reader.predict(TEXTS), NUMBERS, strict=True)
+    ]
+    if weighted == "list":
+        found = reader.evaluate(TEXTS, NAMES, sample_weight=WEIGHTS, verbose=0)
+    else:
+        found = reader.evaluate(slices((TEXTS, NAMES, WEIGHTS)), verbose=0)
+    # Keras' mean is over rows, not over weights.
+    assert found[0] == pytest.approx(np.mean(-np.log(chances) * WEIGHTS), rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["tuple", "dict", "rows", "rows of dicts"])
+def test_pairs(tiny, shape):
+    task = bf.TextClassifier.from_pretrained(tiny)
+    data = {
+        "tuple": ((TEXTS, PAIRS), NAMES),
+        "dict": ({"text": TEXTS, "text_pair": PAIRS}, NAMES),
+        "rows": (slices(((TEXTS, PAIRS), NAMES)),),
+        "rows of dicts": (slices({"text": TEXTS, "text_pair": PAIRS, "label": NAMES}).batch(2),),
+    }[shape]
+    loss = task.evaluate(*data, verbose=0)[0]
+    assert task.pair
+    chances = [
+        a["scores"][n] for a, n in zip(task.predict((TEXTS, PAIRS)), NUMBERS, strict=True)
+    ]
+    assert loss == pytest.approx(-np.log(chances).mean(), rel=1e-5)
+    with pytest.raises(ValueError, match="takes pairs; the data has no 'text_pair'"):
+        task.predict(TEXTS)
+
+
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "validation", "predict"])
+def test_a_pair_for_a_task_of_single_texts(reader, verb):
+    pairs = ((TEXTS, PAIRS), NAMES)
+    with pytest.raises(ValueError, match="takes single texts; the data has a 'text_pair'"):
+        if verb == "validation":
+            reader.fit(TEXTS, NAMES, validation_data=pairs, verbose=0)
+        elif verb == "predict":
+            reader.predict(pairs[0])
+        else:
+            getattr(reader, verb)(*pairs, verbose=0)
+
+
+# Learning -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["lists", "generator", "batches"])
+def test_fit_without_any_set_up(classifier, shape):
+    before = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
+    history = classifier.fit(
+        *SINGLE[shape], epochs=4, batch_size=2, verbose=0, validation_data=(TEXTS, NUMBERS)
+    ).history
+    assert history.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    after = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
+    assert history["val_loss"][-1] == pytest.approx(after["loss"], rel=1e-4)
+    assert after["loss"] < before["loss"]
+    schedule = classifier.optimizer._learning_rate
+    assert schedule.total_steps == {"lists": 12, "batches": 8, "generator": None}[shape]
+    assert classifier.optimizer.weight_decay == 0.01
+
+
+def test_compile_is_respected(classifier):
+    optimizer = keras.optimizers.SGD(0.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    classifier.compile(optimizer, loss, metrics=["sparse_categorical_accuracy"])
+    before = [w.numpy() for w in classifier.weights]
+    history = classifier.fit(TEXTS, NAMES, batch_size=6, verbose=0).history
+    assert classifier.optimizer is optimizer
+    assert history.keys() == {"loss", "sparse_categorical_accuracy"}
+    assert history["loss"][0] == pytest.approx(
+        6 * classifier.evaluate(TEXTS, NAMES, verbose=0)[0] / 6, rel=1e-5
+    )
+    for variable, value in zip(classifier.weights, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_compile_with_nothing_takes_the_defaults(classifier):
+    classifier.compile()
+    assert isinstance(classifier.optimizer, keras.optimizers.AdamW)
+    assert not classifier.jit_compile
+    assert len(classifier.evaluate(TEXTS, NAMES, verbose=0)) == 2
+
+
+def test_callbacks(classifier, tmp_path):
+    # A rate at which a small model goes astray.
+    classifier.compile(keras.optimizers.SGD(3.0))
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
+    best = keras.callbacks.ModelCheckpoint(
+        tmp_path / "best.weights.h5", "val_loss", save_best_only=True, save_weights_only=True
+    )
+    history = classifier.fit(
+        *(TEXTS, NAMES),
+        epochs=12,
+        validation_data=(TEXTS, NAMES[::-1]),
+        callbacks=[stop, best],
+        shuffle=False,
+        verbose=0,
+    ).history
+    assert len(history["val_loss"]) < 12
+    restored = classifier.predict(TEXTS)
+    classifier.load_weights(tmp_path / "best.weights.h5")
+    for found, wanted in zip(classifier.predict(TEXTS), restored, strict=True):
+        np.testing.assert_array_equal(found["scores"], wanted["scores"])
+    loss = classifier.evaluate(TEXTS, NAMES[::-1], verbose=0)[0]
+    assert loss == pytest.approx(min(history["val_loss"]), rel=1e-5)
+
+
+def test_an_embedder_has_no_loss_of_its_own(embedder):
+    for verb in (embedder.fit, embedder.evaluate):
+        with pytest.raises(ValueError, match=r"TextEmbedder has no default loss; call compile"):
+            verb(TEXTS, np.zeros((6, 32), "float32"), verbose=0)
+
+
+def test_an_embedder_learns_what_it_is_compiled_for(tiny):
+    task = bf.TextEmbedder.from_pretrained(tiny)
+    task.compile(keras.optimizers.Adam(1e-2), "mse")
+    target = np.eye(32, dtype="float32")[NUMBERS]
+    losses = task.fit(TEXTS, target, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+# Mistakes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "validation"])
+@pytest.mark.parametrize("kind", ["list", "data set"])
+@pytest.mark.parametrize(
+    ("wrong", "known"), [("neutrl", "negative, neutral, positive"), (3, "0, 1, 2"), (-1, "0, 1, 2")]
+)
+def test_an_unknown_label_is_named(reader, verb, kind, wrong, known):
+    labels = [*(NAMES if isinstance(wrong, str) else NUMBERS)[:-1], wrong]
+    data = (TEXTS, labels) if kind == "list" else (slices((TEXTS, labels)),)
+    with pytest.raises(ValueError, match="is not one of") as error:
+        if verb == "validation":
+            validation = data if kind == "list" else data[0]
+            reader.fit(TEXTS, NAMES, validation_data=validation, verbose=0)
+        else:
+            getattr(reader, verb)(*data, verbose=0)
+    assert str(error.value) == f"The label '{wrong}' is not one of: {known}."
+
+
+@pytest.mark.parametrize("verb", ["fit", "evaluate"])
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ((TEXTS,), "There are no labels beside the texts"),
+        ((slices(TEXTS),), "There are no labels beside the texts"),
+        ((TEXTS, [0.0] * 6), "The label '0.0' is not one of"),
+        ((TEXTS, [None] * 6), "The label 'None' is not one of"),
+        ((TEXTS, [True] * 6), "The label 'True' is not one of"),
+        ((TEXTS, np.eye(3, dtype=int)[NUMBERS]), r"Labels are a vector.*\(6, 3\)"),
+        ((slices((TEXTS, np.eye(3)[NUMBERS])),), r"Labels are a vector.*\(None, 3\)"),
+        ((slices((TEXTS, [0.0] * 6)),), "^Labels are strings or integers, not float32"),
+        ((slices((TEXTS, [True] * 6)),), "^Labels are strings or integers, not bool"),
+        ((slices(([TEXTS], ["neutral"])),), r"Labels are a vector in each batch"),
+        (([], []), "There is no text"),
+        ((slices((TEXTS, NAMES)).take(0),), "There is no text"),
+        ((slices((TEXTS, NAMES)).filter(lambda *_: False),), "There is no text"),
+        ((TEXTS, NAMES[:-1]), r"differ in number: \[5, 6\]"),
+        ((NUMBERS, NAMES), "Row 0 of 'text' is 2, not a string"),
+    ],
+    ids=range(15),
+)
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_other_data_is_refused(reader, verb, data, error):
+    with pytest.raises(ValueError, match=error):
+        getattr(reader, verb)(*data, verbose=0)
+
+
+def test_a_file_with_a_broken_row_is_named(reader, tmp_path):
+    file = tmp_path / "rows.tsv"
+    file.write_text("text\tlabel\na\tneutral\nbroken\n")
+    data = bf.data.read_tsv(file, {"text": "text", "label": "label"})
+    for verb in (reader.fit, reader.evaluate):
+        with pytest.raises(ValueError, match=r"^.*rows\.tsv: line 3 has 1 columns; expected 2"):
+            verb(data, verbose=0)
+    with pytest.raises(ValueError, match=r"^.*rows\.tsv: line 3 has 1 columns; expected 2"):
+        reader.predict(data)
+
+
+def test_evaluate_with_a_strange_option_is_keras_error(reader):
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        reader.predict(TEXTS, batchsize=2)

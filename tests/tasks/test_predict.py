@@ -1,0 +1,160 @@
+"""Answers: what they are, that a batch does not change them, and that every text gets one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+
+TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?", "it"]
+HOSTILE = {
+    "empty": "",
+    "white space": " \t\n\u3000",
+    "broken bytes": b"\xff good \xc3",
+    "lone surrogate": "good \ud800",
+    "trailing NUL": "good\0",
+    "only NUL": "\0",
+    "a megabyte": "good film " * 100_000,
+    "a megabyte without a space": "x" * 1_000_000,
+    "special tokens": "[SEP] [MASK] [CLS] good [PAD]",
+    "other scripts": "日本語 العربية 🙂",
+}
+slices = tf.data.Dataset.from_tensor_slices
+
+
+def test_rows(reader):
+    answers = reader.predict(TEXTS)
+    assert len(answers) == len(TEXTS)
+    for answer in answers:
+        assert answer.keys() == {"label", "scores"}
+        assert type(answer["label"]) is str
+        assert answer["scores"].dtype == np.float32
+        assert answer["scores"].shape == (3,)
+        assert answer["scores"].sum() == pytest.approx(1)
+        assert answer["label"] == reader.labels[answer["scores"].argmax()]
+
+
+def test_embeddings(embedder):
+    found = embedder.predict(TEXTS)
+    assert found.dtype == np.float32
+    assert found.shape == (5, 32)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+    assert np.linalg.norm(found[0] - found[1]) > 1e-2
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
+def test_the_batch_does_not_change_answers(reader, embedder, batch_size):
+    alone = np.stack([a["scores"] for text in TEXTS for a in reader.predict([text])])
+    found = np.stack([a["scores"] for a in reader.predict(TEXTS, batch_size=batch_size)])
+    np.testing.assert_allclose(found, alone, atol=2e-6)
+    alone = np.concatenate([embedder.predict([text]) for text in TEXTS])
+    np.testing.assert_allclose(embedder.predict(TEXTS, batch_size=batch_size), alone, atol=2e-6)
+
+
+def test_predict_is_the_model_on_packed_ids(reader):
+    pieces = [reader.tokenizer.tokenize(text).numpy().tolist() for text in TEXTS]
+    rows = [[2, *p, 3] for p in pieces]
+    width = max(map(len, rows))
+    ids = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
+    inputs = {
+        "token_ids": ids,
+        "padding_mask": np.array([[1] * len(r) + [0] * (width - len(r)) for r in rows], "int32"),
+        "segment_ids": np.zeros_like(ids),
+    }
+    assert (ids == 0).any()
+    logits = reader(inputs, training=False)
+    expected = tf.nn.softmax(logits).numpy()
+    np.testing.assert_allclose(
+        [a["scores"] for a in reader.predict(TEXTS)], expected, atol=1e-6
+    )
+
+
+def test_first_token_pooling_reads_the_first_token(tiny, embedder):
+    backbone = embedder.backbone
+    first = bf.TextEmbedder(backbone, embedder.tokenizer, pooling="first", normalize=False)
+    hidden = backbone(first.preprocess({"text": tf.constant(TEXTS)}))["sequence_output"]
+    np.testing.assert_allclose(first.predict(TEXTS), hidden[:, 0], atol=2e-6)
+    with pytest.raises(ValueError, match="pooling is 'mean' or 'first', not 'max'"):
+        bf.TextEmbedder(backbone, embedder.tokenizer, pooling="max")
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_every_text_gets_an_answer(reader, embedder, kind):
+    (answer,) = reader.predict([HOSTILE[kind]])
+    assert np.isfinite(answer["scores"]).all()
+    alone = embedder.predict([HOSTILE[kind]])
+    assert np.isfinite(alone).all()
+    beside = embedder.predict([HOSTILE[kind], "a good film"])
+    np.testing.assert_allclose(beside[:1], alone, atol=2e-6)
+
+
+def test_long_texts_are_cut(tiny):
+    task = bf.TextClassifier.from_pretrained(tiny, max_length=8)
+    cut, long = task.predict(["a good film is a good", "a good film is a good film not bad"])
+    np.testing.assert_array_equal(cut["scores"], long["scores"])
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        tuple(TEXTS),
+        np.array(TEXTS),
+        {"text": TEXTS},
+        slices(TEXTS),
+        slices(TEXTS).batch(2),
+        slices((TEXTS, [0] * 5)),
+        slices({"text": TEXTS, "label": TEXTS}),
+        slices(TEXTS).filter(lambda _: True),
+    ],
+    ids=range(8),
+)
+def test_shapes(reader, x):
+    expected = reader.predict(TEXTS)
+    for found, wanted in zip(reader.predict(x), expected, strict=True):
+        np.testing.assert_allclose(found["scores"], wanted["scores"], atol=2e-6)
+
+
+def test_a_batch_without_rows_among_others(reader):
+    dataset = slices(TEXTS).batch(5).concatenate(slices(TEXTS).take(0).batch(1))
+    dataset = dataset.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))
+    assert len(reader.predict(dataset)) == 5
+    assert reader.predict(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))) == []
+
+
+@pytest.mark.parametrize(
+    ("x", "error"),
+    [
+        ([], "There is no text"),
+        (slices(TEXTS).take(0), "There is no text"),
+        (slices(TEXTS).filter(lambda _: False), "There is no text"),
+        ("a good film", "A single string"),
+        ([1, 2], "Row 0 of 'text' is 1, not a string"),
+        (slices([1, 2]), "'text' is int32 in the data set"),
+        ((TEXTS, TEXTS), "takes single texts"),
+    ],
+    ids=range(7),
+)
+def test_errors(reader, x, error):
+    with pytest.raises(ValueError, match=error):
+        reader.predict(x)
+
+
+def test_mixed_precision_answers_in_float32(tiny):
+    import keras
+
+    wanted = bf.TextClassifier.from_pretrained(tiny).predict(TEXTS)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        task = bf.TextClassifier.from_pretrained(tiny)
+        history = task.fit(TEXTS, [0, 1, 2, 0, 1], verbose=0, initial_epoch=1, epochs=1)
+        found = task.predict(TEXTS)
+        embedding = bf.TextEmbedder.from_pretrained(tiny).predict(TEXTS)
+        learnt = task.fit(TEXTS, [0, 1, 2, 0, 1], verbose=0)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert history.epoch == []
+    assert embedding.dtype == np.float32
+    for a, b in zip(found, wanted, strict=True):
+        assert a["scores"].dtype == np.float32
+        np.testing.assert_allclose(a["scores"], b["scores"], atol=0.03)
+    assert np.isfinite(learnt.history["loss"][0])

@@ -1,0 +1,134 @@
+"""Recipes: defaults, overrides, and what is wrong with a recipe said by name."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertfam_tf.config import TrainConfig, expand, load_recipe
+
+ROOT = Path(__file__).parent.parent
+MINIMAL = {"output": "out", "model": {"path": "checkpoint"}, "data": {"train": "train.tsv"}}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Loads the smallest recipe with top-level keys replaced, or a text as it is."""
+
+    def load(text=None, overrides=(), **keys):
+        file = tmp_path / "recipe.yaml"
+        file.write_text(text if text is not None else yaml.safe_dump({**MINIMAL, **keys}), "utf-8")
+        return load_recipe(file, overrides)
+
+    return load
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("configs/*/*.yaml")), ids=lambda f: f.name)
+def test_the_recipes_here_load(file):
+    load_recipe(file)
+
+
+def test_defaults_and_round_trip(recipe):
+    loaded = recipe()
+    assert loaded.train == TrainConfig()
+    assert recipe(text=loaded.to_yaml()) == loaded
+    assert set(yaml.safe_load(loaded.to_yaml())["train"]) == {
+        field.name for field in dataclasses.fields(TrainConfig)
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "name", "value"),
+    [
+        ("train.epochs=7", "train", "epochs", 7),
+        ("train.learning_rate=5e-5", "train", "learning_rate", 5e-5),
+        ("train.weight_decay=1", "train", "weight_decay", 1.0),
+        ("train.clip_norm=null", "train", "clip_norm", None),
+        ("data.labels=[a, b]", "data", "labels", ["a", "b"]),
+        ('data.labels={"0": a, "1": b}', "data", "labels", {"0": "a", "1": "b"}),
+        ("data.text=0", "data", "text", 0),
+        ("data.text=a=b", "data", "text", "a=b"),
+        ("model.overrides.dropout=0.0", "model", "overrides", {"dropout": 0.0}),
+    ],
+)
+def test_overrides(recipe, override, section, name, value):
+    found = getattr(getattr(recipe(overrides=[override]), section), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"trian": {}}, "Unknown key 'trian'. Did you mean 'train'?"),
+        ({"train": {"epoch": 1}}, "Unknown key in section train 'epoch'. Did you mean 'epochs'?"),
+        ({"data": {"trian": "x"}}, "Unknown key in section data 'trian'. Did you mean 'train'?"),
+        ({1: 2}, "Unknown key '1'. Known: data, model"),
+        ({"model": {}}, 'missing value for field "model.path"'),
+        ({"model": "m"}, '"model" - should be "ModelConfig"'),
+        ({"train": None}, '"train" - should be "TrainConfig"'),
+        ({"train": {"epochs": 1.5}}, '"train.epochs" - should be "int"'),
+        ({"train": {"epochs": "two"}}, '"train.epochs" - should be "int"'),
+        ({"train": {"epochs": True}}, "train.epochs is True"),
+        ({"train": {"epochs": 0}}, "train.epochs is 1 or more, not 0"),
+        ({"train": {"batch_size": -1}}, "train.batch_size is 1 or more, not -1"),
+        ({"train": {"learning_rate": "fast"}}, '"train.learning_rate" - should be "float"'),
+        ({"data": {"train": "t", "label": False}}, "data.label is False; a name such as no needs"),
+        ({"data": {"train": "t", "labels": {0: "a"}}}, '"data.labels".*numbers need quotes'),
+        ({"data": {"train": "t", "labels": [0, 1]}}, '"data.labels".*numbers need quotes'),
+        ({"output": None}, '"output" - should be "str"'),
+    ],
+    ids=str,
+)
+def test_errors_name_the_key(recipe, keys, error):
+    with pytest.raises(ValueError, match=rf"recipe\.yaml: .*{error}"):
+        recipe(**keys) if all(isinstance(k, str) for k in keys) else recipe(yaml.safe_dump(keys))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "not a mapping"),
+        ("- a", "not a mapping"),
+        ("a: [", "is not YAML"),
+        ("output: o\n", 'missing value for field "model"'),
+    ],
+)
+def test_texts_that_are_no_recipe(recipe, text, error):
+    with pytest.raises(ValueError, match=error):
+        recipe(text)
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    with pytest.raises(ValueError, match=r"There is no recipe .*absent\.yaml"):
+        load_recipe(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes("output: é".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin\.yaml is not YAML"):
+        load_recipe(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("train.epochs", "Expected key=value, such as train.epochs=1, not 'train.epochs'"),
+        ("=1", "Expected key=value"),
+        ("output.x=1", "output is not a section"),
+        ("train.epochs=[1", r"train.epochs=\[1': the value is not YAML"),
+        ("train.epoch=1", "Did you mean 'epochs'"),
+        ("train.=1", "Unknown key in section train ''"),
+    ],
+)
+def test_overrides_that_are_wrong(recipe, override, error):
+    with pytest.raises(ValueError, match=error):
+        recipe(overrides=[override])
+
+
+def test_paths_read_the_environment(monkeypatch):
+    monkeypatch.setenv("BERTFAM_TEST", "/data")
+    monkeypatch.delenv("BERTFAM_UNSET", raising=False)
+    assert expand("$BERTFAM_TEST/a") == expand("${BERTFAM_TEST}/a") == Path("/data/a")
+    assert expand("~/a") == Path.home() / "a"
+    for path in ("$BERTFAM_UNSET/a", "${BERTFAM_UNSET}/a"):
+        with pytest.raises(ValueError, match="The environment variable BERTFAM_UNSET in"):
+            expand(path)

@@ -1,0 +1,96 @@
+"""The schedule's values, and AdamW by hand."""
+
+import keras
+import numpy as np
+import pytest
+
+from bertfam_tf import TextClassifier
+from bertfam_tf.optimizers import WarmupLinearDecay, adamw
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total", "values"),
+    [
+        (10, 110, {0: 0, 5: 1, 10: 2, 60: 1, 110: 0, 200: 0}),
+        (0, 100, {0: 2, 50: 1, 100: 0}),
+        (4, 4, {0: 0, 2: 1, 4: 0}),
+        (10, None, {0: 0, 5: 1, 10: 2, 10_000: 2}),
+        (0, None, {0: 2, 10_000: 2}),
+        (0, 0, {0: 0}),
+    ],
+)
+def test_schedule(warmup, total, values):
+    schedule = WarmupLinearDecay(2.0, warmup, total)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    for step, rate in values.items():
+        assert float(schedule(step)) == pytest.approx(rate, abs=1e-6)
+        assert float(again(step)) == float(schedule(step))
+
+
+@pytest.mark.parametrize(("warmup", "total"), [(5, 4), (-1, 4)])
+def test_a_warm_up_beyond_the_run_is_refused(warmup, total):
+    with pytest.raises(ValueError, match=f"warmup_steps {warmup} is not within"):
+        WarmupLinearDecay(1.0, warmup, total)
+
+
+@pytest.mark.parametrize("warmup", [-0.1, 1.0, 10])
+def test_warmup_is_a_part(warmup):
+    with pytest.raises(ValueError, match="warmup is a part of all steps"):
+        adamw(warmup=warmup, total_steps=10)
+
+
+def test_steps_by_hand():
+    rate, decay, clip, epsilon, beta_1, beta_2, steps = 0.1, 0.3, 0.7, 1e-6, 0.9, 0.98, 6
+    optimizer = adamw(
+        rate,
+        total_steps=steps,
+        warmup=0.34,
+        weight_decay=decay,
+        clip_norm=clip,
+        epsilon=epsilon,
+        beta_2=beta_2,
+    )
+    rng = np.random.default_rng(0)
+    values = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
+    variables = {name: keras.Variable(v, name=name) for name, v in values.items()}
+    first = {name: np.zeros_like(v) for name, v in values.items()}
+    second = {name: np.zeros_like(v) for name, v in values.items()}
+    for step in range(steps):
+        # One step below the clip, the others above it.
+        scale = 0.01 if step == 3 else 1.0
+        gradients = {name: scale * rng.normal(size=v.shape) for name, v in values.items()}
+        optimizer.apply(
+            [keras.ops.convert_to_tensor(g, "float32") for g in gradients.values()],
+            list(variables.values()) if step == 0 else None,
+        )
+        norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+        lr = rate * min(step / 2, (steps - step) / (steps - 2))
+        for name, g in gradients.items():
+            g = g * min(1, clip / norm)
+            if name == "kernel":
+                values[name] -= lr * decay * values[name]
+            first[name] = beta_1 * first[name] + (1 - beta_1) * g
+            second[name] = beta_2 * second[name] + (1 - beta_2) * g**2
+            rise = np.sqrt(1 - beta_2 ** (step + 1)) / (1 - beta_1 ** (step + 1))
+            # Keras adds epsilon before it corrects the bias, as in Kingma and Ba's section 2.
+            values[name] -= lr * rise * first[name] / (np.sqrt(second[name]) + epsilon)
+        for name, variable in variables.items():
+            np.testing.assert_allclose(variable.numpy(), values[name], rtol=2e-5, atol=1e-6)
+
+
+def test_biases_and_norms_of_a_task_do_not_decay(tiny):
+    task = TextClassifier.from_pretrained(tiny)
+    before = {v.path: v.numpy() for v in task.trainable_variables}
+    optimizer = adamw(1e-2, weight_decay=0.5)
+    zeros = [keras.ops.zeros(v.shape) for v in task.trainable_variables]
+    optimizer.apply(zeros, task.trainable_variables)
+    for variable in task.trainable_variables:
+        name = variable.path.rpartition("/")[2]
+        still = name in ("bias", "gamma", "beta")
+        kept = np.array_equal(variable.numpy(), before[variable.path])
+        assert kept == still, variable.path
+        if not still:
+            assert name in ("kernel", "embeddings")
+            np.testing.assert_allclose(
+                variable.numpy(), before[variable.path] * (1 - 1e-2 * 0.5), rtol=1e-5
+            )

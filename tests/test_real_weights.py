@@ -1,0 +1,55 @@
+"""Real weights on real text: MiniLM-L6 from its package, data sets where they are to be had."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+import bertfam_tf as bf
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_embeddings_score_as_published(minilm, data_dir):
+    """all-MiniLM-L6-v2 is published with Spearman 82.03 on STS-B's test split."""
+    file = data_dir / "glue/STS-B/original/sts-test.tsv"
+    rows = [line.split("\t") for line in file.read_text("utf-8").split("\n") if line]
+    embedder = bf.TextEmbedder.from_pretrained(minilm)
+    first, second = (embedder.predict([row[i] for row in rows], batch_size=64) for i in (5, 6))
+    cosine = (first * second).sum(-1)
+    score = 100 * spearmanr(cosine, [float(row[4]) for row in rows])[0]
+    print(f"STS-B test, {len(rows)} pairs: Spearman {score:.3f}")
+    assert abs(score - 82.03) <= 0.01
+
+
+def test_exported_answers_are_those_of_predict(minilm, data_dir, tmp_path):
+    """On all of SST-2's dev split, in a process that cannot import bertfam_tf or Keras."""
+    file = data_dir / "glue/SST-2/dev.tsv"
+    texts = [line.split("\t")[0] for line in file.read_text("utf-8").split("\n")[1:] if line]
+    assert len(texts) == 872
+    task = bf.TextClassifier.from_pretrained(minilm, labels=["negative", "neutral", "positive"])
+    rng = np.random.default_rng(0)
+    for variable in task.head.weights:
+        variable.assign(rng.normal(0, 0.3, variable.shape))
+    version = task.export(tmp_path / "export")
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "run_saved_model.py"), str(version)],
+        input=json.dumps({"text": texts}),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    found = json.loads(run.stdout)
+    answers = task.predict(texts)
+    assert found["label"] == [answer["label"] for answer in answers]
+    assert len(set(found["label"])) == 3
+    scores = np.array([answer["scores"] for answer in answers])
+    difference = np.abs(np.array(found["scores"]) - scores).max()
+    print(f"872 sentences: labels equal, largest difference of a score {difference:.1e}")
+    assert difference < 1e-5

@@ -1,0 +1,135 @@
+"""Runs an exported model as TensorFlow Serving does: python tools/run_saved_model.py DIR < TEXTS
+
+Reads JSON ``{"input": [strings], …}`` and prints ``{"output": values, …}``. Independent of
+bertfam_tf and of Keras, which it makes impossible to import: TensorFlow's C++ loader
+(``TF_LoadSessionFromSavedModel``) with tensorflow-text's ops, XLA switched off.
+"""
+
+import ctypes
+import importlib.util
+import json
+import sys
+from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
+
+BLOCKED = ("keras", "tf_keras", "keras_hub", "keras_nlp", "bertfam_tf", "torch", "transformers")
+sys.modules.update(dict.fromkeys(BLOCKED))
+
+import tensorflow as tf  # noqa: E402
+from tensorflow.core.protobuf import meta_graph_pb2  # noqa: E402
+
+_STRING, _FLOAT = 7, 1
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("length", c_size_t), ("deallocator", c_void_p)]
+
+
+class _Port(ctypes.Structure):
+    _fields_ = [("operation", c_void_p), ("index", c_int)]
+
+
+def _library() -> ctypes.CDLL:
+    lib = ctypes.CDLL(str(next(Path(tf.__file__).parent.glob("libtensorflow_cc.so*"))))
+    pointers = """TF_NewStatus TF_NewGraph TF_NewSessionOptions TF_GraphOperationByName
+        TF_LoadSessionFromSavedModel TF_NewBufferFromString TF_NewBuffer TF_AllocateTensor
+        TF_TensorData TF_StringGetDataPointer"""
+    for name in pointers.split():
+        getattr(lib, name).restype = c_void_p
+    lib.TF_Message.restype = c_char_p
+    lib.TF_Dim.restype = c_int64
+    lib.TF_StringGetSize.restype = c_size_t
+    lib._ZN10tensorflow21DisableXlaCompilationEv()
+    text = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
+    tf.load_library(str(Path(text) / "python" / "ops"))
+    return lib
+
+
+class Model:
+    """A SavedModel's ``serving_default``."""
+
+    def __init__(self, directory: str):
+        self.lib = _library()
+        self.status = c_void_p(self.lib.TF_NewStatus())
+        self.graph = c_void_p(self.lib.TF_NewGraph())
+        meta = ctypes.cast(self.lib.TF_NewBuffer(), ctypes.POINTER(_Buffer))
+        self.session = c_void_p(
+            self.lib.TF_LoadSessionFromSavedModel(
+                c_void_p(self.lib.TF_NewSessionOptions()),
+                None,
+                directory.encode(),
+                (c_char_p * 1)(b"serve"),
+                1,
+                self.graph,
+                meta,
+                self.status,
+            )
+        )
+        self._check()
+        data = ctypes.string_at(meta.contents.data, meta.contents.length)
+        graph = meta_graph_pb2.MetaGraphDef.FromString(data)
+        self.signature = graph.signature_def["serving_default"]
+
+    def _check(self) -> None:
+        if self.lib.TF_GetCode(self.status):
+            raise RuntimeError(self.lib.TF_Message(self.status).decode())
+
+    def _port(self, name: str) -> _Port:
+        operation, _, index = name.partition(":")
+        found = self.lib.TF_GraphOperationByName(self.graph, operation.encode())
+        return _Port(found, int(index or 0))
+
+    def _tensor(self, strings: list[bytes]) -> c_void_p:
+        proto = tf.make_tensor_proto(strings, tf.string).SerializeToString()
+        buffer = c_void_p(self.lib.TF_NewBufferFromString(proto, c_size_t(len(proto))))
+        tensor = c_void_p(self.lib.TF_AllocateTensor(_FLOAT, None, 0, c_size_t(4)))
+        self.lib.TF_TensorFromProto(buffer, tensor, self.status)
+        self._check()
+        return tensor
+
+    def _values(self, tensor: c_void_p):
+        shape = [self.lib.TF_Dim(tensor, i) for i in range(self.lib.TF_NumDims(tensor))]
+        count = 1
+        for size in shape:
+            count *= size
+        data = self.lib.TF_TensorData(tensor)
+        if self.lib.TF_TensorType(tensor) == _STRING:
+            values = []
+            for i in range(count):
+                cell = c_void_p(data + 24 * i)
+                pointer = self.lib.TF_StringGetDataPointer(cell)
+                values.append(ctypes.string_at(pointer, self.lib.TF_StringGetSize(cell)).decode())
+        else:
+            values = list((ctypes.c_float * count).from_address(data))
+        for size in reversed(shape[1:]):
+            values = [values[i : i + size] for i in range(0, len(values), size)]
+        return values
+
+    def run(self, inputs: dict[str, list[bytes]]) -> dict[str, list]:
+        """All outputs of the signature."""
+        names, outputs = sorted(inputs), sorted(self.signature.outputs)
+        feeds = (_Port * len(names))(*(self._port(self.signature.inputs[n].name) for n in names))
+        values = (c_void_p * len(names))(*(self._tensor(inputs[n]) for n in names))
+        wanted = [self._port(self.signature.outputs[name].name) for name in outputs]
+        fetches, found = (_Port * len(wanted))(*wanted), (c_void_p * len(wanted))()
+        self.lib.TF_SessionRun(
+            *(self.session, None),
+            *(feeds, values, len(names)),
+            *(fetches, found, len(wanted)),
+            *(None, 0, None, self.status),
+        )
+        self._check()
+        return {n: self._values(c_void_p(t)) for n, t in zip(outputs, found, strict=True)}
+
+
+def main() -> None:
+    model = Model(sys.argv[1])
+    given = json.load(sys.stdin)
+    json.dump(
+        model.run({name: [t.encode() for t in texts] for name, texts in given.items()}), sys.stdout
+    )
+    assert not any(sys.modules.get(name) for name in BLOCKED)
+
+
+if __name__ == "__main__":
+    main()
