@@ -84,10 +84,11 @@ def _families(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     from bertfam_tf.config import load_recipe
+
+    recipe = load_recipe(options.recipe, options.override)
     from bertfam_tf.train import run
 
-    metrics = run(load_recipe(options.recipe, options.override))
-    print(json.dumps(metrics))
+    print(json.dumps(run(recipe)))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests use."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -33,6 +34,22 @@ def minilm() -> Path:
 def tiny() -> Path:
     """A small classifier in Hugging Face's format, for negative, neutral and positive."""
     return ROOT / "tests" / "goldens" / "bert" / "classifier"
+
+
+@pytest.fixture(scope="session")
+def smallest(tiny, tmp_path_factory) -> Path:
+    """Its first layer alone: tracing a training step takes time for each variable."""
+    from safetensors.numpy import load_file, save_file
+
+    directory = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("smallest") / "checkpoint"))
+    tensors = load_file(tiny / "model.safetensors")
+    save_file(
+        {n: v for n, v in tensors.items() if ".layer." not in n or ".layer.0." in n},
+        directory / "model.safetensors",
+    )
+    config = json.loads((tiny / "config.json").read_text("utf-8"))
+    (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    return directory
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 RECIPE = "configs/bert/support_desk.yaml"
 OUTPUT = Path("runs/quickstart")
@@ -85,10 +85,9 @@ def _ask(console, export: Path) -> list[dict]:
         try:
             ready = server.stdout.readline()
             console.print(ready.strip())
-            url = next(word for word in ready.split() if word.startswith("http")).rstrip("/.,")
-            url += "" if ":predict" in url else "/v1/models/model:predict"
+            model = next(word for word in ready.split() if word.startswith("http"))
             request = urllib.request.Request(
-                url, json.dumps({"instances": QUESTIONS}).encode(), method="POST"
+                f"{model}:predict", json.dumps({"instances": QUESTIONS}).encode(), method="POST"
             )
             with urllib.request.urlopen(request, timeout=60) as response:
                 answers = json.load(response)["predictions"]

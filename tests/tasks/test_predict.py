@@ -1,5 +1,6 @@
 """Answers: what they are, that a batch does not change them, and that every text gets one."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,6 +23,11 @@ HOSTILE = {
 slices = tf.data.Dataset.from_tensor_slices
 
 
+def _answer(task, texts):
+    """What the task answers without Keras' loop around it."""
+    return {k: v.numpy() for k, v in task.answer({"text": tf.constant(texts)}).items()}
+
+
 def test_rows(reader):
     answers = reader.predict(TEXTS)
     assert len(answers) == len(TEXTS)
@@ -42,12 +48,12 @@ def test_embeddings(embedder):
     assert np.linalg.norm(found[0] - found[1]) > 1e-2
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
+@pytest.mark.parametrize("batch_size", [1, 2])
 def test_the_batch_does_not_change_answers(reader, embedder, batch_size):
-    alone = np.stack([a["scores"] for text in TEXTS for a in reader.predict([text])])
+    alone = np.concatenate([_answer(reader, [text])["scores"] for text in TEXTS])
     found = np.stack([a["scores"] for a in reader.predict(TEXTS, batch_size=batch_size)])
     np.testing.assert_allclose(found, alone, atol=2e-6)
-    alone = np.concatenate([embedder.predict([text]) for text in TEXTS])
+    alone = np.concatenate([_answer(embedder, [text])["embedding"] for text in TEXTS])
     np.testing.assert_allclose(embedder.predict(TEXTS, batch_size=batch_size), alone, atol=2e-6)
 
 
@@ -64,34 +70,37 @@ def test_predict_is_the_model_on_packed_ids(reader):
     assert (ids == 0).any()
     logits = reader(inputs, training=False)
     expected = tf.nn.softmax(logits).numpy()
-    np.testing.assert_allclose(
-        [a["scores"] for a in reader.predict(TEXTS)], expected, atol=1e-6
-    )
+    np.testing.assert_allclose([a["scores"] for a in reader.predict(TEXTS)], expected, atol=1e-6)
 
 
-def test_first_token_pooling_reads_the_first_token(tiny, embedder):
+def test_first_token_pooling_reads_the_first_token(embedder):
     backbone = embedder.backbone
     first = bf.TextEmbedder(backbone, embedder.tokenizer, pooling="first", normalize=False)
     hidden = backbone(first.preprocess({"text": tf.constant(TEXTS)}))["sequence_output"]
-    np.testing.assert_allclose(first.predict(TEXTS), hidden[:, 0], atol=2e-6)
+    np.testing.assert_allclose(first.predict(TEXTS), hidden[:, 0], atol=1e-5)
     with pytest.raises(ValueError, match="pooling is 'mean' or 'first', not 'max'"):
         bf.TextEmbedder(backbone, embedder.tokenizer, pooling="max")
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_every_text_gets_an_answer(reader, embedder, kind):
-    (answer,) = reader.predict([HOSTILE[kind]])
-    assert np.isfinite(answer["scores"]).all()
-    alone = embedder.predict([HOSTILE[kind]])
-    assert np.isfinite(alone).all()
-    beside = embedder.predict([HOSTILE[kind], "a good film"])
-    np.testing.assert_allclose(beside[:1], alone, atol=2e-6)
+def test_every_text_gets_an_answer(reader, embedder):
+    texts = list(HOSTILE.values())
+    scores = np.stack([answer["scores"] for answer in reader.predict(texts, batch_size=3)])
+    embeddings = embedder.predict(texts, batch_size=3)
+    for i, text in enumerate(texts):
+        text = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+        alone = _answer(reader, [text])["scores"]
+        assert np.isfinite(alone).all()
+        np.testing.assert_allclose(scores[i : i + 1], alone, atol=2e-6, err_msg=repr(text[:20]))
+        alone = _answer(embedder, [text])["embedding"]
+        np.testing.assert_allclose(embeddings[i : i + 1], alone, atol=2e-6)
 
 
-def test_long_texts_are_cut(tiny):
-    task = bf.TextClassifier.from_pretrained(tiny, max_length=8)
-    cut, long = task.predict(["a good film is a good", "a good film is a good film not bad"])
-    np.testing.assert_array_equal(cut["scores"], long["scores"])
+def test_long_texts_are_cut(smallest):
+    task = bf.TextClassifier.from_pretrained(smallest, max_length=8)
+    cut, long = _answer(task, ["a good film is a good", "a good film is a good film not bad"])[
+        "scores"
+    ]
+    np.testing.assert_array_equal(cut, long)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +118,8 @@ def test_long_texts_are_cut(tiny):
     ids=range(8),
 )
 def test_shapes(reader, x):
-    expected = reader.predict(TEXTS)
-    for found, wanted in zip(reader.predict(x), expected, strict=True):
-        np.testing.assert_allclose(found["scores"], wanted["scores"], atol=2e-6)
+    found = np.stack([answer["scores"] for answer in reader.predict(x)])
+    np.testing.assert_allclose(found, _answer(reader, TEXTS)["scores"], atol=2e-6)
 
 
 def test_a_batch_without_rows_among_others(reader):
@@ -139,22 +147,19 @@ def test_errors(reader, x, error):
         reader.predict(x)
 
 
-def test_mixed_precision_answers_in_float32(tiny):
-    import keras
-
-    wanted = bf.TextClassifier.from_pretrained(tiny).predict(TEXTS)
+def test_mixed_precision_answers_in_float32(smallest):
+    wanted = _answer(bf.TextClassifier.from_pretrained(smallest), TEXTS)["scores"]
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        task = bf.TextClassifier.from_pretrained(tiny)
-        history = task.fit(TEXTS, [0, 1, 2, 0, 1], verbose=0, initial_epoch=1, epochs=1)
-        found = task.predict(TEXTS)
-        embedding = bf.TextEmbedder.from_pretrained(tiny).predict(TEXTS)
-        learnt = task.fit(TEXTS, [0, 1, 2, 0, 1], verbose=0)
+        task = bf.TextClassifier.from_pretrained(smallest)
+        found = np.stack([answer["scores"] for answer in task.predict(TEXTS)])
+        embedder = bf.TextEmbedder.from_pretrained(smallest)
+        embedding = _answer(embedder, TEXTS)["embedding"]
+        task.compile(keras.optimizers.SGD(0.1))
+        learnt = task.fit(TEXTS, [0, 1, 2, 0, 1], epochs=2, verbose=0)
     finally:
         keras.config.set_dtype_policy("float32")
-    assert history.epoch == []
-    assert embedding.dtype == np.float32
-    for a, b in zip(found, wanted, strict=True):
-        assert a["scores"].dtype == np.float32
-        np.testing.assert_allclose(a["scores"], b["scores"], atol=0.03)
-    assert np.isfinite(learnt.history["loss"][0])
+    assert task.backbone.compute_dtype == "bfloat16"
+    assert found.dtype == embedding.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, atol=0.03)
+    assert learnt.history["loss"][1] < learnt.history["loss"][0]

@@ -1,0 +1,292 @@
+"""Exports: what lies in one, that it answers as the task does, and what never leaves the house."""
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf.export import ExportError, export_saved_model, saved_model
+from bertfam_tf.serve import Code, ServingError, load
+
+TEXTS = [
+    "The film was very good!",
+    "a dull, unhappy story.",
+    "",
+    "good " * 300,
+    "[SEP] good [MASK]",
+    "日本語 🙂 é",
+    "good\0",
+]
+HOSTILE = [*(text.encode() for text in TEXTS), b"\xff\xfe good \xc3", b"\0", b"x" * 1_000_000]
+
+
+@pytest.fixture(scope="module")
+def task(smallest):
+    return bf.TextClassifier.from_pretrained(smallest, pair=False)
+
+
+@pytest.fixture(scope="module")
+def base(task, tmp_path_factory):
+    """A base path with one version, written by the task's own verb."""
+    directory = tmp_path_factory.mktemp("exports") / "made" / "model"
+    assert task.export(directory) == directory / "1"
+    return directory
+
+
+@pytest.fixture(scope="module")
+def served(base):
+    return load(base / "1")
+
+
+def _objects(texts):
+    return np.array([t if isinstance(t, bytes) else t.encode() for t in texts], object)
+
+
+def _answers(servable, **inputs):
+    return servable.run("", {name: _objects(texts) for name, texts in inputs.items()})
+
+
+# What lies in it ------------------------------------------------------------------------------
+
+
+def test_files(base, task):
+    assert [child.name for child in base.iterdir()] == ["1"]
+    extra = base / "1" / "assets.extra"
+    assert json.loads((extra / "bertfam.json").read_text()) == task.describe()
+    assert (extra / "tf_serving_warmup_requests").is_file()
+    assert task.describe()["options"]["labels"] == task.labels
+
+
+def test_signature(served):
+    signatures = {name for name in served.signatures if not name.startswith("__")}
+    assert signatures == {"serving_default"}
+    signature = served.signatures["serving_default"]
+    assert {n: tf.as_dtype(i.dtype) for n, i in signature.inputs.items()} == {"text": tf.string}
+    assert {n: tf.as_dtype(i.dtype) for n, i in signature.outputs.items()} == {
+        "label": tf.string,
+        "scores": tf.float32,
+    }
+    shapes = {n: [d.size for d in i.tensor_shape.dim] for n, i in signature.outputs.items()}
+    assert shapes == {"label": [-1], "scores": [-1, 3]}
+
+
+def test_weights_are_stored_once(base, task):
+    size = sum(v.numpy().nbytes for v in task.weights)
+    stored = sum(file.stat().st_size for file in (base / "1" / "variables").iterdir())
+    assert size <= stored < 1.2 * size
+
+
+def test_warm_up_records_cover_a_row_and_a_batch(base):
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    file = base / "1" / "assets.extra" / "tf_serving_warmup_requests"
+    logs = map(
+        prediction_log_pb2.PredictionLog.FromString,
+        tf.data.TFRecordDataset(str(file)).as_numpy_iterator(),
+    )
+    requests = [log.predict_log.request for log in logs]
+    assert [len(request.inputs["text"].string_val) for request in requests] == [1, 8]
+    assert {request.model_spec.signature_name for request in requests} == {"serving_default"}
+
+
+def test_bad_warm_up_records_are_run(base, tmp_path):
+    path = Path(shutil.copytree(base / "1", tmp_path / "1"))
+    file = path / "assets.extra" / "tf_serving_warmup_requests"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        writer.write(saved_model._warmup_record(("txt",), 1).SerializeToString())
+    with pytest.raises(ServingError, match="txt"):
+        load(path)
+
+
+# What it answers ------------------------------------------------------------------------------
+
+
+def test_answers_equal_predict(served, task):
+    found = _answers(served, text=HOSTILE)
+    expected = task.predict(HOSTILE)
+    np.testing.assert_allclose(found["scores"], [a["scores"] for a in expected], atol=1e-6)
+    assert [v.decode() for v in found["label"]] == [a["label"] for a in expected]
+
+
+def test_a_batch_does_not_change_answers(served):
+    together = _answers(served, text=TEXTS)["scores"]
+    alone = np.concatenate([_answers(served, text=[text])["scores"] for text in TEXTS])
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    assert _answers(served, text=[])["scores"].shape == (0, 3)
+
+
+def test_wrong_inputs_are_the_clients_errors(served):
+    with pytest.raises(ServingError) as error:
+        _answers(served, words=TEXTS)
+    assert error.value.code is Code.INVALID_ARGUMENT
+    with pytest.raises(ServingError) as error:
+        served.run("", {"text": np.array([1.0], "float32")})
+    assert error.value.code is Code.INVALID_ARGUMENT
+
+
+CLEAN = """
+    import sys
+    import numpy as np
+    from bertfam_tf.serve import load
+
+    servable = load(sys.argv[1])
+    texts = np.array([bytes.fromhex(line) for line in sys.stdin.read().split(",")], object)
+    scores = servable.run("", {"text": texts})["scores"]
+    print(scores.tobytes().hex())
+    rooms = {name.split(".")[1] for name in sys.modules if name.startswith("bertfam_tf.")}
+    assert rooms == {"serve"}, rooms
+"""
+
+
+def test_a_process_without_the_models_answers_the_same(base, task):
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CLEAN), str(base / "1")],
+        input=",".join(text.hex() for text in HOSTILE),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    found = np.frombuffer(bytes.fromhex(result.stdout.strip()), "float32").reshape(-1, 3)
+    expected = [answer["scores"] for answer in task.predict(HOSTILE)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_pairs(smallest, tmp_path):
+    task = bf.TextClassifier.from_pretrained(smallest, pair=True)
+    servable = load(task.export(tmp_path))
+    assert set(servable.signatures["serving_default"].inputs) == {"text", "text_pair"}
+    found = _answers(servable, text=TEXTS, text_pair=TEXTS[::-1])["scores"]
+    expected = [answer["scores"] for answer in task.predict((TEXTS, TEXTS[::-1]))]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_an_embedder(smallest, tmp_path):
+    task = bf.TextEmbedder.from_pretrained(smallest)
+    servable = load(task.export(tmp_path))
+    found = _answers(servable, text=HOSTILE)
+    assert found.keys() == {"embedding"}
+    assert found["embedding"].dtype == np.float32
+    np.testing.assert_allclose(found["embedding"], task.predict(HOSTILE), atol=1e-6)
+
+
+def test_a_task_compiled_by_xla_exports_without_it(smallest, tmp_path):
+    task = bf.TextClassifier.from_pretrained(smallest)
+    task.compile(jit_compile=True)
+    assert task.jit_compile
+    path = task.export(tmp_path)
+    assert b"_XlaMustCompile" not in (path / "saved_model.pb").read_bytes()
+    assert _answers(load(path), text=TEXTS)["scores"].shape == (len(TEXTS), 3)
+
+
+def test_mixed_precision(smallest, tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        task = bf.TextClassifier.from_pretrained(smallest)
+        servable = load(task.export(tmp_path))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert _answers(servable, text=TEXTS)["scores"].dtype == np.float32
+
+
+# Versions, and what is refused ----------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leaves out what takes long, where only directories matter."""
+    monkeypatch.setattr(saved_model, "_write", lambda task, path: path.mkdir())
+    monkeypatch.setattr(saved_model, "_check_compilation", lambda path: None)
+    monkeypatch.setattr(saved_model, "load", lambda path: None)
+    monkeypatch.setattr(saved_model, "_compare", lambda task, servable: None)
+
+
+def test_versions(quick, task, tmp_path):
+    for name in ("00000007", "being-copied", "notes.txt", ".export-1"):
+        (tmp_path / name).mkdir()
+    assert export_saved_model(task, tmp_path).name == "8"
+    assert export_saved_model(task, tmp_path).name == "9"
+    assert export_saved_model(task, str(tmp_path), version=20).name == "20"
+    assert export_saved_model(task, tmp_path).name == "21"
+    assert export_saved_model(task, tmp_path, version=0).name == "0"
+    for version in (7, 20, 0):
+        with pytest.raises(FileExistsError, match=f"has a version {version} already"):
+            export_saved_model(task, tmp_path, version=version)
+    with pytest.raises(ValueError, match="A version is 0 or more, not -1"):
+        export_saved_model(task, tmp_path, version=-1)
+
+
+@pytest.mark.parametrize("step", ["_write", "_check_compilation", "load", "_compare"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failed_export_leaves_nothing(quick, task, tmp_path, monkeypatch, step, error):
+    write = saved_model._write
+
+    def fail(*args):
+        if step == "_write":
+            write(*args)
+        raise error("no space left")
+
+    (tmp_path / "3").mkdir()
+    monkeypatch.setattr(saved_model, step, fail)
+    with pytest.raises(error):
+        export_saved_model(task, tmp_path)
+    assert [child.name for child in tmp_path.iterdir()] == ["3"]
+
+
+def test_an_op_that_xla_must_compile_is_refused(smallest, tmp_path, monkeypatch):
+    task = bf.TextClassifier.from_pretrained(smallest)
+    softmax = tf.function(tf.nn.softmax, jit_compile=True)
+    labels = tf.constant(task.labels)
+    monkeypatch.setattr(
+        task,
+        "postprocess",
+        lambda logits: {"label": labels[: tf.shape(logits)[0]], "scores": softmax(logits)},
+    )
+    with pytest.raises(ExportError, match=r"is compiled by XLA .*every request would fail"):
+        task.export(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+class _Liar:
+    def __init__(self, servable, change):
+        self.run = lambda *args: change(servable.run(*args))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda a: {**a, "scores": a["scores"] + 1e-4}, "'scores' differs"),
+        (lambda a: {**a, "scores": a["scores"] * np.nan}, "'scores' differs"),
+        (lambda a: {**a, "scores": a["scores"][:, :2]}, r"'scores' is \(6, 2\), .*\(6, 3\)"),
+        (lambda a: {**a, "label": a["label"][::-1]}, "'label' differs"),
+        (
+            lambda a: {"scores": a["scores"]},
+            r"answers \['scores'\], the task \['label', 'scores'\]",
+        ),
+    ],
+)
+def test_a_wrong_answer_is_caught(base, served, task, tmp_path, monkeypatch, change, error):
+    monkeypatch.setattr(saved_model, "_write", lambda task, path: path.mkdir())
+    monkeypatch.setattr(saved_model, "_check_compilation", lambda path: None)
+    monkeypatch.setattr(saved_model, "load", lambda path: _Liar(served, change))
+    with pytest.raises(ExportError, match=error):
+        export_saved_model(task, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_does_not_run_is_an_export_error(task, tmp_path, monkeypatch):
+    def fail(path):
+        raise ServingError(Code.INTERNAL, "op is missing")
+
+    monkeypatch.setattr(saved_model, "_write", lambda task, path: path.mkdir())
+    monkeypatch.setattr(saved_model, "_check_compilation", lambda path: None)
+    monkeypatch.setattr(saved_model, "load", fail)
+    with pytest.raises(ExportError, match="does not run in Serving: INTERNAL: op is missing"):
+        export_saved_model(task, tmp_path)

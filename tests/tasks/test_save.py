@@ -1,0 +1,196 @@
+"""A task on disk: whole or not at all, and never taken for another."""
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import CheckpointError
+from bertfam_tf.tasks import base
+
+TEXTS = ["The film was very good!", "a dull, unhappy story.", ""]
+WEIGHTS = "model.safetensors"
+VOCABULARY = "tokenizer/vocab.txt"
+
+
+@pytest.fixture(scope="module")
+def stored(reader, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("stored") / "task"
+    reader.save(directory)
+    return directory
+
+
+@pytest.fixture
+def copied(stored, tmp_path):
+    return Path(shutil.copytree(stored, tmp_path / "task"))
+
+
+def _scores(task):
+    return np.stack([answer["scores"] for answer in task.predict(TEXTS)])
+
+
+def _content(directory):
+    return {
+        str(file.relative_to(directory)): file.read_bytes()
+        for file in directory.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_a_classifier_comes_back(reader, stored):
+    task = bf.load(stored)
+    assert type(task) is bf.TextClassifier
+    assert (task.labels, task.pair, task.max_length) == (reader.labels, False, reader.max_length)
+    np.testing.assert_array_equal(_scores(task), _scores(reader))
+
+
+def test_an_embedder_comes_back(smallest, tmp_path):
+    task = bf.TextEmbedder.from_pretrained(smallest, max_length=6)
+    task.save(tmp_path / "task")
+    again = bf.load(tmp_path / "task")
+    assert type(again) is bf.TextEmbedder
+    assert (again.pooling, again.normalize, again.max_length) == ("mean", True, 6)
+    np.testing.assert_array_equal(again.predict(TEXTS), task.predict(TEXTS))
+
+
+def test_files(stored):
+    assert set(_content(stored)) == {
+        "bertfam.json",
+        WEIGHTS,
+        VOCABULARY,
+        "tokenizer/tokenizer_config.json",
+    }
+    modes = {stat.S_IMODE(f.stat().st_mode) for f in stored.rglob("*") if f.is_file()}
+    assert len(modes) == 1
+    assert [child.name for child in stored.parent.iterdir()] == ["task"]
+
+
+def test_saving_again_replaces(smallest, copied):
+    (copied / "stale").touch()
+    other = bf.TextClassifier.from_pretrained(smallest, ["a", "b"], pair=True)
+    other.save(copied)
+    assert bf.load(copied).labels == ["a", "b"]
+    assert not (copied / "stale").exists()
+    assert [child.name for child in copied.parent.iterdir()] == ["task"]
+    with pytest.raises(FileExistsError, match="exists and is not a saved task to be overwritten"):
+        other.save(copied, overwrite=False)
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "empty"])
+def test_what_is_not_a_task_is_left_alone(reader, tmp_path, kind):
+    target = tmp_path / "photos"
+    if kind == "file":
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        if kind == "directory":
+            (target / "a.jpg").write_text("mine")
+    before = _content(tmp_path)
+    with pytest.raises(FileExistsError, match="photos exists and is not a saved task"):
+        reader.save(target)
+    assert _content(tmp_path) == before
+
+
+@pytest.mark.parametrize("step", ["weights", "tokenizer", "move"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_interrupted_save_leaves_the_old_one(reader, copied, monkeypatch, step, error):
+    before = _content(copied)
+
+    def fail(*args, **kwargs):
+        raise error("interrupted")
+
+    if step == "weights":
+        monkeypatch.setattr(base, "save_file", fail)
+    elif step == "tokenizer":
+        monkeypatch.setattr(type(reader.tokenizer), "save", fail)
+    else:
+        rename = Path.rename
+        monkeypatch.setattr(
+            Path, "rename", lambda a, b: fail() if a.suffix == ".tmp" else rename(a, b)
+        )
+    with pytest.raises(error):
+        reader.save(copied)
+    monkeypatch.undo()
+    assert [child.name for child in copied.parent.iterdir()] == ["task"]
+    assert _content(copied) == before
+    bf.load(copied)
+
+
+def _flip(file, position=-1):
+    content = bytearray(file.read_bytes())
+    content[position] ^= 1
+    file.write_bytes(content)
+
+
+def _edit(**values):
+    def change(directory):
+        file = directory / "bertfam.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+    return change
+
+
+def _remove(name):
+    return lambda directory: (directory / name).unlink()
+
+
+CHANGES = {
+    "no directory": (shutil.rmtree, r"No bertfam\.json in .*task; expected a directory"),
+    "no description": (_remove("bertfam.json"), r"No bertfam\.json"),
+    "no weights": (_remove(WEIGHTS), r"model\.safetensors is missing"),
+    "no vocabulary": (_remove(VOCABULARY), r"vocab\.txt is missing"),
+    "cut weights": (
+        lambda d: (d / WEIGHTS).write_bytes((d / WEIGHTS).read_bytes()[:-100]),
+        r"model\.safetensors is not the file that was saved",
+    ),
+    "a bit of the weights": (lambda d: _flip(d / WEIGHTS), "is not the file that was saved"),
+    "a letter of the vocabulary": (
+        lambda d: _flip(d / VOCABULARY, 40),
+        r"vocab\.txt is not the file that was saved",
+    ),
+    "description is text": (
+        lambda d: (d / "bertfam.json").write_text("{"),
+        "is not the description of a task",
+    ),
+    "description is a list": (
+        lambda d: (d / "bertfam.json").write_text("[]"),
+        "is not the description of a task",
+    ),
+    "description lacks a key": (
+        lambda d: (d / "bertfam.json").write_text('{"task": "TextClassifier"}'),
+        "is not the description of a task: KeyError.'family'",
+    ),
+    "unknown task": (_edit(task="TextClasifier"), "Did you mean 'TextClassifier'"),
+    "a list as task": (_edit(task=["TextClassifier"]), "Unknown task"),
+    "another task": (_edit(task="TextEmbedder"), "Tensors left over: sequence_head"),
+    "unknown family": (_edit(family="brt"), "Unknown family 'brt'"),
+    "unknown config": (_edit(config={"hidden": 1}), "Unknown BertConfig field 'hidden'"),
+    "another config": (_edit(config={"num_layers": 1}), "do not fit each other"),
+    "no config": (_edit(config=None), "cannot be loaded"),
+    "unknown option": (_edit(options={"label": []}), "cannot be loaded"),
+    "other labels": (
+        _edit(options={"labels": ["a", "b"], "pair": None, "max_length": 8}),
+        r"Wrong shapes: .*\(32, 3\), expected \(32, 2\)",
+    ),
+    "length too long": (
+        _edit(options={"labels": ["a", "b", "c"], "pair": None, "max_length": 99}),
+        "max_length 99 exceeds",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_files_are_refused(copied, change):
+    function, error = CHANGES[change]
+    function(copied)
+    with pytest.raises(CheckpointError, match=f"(?s){error}"):
+        bf.load(copied)
+
+
+def test_a_file_is_no_task(stored):
+    with pytest.raises(CheckpointError, match=r"No bertfam\.json"):
+        bf.load(stored / WEIGHTS)

@@ -1,0 +1,192 @@
+"""The command: its verbs on a small run, and mistakes in one line."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+import bertfam_tf as bf
+from bertfam_tf.cli import main
+from bertfam_tf.export import ExportError
+from bertfam_tf.serve import load
+
+COMMANDS = ("families", "train", "evaluate", "predict", "export", "serve")
+TEXTS = ["a good film", "it is bad"]
+
+
+@pytest.fixture(scope="module")
+def trained(smallest, tmp_path_factory):
+    """A run that ``bertfam train`` made: its directory, and what the command printed."""
+    directory = tmp_path_factory.mktemp("cli")
+    rows = "text\tlabel\n" + "a good film\tpositive\nit is bad\tnegative\n" * 3
+    for split in ("train", "dev", "test"):
+        (directory / f"{split}.tsv").write_text(rows)
+    recipe = {
+        "output": str(directory / "run"),
+        "model": {"path": str(smallest)},
+        "data": {split: str(directory / f"{split}.tsv") for split in ("train", "dev", "test")},
+        "train": {"epochs": 5},
+    }
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    printed = io.StringIO()
+    stdout, sys.stdout = sys.stdout, printed
+    try:
+        assert main(["train", str(directory / "recipe.yaml"), "train.epochs=1"]) == 0
+    finally:
+        sys.stdout = stdout
+    return directory / "run", printed.getvalue()
+
+
+def _last_json(text):
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def test_families(capsys):
+    assert main(["families"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["family", "size", "parameters"]
+    assert {row.split()[0] for row in rows} == set(bf.families())
+    assert any(row.split()[:3] == ["bert", "base", "109,482,240"] for row in rows)
+
+
+def test_train_prints_the_metrics(trained):
+    run, printed = trained
+    assert _last_json(printed) == json.loads((run / "metrics.json").read_text())
+    assert yaml.safe_load((run / "recipe.yaml").read_text())["train"]["epochs"] == 1
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_evaluate(trained, capsys, split):
+    run, printed = trained
+    assert main(["evaluate", str(run), "--split", split]) == 0
+    # Both files hold the same rows.
+    assert _last_json(capsys.readouterr().out) == pytest.approx(_last_json(printed), rel=1e-5)
+
+
+@pytest.mark.parametrize(("source", "what"), [("arguments", "run"), ("stdin", "model")])
+def test_predict(trained, capsys, monkeypatch, source, what):
+    run, _ = trained
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS) + "\n"))
+    texts = TEXTS if source == "arguments" else []
+    assert main(["predict", str(run if what == "run" else run / "model"), *texts]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = bf.load(run / "model").predict(TEXTS)
+    assert [row["label"] for row in rows] == [answer["label"] for answer in expected]
+    for row, answer in zip(rows, expected, strict=True):
+        assert row["scores"] == pytest.approx(answer["scores"].tolist(), abs=1e-6)
+
+
+def test_predict_embeddings(smallest, tmp_path, capsys):
+    bf.TextEmbedder.from_pretrained(smallest).save(tmp_path / "task")
+    assert main(["predict", str(tmp_path / "task"), "a"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["embedding"]) == 32
+
+
+def test_export(trained, tmp_path, capsys):
+    run, _ = trained
+    assert main(["export", str(run), str(tmp_path / "model")]) == 0
+    version = capsys.readouterr().out.strip()
+    assert version == str(tmp_path / "model" / "1")
+    load(version)
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            main([command, "--help"])
+        assert end.value.code == 0
+        assert command in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["tarin"], ["train"], ["evaluate", "x", "--split", "y"]])
+def test_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert "usage: bertfam" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["train", "absent.yaml"], "There is no recipe absent.yaml."),
+        (["train", "{recipe}", "train.epoch=1"], "Did you mean 'epochs'?"),
+        (["train", "{recipe}"], "holds a run of another recipe"),
+        (["train", "{recipe}", "output={tmp}/x", "data.train=absent.tsv"], "no file absent.tsv"),
+        (["train", "{recipe}", "output={tmp}/x", "model.path={tmp}"], "No config.json in"),
+        (["evaluate", "{tmp}"], "There is no recipe"),
+        (["predict", "{tmp}", "text"], "No bertfam.json in"),
+        (["predict", "{run}"], "There is no text in the input."),
+        (["export", "{tmp}", "{tmp}/out"], "No bertfam.json in"),
+        (["export", "{run}", "{run}/recipe.yaml"], "File exists"),
+        (["serve", "{tmp}"], "NOT_FOUND"),
+        (["serve", "{tmp}/absent"], "INVALID_ARGUMENT"),
+    ],
+)
+def test_mistakes_are_one_line(trained, tmp_path, capsys, monkeypatch, arguments, error):
+    run, _ = trained
+    names = {"recipe": run.parent / "recipe.yaml", "run": run, "tmp": tmp_path}
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main([argument.format(**names) for argument in arguments]) == 1
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"bertfam {arguments[0]}: ")
+    assert error in line
+    assert not captured.out
+
+
+def test_an_error_of_several_lines_becomes_one(trained, tmp_path, capsys, tiny_copy):
+    run, _ = trained
+    (tiny_copy / "config.json").write_text(
+        (tiny_copy / "config.json").read_text().replace('"vocab_size": 64', '"vocab_size": 65')
+    )
+    override = [f"output={tmp_path}/x", f"model.path={tiny_copy}"]
+    assert main(["train", str(run.parent / "recipe.yaml"), *override]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "do not fit each other. Wrong shapes: " in line
+
+
+def test_a_refused_export_is_a_users_error(trained, tmp_path, capsys, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ExportError("differs")
+
+    monkeypatch.setattr(bf.TextClassifier, "export", refuse)
+    assert main(["export", str(trained[0]), str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "bertfam export: differs\n"
+
+
+def test_a_bug_keeps_its_traceback(trained, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(bf.TextClassifier, "export", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["export", str(trained[0]), "x"])
+
+
+def test_the_process(tmp_path):
+    command = [sys.executable, "-m", "bertfam_tf.cli", "serve", str(tmp_path), "--port", "0"]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 1
+    assert result.stderr.startswith("bertfam serve: NOT_FOUND: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert not result.stdout
+
+
+def test_mistakes_do_not_wait_for_tensorflow():
+    code = (
+        "import sys; from bertfam_tf.cli import main; status = main(['train', 'absent.yaml']); "
+        "print(status, 'tensorflow' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "1 False\n"

@@ -1,0 +1,232 @@
+"""Runs from a recipe: what they write, what they refuse, and that a killed one loses nothing."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+import bertfam_tf as bf
+from bertfam_tf.config import load_recipe
+from bertfam_tf.train import evaluate, read_split, run
+
+ROWS = [
+    (f"{text} {word}", label)
+    for word in ("film", "movie", "plot", "cast")
+    for text, label in (
+        ("a good", "positive"),
+        ("the bad", "negative"),
+        ("it is a", "neutral"),
+        ("very great fine", "positive"),
+        ("dull long", "negative"),
+    )
+] + [("short", "neutral")]
+BATCH, EPOCHS = 4, 3
+STEPS = -(-len(ROWS) // BATCH)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, smallest):
+    """A directory with train and dev files, and a function that writes a recipe into it."""
+    directory = tmp_path_factory.mktemp("run")
+    for split, rows in (("train", ROWS), ("dev", ROWS[::2])):
+        lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+    def recipe(output, train=(), **data):
+        values = {
+            "output": str(directory / output),
+            "model": {"path": str(smallest), "overrides": {"dropout": 0.2}},
+            "data": {
+                "train": str(directory / "train.tsv"),
+                "dev": str(directory / "dev.tsv"),
+                **data,
+            },
+            "train": {
+                "epochs": EPOCHS,
+                "batch_size": BATCH,
+                "learning_rate": 1e-3,
+                "backup_steps": 2,
+                **dict(train),
+            },
+        }
+        file = directory / f"{output}.yaml"
+        file.write_text(yaml.safe_dump(values))
+        return file
+
+    recipe.directory = directory
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def finished(files):
+    """A run that nobody interrupted, and the metrics that it returned."""
+    file = files("whole")
+    return load_recipe(file), run(load_recipe(file))
+
+
+def _weights(recipe):
+    return load_file(f"{recipe.output}/model/model.safetensors")
+
+
+# What is written ------------------------------------------------------------------------------
+
+
+def test_outputs(finished, files):
+    recipe, metrics = finished
+    output = files.directory / "whole"
+    assert sorted(child.name for child in output.iterdir()) == [
+        *("history.csv", "metrics.json", "model", "recipe.yaml", "tensorboard")
+    ]
+    assert load_recipe(output / "recipe.yaml") == recipe
+    assert json.loads((output / "metrics.json").read_text()) == metrics
+    assert metrics.keys() == {"loss", "accuracy"}
+    with (output / "history.csv").open() as file:
+        history = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in history] == [0, 1, 2]
+    assert float(history[-1]["val_loss"]) == pytest.approx(metrics["loss"], rel=1e-5)
+    assert list((output / "tensorboard").rglob("events.out.tfevents.*"))
+
+
+def test_the_saved_task_is_the_one_that_was_evaluated(finished):
+    recipe, metrics = finished
+    task = bf.load(f"{recipe.output}/model")
+    assert task.labels == ["negative", "neutral", "positive"]
+    assert task.pair is False
+    assert evaluate(task, recipe, "dev") == pytest.approx(metrics, rel=1e-5)
+    with pytest.raises(ValueError, match="The recipe names no test file"):
+        evaluate(task, recipe, "test")
+
+
+def test_a_finished_run_is_not_run_again(finished, files, monkeypatch):
+    recipe, metrics = finished
+    before = {f: f.stat().st_mtime_ns for f in (files.directory / "whole").rglob("*")}
+    assert run(recipe) == metrics
+    assert {f: f.stat().st_mtime_ns for f in (files.directory / "whole").rglob("*")} == before
+
+
+# Killed and started again ---------------------------------------------------------------------
+
+KILLED = """
+    import os, signal, sys
+    from bertfam_tf.config import load_recipe
+    from bertfam_tf.train import backup, run
+
+    step, file = int(sys.argv[1]), sys.argv[2]
+
+    class Backup(backup.Backup):
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            if batch + 1 < self.params["steps"]:
+                self._kill()
+
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self._kill()
+
+        def _kill(self):
+            if int(self.model.optimizer.iterations) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.modules["bertfam_tf.train.run"].Backup = Backup
+    run(load_recipe(file))
+"""
+
+
+def test_a_killed_run_ends_as_one_that_was_not(finished, files):
+    file = files("killed")
+    # In the middle of the second epoch, a step after a state; then between it and the third.
+    for step in (STEPS + 3, 2 * STEPS):
+        command = [sys.executable, "-c", textwrap.dedent(KILLED), str(step), str(file)]
+        killed = subprocess.run(command, capture_output=True, text=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        output = files.directory / "killed"
+        assert not (output / "metrics.json").exists()
+        assert list((output / "backup").iterdir())
+    recipe = load_recipe(file)
+    metrics = run(recipe)
+    whole, expected = finished
+    found, wanted = _weights(recipe), _weights(whole)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
+    assert metrics == pytest.approx(expected, rel=1e-5)
+    assert not (output / "backup").exists()
+    start = load_file(f"{recipe.model.path}/model.safetensors")["bert.pooler.dense.bias"]
+    assert np.abs(wanted["pooler/dense/bias"] - start).max() > 1e-4
+
+
+# What is refused ------------------------------------------------------------------------------
+
+
+def test_the_output_of_another_recipe(finished, files):
+    recipe = load_recipe(files.directory / "whole.yaml", ["train.seed=1"])
+    with pytest.raises(ValueError, match=r"holds a run of another recipe .*whole/recipe\.yaml"):
+        run(recipe)
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("task=TextClasifier", "Unknown task 'TextClasifier'. Did you mean 'TextClassifier'"),
+        ("task=TextEmbedder", "Unknown task 'TextEmbedder'"),
+        ("task=load", "Unknown task 'load'"),
+        ("data.train=absent.tsv", r"There is no file absent\.tsv"),
+        ("data.train=$BERTFAM_UNSET/a.tsv", "environment variable BERTFAM_UNSET"),
+        ("data.text=sentence", "Unknown column 'sentence'"),
+        ("model.path=/absent", "No checkpoint at /absent"),
+        ("model.max_length=99", "max_length 99 exceeds"),
+        ("model.overrides.droput=0.0", "Unknown BertConfig field 'droput'"),
+        ("data.limit=0", "1 or more rows, not 0"),
+        ('data.labels={"positive": a, "negative": b}', "'neutral' is not one of: positive, neg"),
+        ("data.labels=[positive, negative]", "'neutral' is not one of: positive, negative"),
+    ],
+)
+def test_mistakes_of_a_recipe(files, override, error):
+    file = files("mistaken")
+    with pytest.raises(ValueError, match=error):
+        run(load_recipe(file, [override, "train.epochs=1"]))
+
+
+def test_a_mended_recipe_needs_no_other_output(files):
+    file = files("mended")
+    with pytest.raises(ValueError, match="no file"):
+        run(load_recipe(file, ["data.dev=null", "data.train=absent.tsv"]))
+    assert not (files.directory / "mended").exists()
+
+
+def test_a_broken_row_of_the_training_file(files, tmp_path):
+    (tmp_path / "broken.tsv").write_text("text\tlabel\na\tneutral\nbroken\n")
+    with pytest.raises(ValueError, match=r"^.*broken\.tsv: line 3 has 1 columns"):
+        run(load_recipe(files("broken"), [f"data.train={tmp_path}/broken.tsv"]))
+
+
+# Splits and labels ----------------------------------------------------------------------------
+
+
+def test_a_table_of_labels_pairs_and_limit(files, smallest, tmp_path):
+    (tmp_path / "train.tsv").write_text("a\tb\t1\nc\td\t0\nbroken\n")
+    recipe = load_recipe(
+        files("table"),
+        [
+            f"data.train={tmp_path}/train.tsv",
+            *("data.dev=null", "data.limit=2", "data.text=0", "data.text_pair=1", "data.label=2"),
+            'data.labels={"0": no, "1": "yes"}'.replace("no", '"no"'),
+            "train.epochs=1",
+        ],
+    )
+    rows = [
+        (features["text"], features["text_pair"], label)
+        for features, label in read_split(recipe.data, "train").as_numpy_iterator()
+    ]
+    assert rows == [(b"a", b"b", b"yes"), (b"c", b"d", b"no")]
+    assert run(recipe) == {}
+    task = bf.load(f"{recipe.output}/model")
+    assert (task.labels, task.pair) == (["no", "yes"], True)
+    assert run(recipe) == {}
