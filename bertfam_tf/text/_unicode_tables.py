@@ -11,7 +11,9 @@ REMOVED = (
 )
 
 # What separates words and vanishes.
-SPACE = "9 5 i 1 2s 1 q 1 4bj 1 1vj b t 2 5 1 1b 1 334 1"
+SPACE = (
+    "9 5 i 1 2s 1 q 1 4bj 1 1vj b t 2 5 1 1b 1 334 1"
+)
 
 # What makes a word of its own.
 PUNCTUATION = (
