@@ -25,6 +25,8 @@ setup(
         "tensorflow-datasets>=4.9.10",
         "numpy",
         "flatbuffers",
+        "h5py",
+        "ml-dtypes",
         "safetensors",
         "huggingface-hub",
         "dacite",

@@ -43,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    command("families", _families, "print every family, its sizes and their parameters")
+    families = command("families", _families, "print every family and its sizes' parameters")
+    families.add_argument("name", nargs="*", help="families to print; all if there is none")
 
     train = command("train", _train, "fine-tune by a recipe; a killed run goes on")
     train.add_argument("recipe", help="a YAML file")
@@ -61,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
     export.add_argument("directory", help="gets a subdirectory named by the next version")
 
+    convert = command("convert", _convert, "write any supported checkpoint in another format")
+    convert.add_argument("source", help="a directory, package:NAME, or a hub id")
+    convert.add_argument("target", help="the directory to make; it is never overwritten")
+    convert.add_argument("--to", choices=("hf",), default="hf", help="Hugging Face's (%(default)s)")
+    convert.add_argument("--family", help="what it is, where the checkpoint does not say")
+
     serve = command("serve", _serve, "serve exported models over REST on this machine")
     serve.add_argument("directory", help="holds a subdirectory for each version")
     serve.add_argument("--name", default="model", help="of the model in URLs (%(default)s)")
@@ -72,14 +79,26 @@ def _parser() -> argparse.ArgumentParser:
 def _families(options: argparse.Namespace) -> None:
     from bertfam_tf import models, registry
 
-    row = "{:<8} {:<20} {:>13}  {:<10} {:<14} {}"
-    print(row.format("family", "size", "parameters", "tokenizer", "heads", "objectives"))
-    for name in models.families():
-        card = registry.get(name)
-        for size in card.sizes:
-            count = models.count_parameters(name, size)
-            heads, objectives = ", ".join(card.heads), ", ".join(card.objectives)
-            print(row.format(name, size, f"{count:,}", card.tokenizer, heads, objectives))
+    cards = [registry.get(name) for name in options.name or models.families()]
+    # Counting takes a while for large sizes: each row is printed when it is known.
+    rows = [
+        [card.name, size, "", card.tokenizer, ", ".join(card.objectives), ", ".join(card.heads)]
+        for card in cards
+        for size in card.sizes
+    ]
+    header = ["family", "size", "parameters", "tokenizer", "objectives", "heads"]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    widths[2] = len("9,999,999,999")
+
+    def line(cells: list[str]) -> str:
+        aligned = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        aligned[2] = cells[2].rjust(widths[2])
+        return "  ".join(aligned).rstrip()
+
+    print(line(header))
+    for row in rows:
+        row[2] = f"{models.count_parameters(row[0], row[1]):,}"
+        print(line(row), flush=True)
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -113,6 +132,12 @@ def _predict(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     print(_saved_task(options.model).export(options.directory))
+
+
+def _convert(options: argparse.Namespace) -> None:
+    from bertfam_tf.checkpoints import convert
+
+    print(convert(options.source, options.target, options.to, family=options.family))
 
 
 def _serve(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ class Family:
         sizes: for each published size, the config fields that differ from the defaults.
         huggingface: where the parts are found in a Hugging Face checkpoint.
         tokenizer: the kind of tokenizer that the published checkpoints use.
-        heads: the heads that the family has upstream.
+        heads: the heads that the family has upstream, by our names.
         objectives: the pretraining objectives of its paper.
     """
 
@@ -30,8 +30,97 @@ class Family:
     sizes: Mapping[str, Mapping[str, Any]]
     huggingface: HuggingFaceNames
     tokenizer: str
-    heads: tuple[str, ...]
+    heads: Mapping[str, Head]
     objectives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Part of a head: dropout. ``rate`` names a config field; None in it means ``dropout``'s."""
+
+    rate: str = "dropout"
+
+    def weights(self) -> dict[str, str]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Part of a head: a dense layer.
+
+    Attributes:
+        name: ours.
+        theirs: Hugging Face's.
+        width: a number, the name of a config field, or ``"labels"`` for the number of labels.
+        activation: its name, the name of a config field, or None.
+    """
+
+    name: str
+    theirs: str
+    width: int | str
+    activation: str | None = None
+
+    def weights(self) -> dict[str, str]:
+        path = f"{self.name}/"
+        return {path + "kernel": f"{self.theirs}.weight|T", path + "bias": f"{self.theirs}.bias"}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Part of a head: a layer norm. ``epsilon`` is a number or the name of a config field."""
+
+    name: str
+    theirs: str
+    epsilon: float | str = "norm_epsilon"
+
+    def weights(self) -> dict[str, str]:
+        path = f"{self.name}/"
+        return {path + "gamma": f"{self.theirs}.weight", path + "beta": f"{self.theirs}.bias"}
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Part of a head: the token embedding turned round, and a bias.
+
+    Attributes:
+        bias: Hugging Face's name of the bias.
+        theirs: their decoder, of which checkpoints may hold copies of both.
+    """
+
+    bias: str
+    theirs: str
+    name: str = "decoder"
+
+    def weights(self) -> dict[str, str]:
+        return {f"{self.name}/bias": self.bias}
+
+
+@dataclass(frozen=True)
+class Head:
+    """One of a family's heads.
+
+    Attributes:
+        reads: ``"pooled_output"``, ``"sequence_output"``, or ``"first_token"`` of the latter.
+        parts: what that goes through. A last part of width 1 gives scores without that axis.
+        required: keys of Hugging Face's config -> the values for which the head is as described.
+    """
+
+    reads: str
+    parts: tuple[Dropout | Dense | Norm | Decoder, ...]
+    required: Mapping[str, tuple] = field(default_factory=dict)
+
+    def weights(self, name: str) -> dict[str, str]:
+        """The table of a head that is called ``name``, the last part's weights first.
+
+        As ``HuggingFaceNames.weights``.
+        """
+        pairs = [pair for part in reversed(self.parts) for pair in part.weights().items()]
+        return {f"{name}_head/{path}": theirs for path, theirs in pairs}
+
+    def decoder(self) -> Decoder | None:
+        """The part that reads the token embedding."""
+        last = self.parts[-1]
+        return last if isinstance(last, Decoder) else None
 
 
 @dataclass(frozen=True)
@@ -44,10 +133,13 @@ class HuggingFaceNames:
         config: their config key -> our config field.
         required: config keys that change the computation and of which only the listed values
             are supported; another value is refused by name.
-        weights: our variable path -> their tensor name. ``{i}`` counts layers; a name that ends
-            in ``|T`` is stored transposed.
-        heads: for each head, the same kind of table.
+        weights: our variable path -> their tensor name. ``{i}`` counts as ``indices`` says; a
+            name that ends in ``|T`` is stored transposed.
         ignored: regular expressions of tensor names that carry no weight of the encoder.
+        defaults: what an absent config key means, where that is not our field's default.
+        read: from config fields as renamed to the fields as they are meant, where a field follows
+            from others; ``write`` is the way back.
+        indices: letters in braces that a path may have -> the config field that says how many.
     """
 
     model_type: str
@@ -55,8 +147,22 @@ class HuggingFaceNames:
     config: Mapping[str, str]
     required: Mapping[str, tuple]
     weights: Mapping[str, str]
-    heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[dict], dict] = dict
+    write: Callable[[dict], dict] = dict
+    indices: Mapping[str, str] = field(default_factory=lambda: {"i": "num_layers"})
+
+    def expand(self, table: Mapping[str, str], config: Any) -> dict[str, str]:
+        """One of the tables with an entry for each value of the indices."""
+        expanded = dict(table)
+        for letter, counted in self.indices.items():
+            brace, count = f"{{{letter}}}", getattr(config, counted)
+            for path in [path for path in expanded if brace in path]:
+                name = expanded.pop(path)
+                for i in range(count):
+                    expanded[path.replace(brace, str(i))] = name.replace(brace, str(i))
+        return expanded
 
 
 _FAMILIES: dict[str, Family] = {}
@@ -73,6 +179,14 @@ def register(family: Family) -> Family:
 def families() -> list[str]:
     """Names of all registered families, sorted."""
     return sorted(_FAMILIES)
+
+
+def reader(model_type: Any) -> Family | None:
+    """The family that reads that model type; of several the one that registered first."""
+    for family in _FAMILIES.values():
+        if family.huggingface.model_type == model_type:
+            return family
+    return None
 
 
 def get(name: str) -> Family:

@@ -21,7 +21,16 @@ _PACKAGES = {
 }
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+# Configs and tokenizers of every format.
+_HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm"]
+# Weights, a format a line. Only the first that a repository has is fetched, in the order in which
+# a directory that has several is read: pickles only where there is no safetensors.
+_HUB_WEIGHTS = (
+    ["*.safetensors"],
+    ["pytorch_model*.bin"],
+    ["model.weights.h5"],
+    ["*ckpt*.index", "*ckpt*.data-*", "checkpoint"],
+)
 
 
 def resolve(path: str | Path) -> Path:
@@ -83,10 +92,14 @@ def _package(name: str) -> Path:
 def _hub(repository: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    try:
-        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
-    except Exception as error:  # its errors share no base class, and httpx's come through
-        raise CheckpointError(
-            f"{repository!r} is not a directory here, and could not be fetched as a hub id: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    for weights in _HUB_WEIGHTS:
+        try:
+            directory = Path(snapshot_download(repository, allow_patterns=_HUB_FILES + weights))
+        except Exception as error:  # its errors share no base class, and httpx's come through
+            raise CheckpointError(
+                f"{repository!r} is not a directory here, and could not be fetched as a hub id: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if any(directory.glob(weights[0])):
+            break
+    return directory

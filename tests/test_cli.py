@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -10,11 +11,13 @@ import pytest
 import yaml
 
 import bertfam_tf as bf
+from bertfam_tf import registry
 from bertfam_tf.cli import main
 from bertfam_tf.export import ExportError
 from bertfam_tf.serve import load
+from tests.test_families import PUBLISHED
 
-COMMANDS = ("families", "train", "evaluate", "predict", "export", "serve")
+COMMANDS = ("families", "train", "evaluate", "predict", "convert", "export", "serve")
 TEXTS = ["a good film", "it is bad"]
 
 
@@ -47,10 +50,27 @@ def _last_json(text):
 
 def test_families(capsys):
     assert main(["families"]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["family", "size", "parameters"]
-    assert {row.split()[0] for row in rows} == set(bf.families())
-    assert any(row.split()[:3] == ["bert", "base", "109,482,240"] for row in rows)
+    header, *lines = capsys.readouterr().out.splitlines()
+    # Columns are two spaces apart and start where their titles do; numbers end there.
+    starts = [header.index(name) for name in ("size", "tokenizer", "objectives", "heads")]
+    assert all(line[i - 2 : i] == "  " != line[i - 1 : i + 1] for line in lines for i in starts)
+    assert all(line[starts[1] - 3] != " " for line in [header, *lines])
+    rows = [re.split(" {2,}", line) for line in lines]
+    counts = {(row[0], row[1]): int(row[2].replace(",", "")) for row in rows}
+    assert PUBLISHED.items() <= counts.items()
+    sizes = [(name, size) for name in bf.families() for size in registry.get(name).sizes]
+    assert list(counts) == sizes
+    for name, _, _, *rest in rows:
+        card = registry.get(name)
+        assert rest == [card.tokenizer, ", ".join(card.objectives), ", ".join(card.heads)]
+
+
+def test_families_by_name(capsys):
+    assert main(["families", "spanbert", "tinybert"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines} == {"spanbert", "tinybert"}
+    assert main(["families", "bret"]) == 1
+    assert "Unknown family 'bret'. Did you mean 'bert'?" in capsys.readouterr().err
 
 
 def test_train_prints_the_metrics(trained):

@@ -19,7 +19,32 @@ PUBLISHED = {
     ("bert", "large_cased"): 333_579_264,
     ("bert", "multilingual_cased"): 177_853_440,
     ("bert", "minilm_l6"): 22_713_216,
+    ("roberta", "base"): 124_645_632,
+    ("roberta", "large"): 355_359_744,
+    ("xlm_roberta", "base"): 278_043_648,
+    ("xlm_roberta", "large"): 559_890_432,
+    ("distilbert", "base"): 66_362_880,
+    ("distilbert", "base_cased"): 65_190_912,
+    ("distilbert", "multilingual_cased"): 134_734_080,
+    ("albert", "base"): 11_683_584,
+    ("albert", "large"): 17_683_968,
+    ("albert", "xlarge"): 58_724_864,
+    ("albert", "xxlarge"): 222_595_584,
+    ("tinybert", "4l_312d"): 14_350_248,
+    ("tinybert", "6l_768d"): 66_955_008,
+    ("spanbert", "base"): 108_310_272,
+    ("spanbert", "large"): 333_579_264,
+    ("xlm", "mlm_en_2048"): 667_088_896,
+    ("xlm", "mlm_tlm_xnli15_1024"): 248_976_384,
+    ("electra", "small"): 13_483_008,
+    ("electra", "base"): 108_891_648,
+    ("electra", "large"): 334_092_288,
+    ("electra", "small_generator"): 13_483_008,
+    ("electra", "base_generator"): 33_511_168,
+    ("electra", "large_generator"): 50_999_552,
 }
+
+HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair"}
 
 families = pytest.mark.parametrize("family", bf.families())
 
@@ -43,6 +68,8 @@ def _inputs(backbone, rows=3, length=9, seed=0):
         "token_ids": rng.integers(1, 50, (rows, length)).astype("int32"),
         "padding_mask": np.ones((rows, length), "int32"),
         "segment_ids": rng.integers(0, 2, (rows, length)).astype("int32"),
+        "position_ids": np.arange(length, dtype="int32")[None].repeat(rows, axis=0),
+        "language_ids": rng.integers(0, 2, (rows, length)).astype("int32"),
     }
     return {name: inputs[name] for name in backbone.input}
 
@@ -64,7 +91,33 @@ def test_counting_allocates_nothing():
 def test_every_family_has_a_tiny_size_and_says_what_it_differs_by(family):
     card = registry.get(family)
     assert "tiny" in card.sizes
-    assert card.config.__doc__.strip()
+    first = card.config.__doc__.splitlines()[0]
+    assert first.startswith("Differs from ") or family == "bert"
+    assert set(card.heads) <= HEADS
+
+
+@families
+def test_every_published_size_is_counted(family):
+    sizes = set(registry.get(family).sizes)
+    unlisted = sizes - {size for name, size in PUBLISHED if name == family} - {"tiny"}
+    assert unlisted <= ({"mini", "small", "medium"} if family == "bert" else set())
+
+
+@families
+def test_what_is_left_out_of_the_inputs(family):
+    backbone = _small(family)
+    given = _inputs(backbone)
+    given |= {k: np.zeros_like(given["token_ids"]) for k in ("segment_ids",) if k in given}
+    full = backbone({**given, "segment_ids": np.zeros((3, 9), "int32")})
+    short = {k: v for k, v in given.items() if k not in ("segment_ids", "position_ids")}
+    np.testing.assert_array_equal(
+        full["sequence_output"], backbone(short)["sequence_output"], err_msg="defaults"
+    )
+    for name in short:
+        with pytest.raises(ValueError, match=f"backbone needs the input '{name}'"):
+            backbone({k: v for k, v in short.items() if k != name})
+    with pytest.raises(ValueError, match=r"Unknown input 'segment_id'\. Did you mean"):
+        backbone({**short, "segment_id": short["token_ids"]})
 
 
 @families
@@ -90,7 +143,8 @@ def test_padding_changes_nothing(family):
         padded["padding_mask"][:, 9:] = 0
         if filler:
             padded["token_ids"][:, 9:] = rng.integers(0, 50, (3, 4))
-            padded["segment_ids"][:, 9:] = 1
+            for name in padded.keys() - {"token_ids", "padding_mask"}:
+                padded[name][:, 9:] = 1
         outputs = backbone(padded)
         for ours, theirs in zip(outputs["hidden_states"], plain["hidden_states"], strict=True):
             np.testing.assert_allclose(ours[:, :9], theirs, atol=2e-5)

@@ -1,12 +1,13 @@
 """Writes tests/goldens: small perturbed checkpoints and what the reference computes from them.
 
-    python -m tools.make_goldens
+    python -m tools.make_goldens [FAMILY…]
 
 Needs torch and transformers (constraints-reference.txt). Each directory holds a checkpoint in
 Hugging Face's format and, per input length, the inputs, outputs and gradients.
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,14 @@ PIECES = """
     [PAD] [UNK] [CLS] [SEP] [MASK] the a fine bad good film movie was is not very play ##ing
     ##s ##ly un ##happy , . ! ? great dull it i we you they story plot act ##or cast long short
 """.split()
+# Families whose golden classifier runs from text.
+CLASSIFIERS = ("bert",)
 LABELS = ["negative", "neutral", "positive"]
 TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?"]
 
 
 def _write_backbone(family: str, variant: str, settings: dict) -> None:
-    settings = {**reference.SMALL, **settings}
+    settings = {**reference.SMALL[family], **settings}
     model = reference.build(family, **settings)
     directory = GOLDENS / family / variant
     shutil.rmtree(directory, ignore_errors=True)
@@ -38,7 +41,7 @@ def _write_backbone(family: str, variant: str, settings: dict) -> None:
 
 def _write_classifier(family: str) -> None:
     vocabulary = PIECES + [f"[unused{i}]" for i in range(64 - len(PIECES))]
-    model = reference.build_classifier(family, LABELS, **reference.SMALL)
+    model = reference.build_classifier(family, LABELS, **reference.SMALL[family])
     directory = GOLDENS / family / "classifier"
     shutil.rmtree(directory, ignore_errors=True)
     reference.save(model, directory)
@@ -53,11 +56,25 @@ def _write_classifier(family: str) -> None:
     np.savez_compressed(directory / "logits.npz", texts=np.array(TEXTS), single=single, pair=pair)
 
 
+def _write_head(family: str, head: str) -> None:
+    model = reference.build_task(family, head)
+    directory = GOLDENS / family / "heads" / head
+    shutil.rmtree(directory, ignore_errors=True)
+    reference.save(model, directory)
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    given = reference.inputs(model.config, reference.LENGTHS[0])
+    logits = reference.run_task(model, head, given)["logits"].astype("f4")
+    np.savez_compressed(directory / "logits.npz", **given, logits=logits)
+
+
 def main() -> None:
-    for family, variants in reference.VARIANTS.items():
-        for variant, settings in variants.items():
+    for family in sys.argv[1:] or reference.VARIANTS:
+        for variant, settings in reference.VARIANTS[family].items():
             _write_backbone(family, variant, settings)
-        _write_classifier(family)
+        for head in [head for name, head in reference.HEADS if name == family]:
+            _write_head(family, head)
+        if family in CLASSIFIERS:
+            _write_classifier(family)
     files = [file for file in GOLDENS.rglob("*") if file.is_file()]
     print(f"{len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.2f} MB in {GOLDENS}")
 

@@ -3,15 +3,16 @@
 Used by ``make_goldens.py`` and by the live tests; nothing in the package imports it.
 """
 
+import inspect
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 import transformers
 
-# Settings of each family that take different paths through the code: each gets a golden and a
-# live comparison. Keys are the names of transformers' config classes.
-SMALL = dict(
+# A small shape of each family, under the names of transformers' config classes.
+_BERT = dict(
     vocab_size=64,
     hidden_size=32,
     num_hidden_layers=3,
@@ -19,15 +20,132 @@ SMALL = dict(
     intermediate_size=48,
     max_position_embeddings=24,
 )
+_SMALLER = dict(
+    vocab_size=32,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=24,
+    max_position_embeddings=24,
+)
+_ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
+SMALL: dict[str, dict] = {
+    "albert": {**_SMALLER, "num_hidden_layers": 3, "embedding_size": 8},
+    "bert": _BERT,
+    "distilbert": dict(
+        vocab_size=32, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=24
+    ),
+    "electra": {**_SMALLER, "embedding_size": 8},
+    "roberta": _ROBERTA,
+    "spanbert": _SMALLER,
+    "tinybert": _SMALLER,
+    "xlm": {**_XLM, "n_langs": 3},
+    "xlm_roberta": _ROBERTA,
+}
+# As wide as the tiny sizes, and long enough for 130 tokens.
+TINY: dict[str, dict] = {
+    family: dict(
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=512,
+        max_position_embeddings=140,
+    )
+    for family in SMALL
+} | {
+    "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
+    "xlm": dict(emb_dim=128, n_layers=2, n_heads=2, n_langs=2),
+}
+# Settings of each family that take different paths through the code: each gets a golden and a
+# live comparison.
 VARIANTS: dict[str, dict[str, dict]] = {
+    "albert": {
+        "default": {},
+        "groups": dict(num_hidden_groups=2, hidden_act="gelu", layer_norm_eps=1e-5),
+        "inner_groups": dict(inner_group_num=2, num_hidden_layers=2, num_hidden_groups=2),
+        "embeddings_as_wide": dict(embedding_size=16, type_vocab_size=3, pad_token_id=4),
+    },
     "bert": {
         "default": {},
         "tanh_gelu": dict(hidden_act="gelu_new", layer_norm_eps=1e-5, type_vocab_size=3),
         "relu": dict(hidden_act="relu", layer_norm_eps=1e-3, pad_token_id=5),
     },
+    "distilbert": {
+        "default": {},
+        "sinusoidal_relu": dict(sinusoidal_pos_embds=True, activation="relu", pad_token_id=3),
+    },
+    "electra": {
+        "default": dict(layer_norm_eps=1e-5),
+        "embeddings_as_wide": dict(embedding_size=16, hidden_act="relu"),
+    },
+    "roberta": {
+        "default": {},
+        "pad_0_two_segments": dict(pad_token_id=0, type_vocab_size=2, layer_norm_eps=1e-3),
+        "pad_3_tanh_gelu": dict(pad_token_id=3, hidden_act="gelu_new", layer_norm_eps=1e-12),
+    },
+    "spanbert": {"default": {}},
+    "tinybert": {"default": dict(hidden_act="relu")},
+    "xlm": {
+        "default": {},
+        "sinusoidal_relu": dict(sinusoidal_embeddings=True, gelu_activation=False, n_langs=1),
+        "no_language_embedding": dict(use_lang_emb=False, layer_norm_eps=1e-5, pad_token_id=5),
+    },
+    "xlm_roberta": {"default": {}},
 }
-_BASE = {"bert": (transformers.BertConfig, transformers.BertModel)}
-_SEQUENCE = {"bert": transformers.BertForSequenceClassification}
+_BASE: dict[str, tuple[type, type]] = {
+    "albert": (transformers.AlbertConfig, transformers.AlbertModel),
+    "bert": (transformers.BertConfig, transformers.BertModel),
+    "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
+    "electra": (transformers.ElectraConfig, transformers.ElectraModel),
+    "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
+    "spanbert": (transformers.BertConfig, transformers.BertModel),
+    "tinybert": (transformers.BertConfig, transformers.BertModel),
+    "xlm": (transformers.XLMConfig, transformers.XLMModel),
+    "xlm_roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaModel),
+}
+# Task classes, by the names of our heads.
+_SUFFIXES = {
+    "sequence": "ForSequenceClassification",
+    "tokens": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "choice": "ForMultipleChoice",
+    "masked_lm": "ForMaskedLM",
+}
+_MODELS = {
+    "albert": "Albert",
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "roberta": "Roberta",
+    "xlm": "XLM",
+    "xlm_roberta": "XLMRoberta",
+}
+_TASKS: dict[str, dict[str, type]] = {
+    family: {
+        head: getattr(transformers, name + suffix)
+        for head, suffix in _SUFFIXES.items()
+        if hasattr(transformers, name + suffix)
+    }
+    for family, name in _MODELS.items()
+}
+_TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
+_TASKS["bert"]["pair"] = transformers.BertForNextSentencePrediction
+_TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
+# The class without the suffix searches with beams: another head.
+_TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple
+_TASKS["xlm"]["masked_lm"] = transformers.XLMWithLMHeadModel
+HEADS = [(family, head) for family, tasks in _TASKS.items() for head in tasks]
+# Heads' activations and epsilons are the config's in some families and fixed in others.
+_UNUSUAL: dict[str, dict] = {
+    family: {**SMALL[family], "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3}
+    for family in _MODELS
+} | {
+    "bert": {**_SMALLER, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
+    "distilbert": {**SMALL["distilbert"], "n_layers": 1, "activation": "relu"},
+    "xlm": {**SMALL["xlm"], "n_layers": 1, "layer_norm_eps": 1e-3},
+}
+LABELS = 3
 
 LENGTHS = (7, 23)
 BATCH = 3
@@ -44,17 +162,27 @@ def perturbed(model: torch.nn.Module, seed: int = 0, stddev: float = 0.3) -> tor
 
 def build(family: str, **settings) -> torch.nn.Module:
     """The family's encoder, perturbed."""
-    config, model = _BASE[family]
     torch.manual_seed(0)
-    return perturbed(model(config(**settings)))
+    return perturbed(_BASE[family][1](config(family, **settings)))
+
+
+def config(family: str, **settings) -> transformers.PreTrainedConfig:
+    """The family's config; what ``settings`` leave out is transformers' default."""
+    return _BASE[family][0](**settings)
 
 
 def build_classifier(family: str, labels: list[str], **settings) -> torch.nn.Module:
     """The family's encoder with its classification head, perturbed."""
-    config, _ = _BASE[family]
     torch.manual_seed(0)
     settings = {**settings, "id2label": dict(enumerate(labels))}
-    return perturbed(_SEQUENCE[family](config(**settings)))
+    return perturbed(_TASKS[family]["sequence"](config(family, **settings)))
+
+
+def build_task(family: str, head: str) -> torch.nn.Module:
+    """A small encoder with a head, perturbed; with LABELS labels where the head has labels."""
+    torch.manual_seed(0)
+    labels = {"num_labels": LABELS} if head in ("sequence", "tokens") else {}
+    return perturbed(_TASKS[family][head](config(family, **_UNUSUAL[family], **labels)))
 
 
 def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -67,13 +195,31 @@ def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
     tokens = rng.integers(0, config.vocab_size - 1, (BATCH, length))
     tokens += tokens >= pad
     segments = rng.integers(0, getattr(config, "type_vocab_size", 1), (BATCH, length))
+    languages = rng.integers(0, getattr(config, "n_langs", 1), (BATCH, length))
     lengths = np.array([length, max(length // 2, 1), length - 1])[:, None]
     mask = np.arange(length)[None] < lengths
-    return {
-        "token_ids": np.where(mask, tokens, pad).astype("i4"),
-        "padding_mask": mask.astype("i4"),
-        "segment_ids": np.where(mask, segments, 0).astype("i4"),
+    # Positions start again in the middle of each row, as those of translation pairs do.
+    positions = np.arange(length)[None] - np.where(
+        np.arange(length) < lengths // 2, 0, lengths // 2
+    )
+    given = {
+        "token_ids": np.where(mask, tokens, pad),
+        "padding_mask": mask,
+        "segment_ids": np.where(mask, segments, 0),
     }
+    if config.model_type == "xlm":
+        given |= {"position_ids": positions, "language_ids": languages}
+    return {name: value.astype("i4") for name, value in given.items()}
+
+
+# Names of the reference's arguments.
+_ARGUMENTS = {
+    "token_ids": "input_ids",
+    "padding_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+    "position_ids": "position_ids",
+    "language_ids": "langs",
+}
 
 
 def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -83,38 +229,80 @@ def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.nd
     networks differ by more than 1e-5, and a ReLU near its kink by a hundredth.
 
     Returns:
-        ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output``, the directions
-        ``hidden_direction`` and ``pooled_direction`` whose products with them (at real tokens)
-        sum to the scalar loss, and ``gradient/NAME`` of that loss for each of the model's weights.
+        ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output`` where the model has
+        one, the directions ``hidden_direction`` and ``pooled_direction`` whose products with them
+        (at real tokens) sum to the scalar loss, and ``gradient/NAME`` of that loss for each of the
+        model's weights.
     """
     model = model.double()
     model.zero_grad()
-    out = model(
-        input_ids=torch.tensor(given["token_ids"]).long(),
-        attention_mask=torch.tensor(given["padding_mask"]).long(),
-        token_type_ids=torch.tensor(given["segment_ids"]).long(),
-        output_hidden_states=True,
-    )
+    arguments = _arguments(model, given)
+    # XLM's softmax asks for float32 by name.
+    with mock.patch.object(torch.Tensor, "float", lambda self: self):
+        out = model(**arguments, output_hidden_states=True)
     hidden = torch.stack(out.hidden_states)
     rng = np.random.default_rng(1)
-    directions = {
-        "hidden_direction": rng.normal(size=hidden.shape).astype("f4").astype("f8"),
-        "pooled_direction": rng.normal(size=out.pooler_output.shape).astype("f4").astype("f8"),
-    }
-    directions["hidden_direction"] *= given["padding_mask"][None, :, :, None]
-    loss = (hidden * torch.tensor(directions["hidden_direction"])).sum()
-    loss = loss + (out.pooler_output * torch.tensor(directions["pooled_direction"])).sum()
+    direction = rng.normal(size=hidden.shape).astype("f4").astype("f8")
+    direction *= given["padding_mask"][None, :, :, None]
+    loss = (hidden * torch.tensor(direction)).sum()
+    result = {"hidden_states": hidden.detach().numpy(), "hidden_direction": direction}
+    pooled = getattr(out, "pooler_output", None)
+    if pooled is not None:
+        direction = rng.normal(size=pooled.shape).astype("f4").astype("f8")
+        loss = loss + (pooled * torch.tensor(direction)).sum()
+        result |= {"pooled_output": pooled.detach().numpy(), "pooled_direction": direction}
     loss.backward()
-    gradients = {
+    return result | _gradients(model)
+
+
+def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) -> dict:
+    """Logits and gradients of an encoder with a head, computed in float64.
+
+    The rows of ``given`` are the choices of one example where the head chooses.
+
+    Returns:
+        ``logits``, the ``direction`` whose product with them (at real tokens) sums to the scalar
+        loss, and ``gradient/NAME`` of that loss for each of the model's weights.
+    """
+    model = model.double()
+    model.zero_grad()
+    arguments = _arguments(model, given)
+    if head == "choice":
+        arguments = {name: value[None] for name, value in arguments.items()}
+    with mock.patch.object(torch.Tensor, "float", lambda self: self):
+        out = model(**arguments)
+    if head == "span":
+        logits = torch.stack([out.start_logits, out.end_logits], dim=-1)
+    elif head == "choice":
+        logits = out.logits[0]
+    elif "sop_logits" in out:
+        logits = out.sop_logits
+    else:
+        logits = out.logits
+    direction = np.random.default_rng(1).normal(size=logits.shape).astype("f4").astype("f8")
+    mask = given["padding_mask"]
+    if logits.shape[:2] == mask.shape:
+        direction *= mask.reshape(mask.shape + (1,) * (logits.ndim - 2))
+    (logits * torch.tensor(direction)).sum().backward()
+    return {"logits": logits.detach().numpy(), "direction": direction} | _gradients(model)
+
+
+def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    taken = inspect.signature(model.forward).parameters.keys()
+    if model.config.model_type == "xlm":
+        taken -= {"token_type_ids"}  # there it adds the embeddings of pieces
+    return {
+        theirs: torch.tensor(given[ours]).long()
+        for ours, theirs in _ARGUMENTS.items()
+        if ours in given and theirs in taken
+    }
+
+
+def _gradients(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {
         f"gradient/{name}": parameter.grad.numpy()
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
-    }
-    return {
-        "hidden_states": hidden.detach().numpy(),
-        "pooled_output": out.pooler_output.detach().numpy(),
-        **directions,
-        **gradients,
     }
 
 

@@ -1,8 +1,17 @@
-"""Readers of published checkpoints, and the one loader that applies a card's tables."""
+"""Readers of published checkpoints, the one loader that applies a card's tables, and a writer."""
 
 from bertfam_tf.checkpoints.fill import fill
 from bertfam_tf.checkpoints.loader import Checkpoint, load_backbone
-from bertfam_tf.checkpoints.safetensors import Tensors
+from bertfam_tf.checkpoints.save import convert, save_pretrained
+from bertfam_tf.checkpoints.tensors import Tensors
 from bertfam_tf.sources import CheckpointError
 
-__all__ = ["Checkpoint", "CheckpointError", "Tensors", "fill", "load_backbone"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Tensors",
+    "convert",
+    "fill",
+    "load_backbone",
+    "save_pretrained",
+]

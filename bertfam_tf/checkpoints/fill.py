@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import keras
 import numpy as np
 
-from bertfam_tf.checkpoints.safetensors import Tensors
+from bertfam_tf.checkpoints.tensors import Tensors
 from bertfam_tf.names import listed
 from bertfam_tf.sources import CheckpointError
 

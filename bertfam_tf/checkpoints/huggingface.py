@@ -1,5 +1,6 @@
 """Hugging Face's ``config.json``, read through the tables of the cards."""
 
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -11,6 +12,9 @@ from bertfam_tf.sources import CheckpointError
 CONFIG = "config.json"
 _log = logging.getLogger(__name__)
 
+# Config fields of ours that a Hugging Face checkpoint shows by its tensors alone.
+_SHOWN_BY_TENSORS = ("pooler",)
+
 # Keys that say nothing about what an encoder computes: bookkeeping, generation, training.
 _SILENT = frozenset(
     """
@@ -21,6 +25,11 @@ _SILENT = frozenset(
     pooler_type problem_type return_dict sep_token_id cls_token_id tie_word_embeddings
     tokenizer_class torch_dtype transformers_version use_cache _attn_implementation_autoset
     is_encoder_decoder cross_attention_hidden_size torchscript num_labels
+    classifier_dropout_prob down_scale_factor embed_init_std end_n_top gap_size id2lang lang2id
+    lang_id layers_to_keep mask_index mask_token_id max_vocab min_count net_structure_type
+    num_memory_blocks qa_dropout same_enc_dec seq_classif_dropout share_inout_emb start_n_top
+    summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels
+    summary_type summary_use_proj tie_weights_ unk_index bos_index eos_index
     """.split()
 )
 
@@ -29,7 +38,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The parsed ``config.json``.
 
     Raises:
-        CheckpointError: when it is missing, or is not a JSON object with a ``model_type``.
+        CheckpointError: when it is missing, or is not a JSON object.
     """
     file = directory / CONFIG
     if not file.is_file():
@@ -38,29 +47,26 @@ def read_config(directory: Path) -> dict[str, Any]:
         values = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(values, dict) or "model_type" not in values:
+    if not isinstance(values, dict):
         raise CheckpointError(f"{file} has no 'model_type'; expected a Hugging Face config.")
     return values
 
 
-def translate(values: dict[str, Any], **overrides: Any) -> tuple[registry.Family, Any]:
+def translate(
+    values: dict[str, Any], family: str | None = None, **overrides: Any
+) -> tuple[registry.Family, Any]:
     """The family and config that a Hugging Face config describes.
 
     Args:
         values: from ``read_config``.
+        family: the family that it is read as; None takes the one that the config names.
         **overrides: config fields to set otherwise.
 
     Raises:
         CheckpointError: for a model type that no card claims, or a value that the card refuses.
         ValueError: for an override that is not a field, or of another type.
     """
-    kind = values["model_type"]
-    cards = {registry.get(name).huggingface.model_type: name for name in registry.families()}
-    if not isinstance(kind, str) or kind not in cards:
-        raise CheckpointError(
-            f"No family reads the model type {kind!r}. Known: {', '.join(sorted(cards))}."
-        )
-    card = registry.get(cards[kind])
+    card = _card(values, family)
     names = card.huggingface
     for key, supported in names.required.items():
         if key in values and values[key] not in supported:
@@ -71,12 +77,55 @@ def translate(values: dict[str, Any], **overrides: Any) -> tuple[registry.Family
     known = _SILENT | names.config.keys() | names.required.keys()
     for key in sorted(values.keys() - known):
         _log.warning("%s: the key %r is not known and has no effect.", CONFIG, key)
+    values = {**names.defaults, **values}
     fields = {ours: values[theirs] for theirs, ours in names.config.items() if theirs in values}
+    # A value of a wrong type stays as it is: the check behind names it.
+    with contextlib.suppress(TypeError):
+        fields = names.read(fields)
     try:
         card.config.from_dict(fields)
     except ValueError as error:
         raise CheckpointError(f"{CONFIG}: {error}") from error
     return card, card.config.from_dict({**fields, **overrides})
+
+
+def _card(values: dict[str, Any], family: str | None) -> registry.Family:
+    kind = values.get("model_type")
+    if family is not None:
+        card = registry.get(family)
+        if kind not in (None, card.huggingface.model_type):
+            raise CheckpointError(f"{CONFIG} has the model type {kind!r}, which is not {family}'s.")
+        return card
+    if kind is None:
+        raise CheckpointError(
+            f"{CONFIG} has no 'model_type'; name the family if this is a Hugging Face config."
+        )
+    found = registry.reader(kind)
+    if found is None:
+        known = {registry.get(name).huggingface.model_type for name in registry.families()}
+        raise CheckpointError(
+            f"No family reads the model type {kind!r}. Known: {', '.join(sorted(known))}."
+        )
+    return found
+
+
+def describe(family: registry.Family, config: Any) -> dict[str, Any]:
+    """The Hugging Face config of a backbone: what ``translate`` reads.
+
+    Raises:
+        CheckpointError: for fields that the format cannot say; the text names them.
+    """
+    names = family.huggingface
+    fields = names.write(config.to_dict())
+    values = {"model_type": names.model_type}
+    values |= {theirs: fields[ours] for theirs, ours in names.config.items()}
+    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS}
+    _, back = translate(values, family.name, **shown)
+    lost = [name for name, value in back.to_dict().items() if value != getattr(config, name)]
+    if lost:
+        listing = ", ".join(f"{name} = {getattr(config, name)!r}" for name in lost)
+        raise CheckpointError(f"Hugging Face's {family.name} format has no way to say {listing}.")
+    return values
 
 
 def labels(values: dict[str, Any]) -> list[str] | None:

@@ -1,18 +1,31 @@
 """The loader: it fills every variable, and accounts for every tensor."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from bertfam_tf import models  # noqa: F401  (fills the registry)
-from bertfam_tf.checkpoints import huggingface
+from bertfam_tf.checkpoints import formats, huggingface
 from bertfam_tf.checkpoints.fill import fill
-from bertfam_tf.checkpoints.safetensors import Tensors
 from bertfam_tf.models.base import Backbone
+from bertfam_tf.names import unknown
 from bertfam_tf.sources import CheckpointError, resolve
 
+# Heads by the ends of the names that Hugging Face's task classes have.
+_TASKS = {
+    "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "tokens",
+    "ForQuestionAnswering": "span",
+    "ForQuestionAnsweringSimple": "span",
+    "ForMultipleChoice": "choice",
+    "ForMaskedLM": "masked_lm",
+    "WithLMHeadModel": "masked_lm",
+    "ForNextSentencePrediction": "pair",
+}
 # TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
 _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -22,6 +35,7 @@ class Checkpoint:
 
     Args:
         path: as ``resolve`` takes it.
+        family: the family that it is read as; None takes the one that its config names.
         **overrides: config fields to set otherwise than the checkpoint does.
 
     Attributes:
@@ -34,14 +48,18 @@ class Checkpoint:
         CheckpointError: missing, damaged or unsupported; the text names what and where.
     """
 
-    def __init__(self, path: str | Path, **overrides: Any):
+    def __init__(self, path: str | Path, family: str | None = None, **overrides: Any):
         self.directory = resolve(path)
-        values = huggingface.read_config(self.directory)
-        self.family, self.config = huggingface.translate(values, **overrides)
-        self.labels = huggingface.labels(values)
-        self._tensors = Tensors(self.directory).renamed(
+        source = formats.read(self.directory)
+        fields = {**source.fields, **overrides}
+        self.family, self.config = huggingface.translate(source.values, family, **fields)
+        self.labels = huggingface.labels(source.values)
+        self._values = source.values
+        self._tensors = source.tensors.renamed(
             lambda name: _canonical(name, self.family.huggingface.prefix)
         )
+        if self._has_no_pooler() and "pooler" not in overrides:
+            self.config = dataclasses.replace(self.config, pooler=False)
 
     def backbone(self, **kwargs: Any) -> Backbone:
         """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
@@ -54,8 +72,15 @@ class Checkpoint:
         return backbone
 
     def has_head(self, head: str) -> bool:
-        """Whether any tensor of that head is stored."""
-        return any(name in self._tensors for name in self._head_tensors(head))
+        """Whether any tensor of that head is stored.
+
+        Several heads may have the same names; which one they are is said by ``architectures`` in
+        the config. Without it they are taken for each of them.
+        """
+        stored = self._stored_of(head)
+        said = self._said_heads()
+        other = {name for each in said for name in self._head_tensors(each)}
+        return bool(stored) and (head in said or not stored & other)
 
     def head_labels(self, head: str) -> list[str] | None:
         """The labels that a stored head was trained for, None without such a head.
@@ -73,12 +98,77 @@ class Checkpoint:
         return [f"LABEL_{i}" for i in range(count)]
 
     def fill_head(self, layer: keras.layers.Layer, head: str) -> None:
-        """Fills a built head's variables from the checkpoint."""
-        self._fill(layer, self.family.huggingface.heads[head], (".*",), f"{head} head")
+        """Fills a head that ``heads.build`` made from the checkpoint.
+
+        Raises:
+            ValueError: for a head that the family does not have.
+            CheckpointError: for tensors that are missing or do not fit, a config that describes
+                another head, or a decoder that is not the token embedding.
+        """
+        if head not in self.family.heads:
+            raise ValueError(unknown(f"head of {self.family.name}", head, self.family.heads))
+        what = self.family.heads[head]
+        for key, supported in what.required.items():
+            if key in self._values and self._values[key] not in supported:
+                raise CheckpointError(
+                    f"{huggingface.CONFIG} has {key} = {self._values[key]!r}, which the {head} "
+                    f"head of {self.family.name} does not support; "
+                    f"supported: {', '.join(map(repr, supported))}."
+                )
+        self._check_tied(head)
+        self._fill(layer, what.weights(head), (".*",), f"{head} head")
+
+    def head_tensors(self) -> dict[str, np.ndarray]:
+        """What is stored of the heads that the card knows, under Hugging Face's names."""
+        for head in self.family.heads:
+            self._check_tied(head)
+        known = (name for head in self.family.heads for name in self._head_tensors(head))
+        return {name: self._tensors[name] for name in known if name in self._tensors}
 
     def _head_tensors(self, head: str) -> list[str]:
-        table = self.family.huggingface.heads.get(head, {})
+        what = self.family.heads.get(head)
+        table = what.weights(head) if what else {}
         return [source.partition("|")[0] for source in table.values()]
+
+    def _stored_of(self, head: str) -> set[str]:
+        return {name for name in self._head_tensors(head) if name in self._tensors}
+
+    def _said_heads(self) -> set[str]:
+        """Heads of the family that the config says the checkpoint has."""
+        said = self._values.get("architectures")
+        names = [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
+        found = {h for name in names for end, h in _TASKS.items() if name.endswith(end)}
+        return found & self.family.heads.keys()
+
+    def _has_no_pooler(self) -> bool:
+        """Whether the pooler was left out for a head that does without."""
+        names = self.family.huggingface.weights.items()
+        pooler = [name.partition("|")[0] for path, name in names if path.startswith("pooler/")]
+        if not getattr(self.config, "pooler", False) or any(n in self._tensors for n in pooler):
+            return False
+        heads = self.family.heads.items()
+        return any(
+            self._stored_of(name) and self.has_head(name) and head.reads != "pooled_output"
+            for name, head in heads
+        )
+
+    def _check_tied(self, head: str) -> None:
+        """Raises where the stored decoder is another than the token embedding."""
+        decoder = self.family.heads[head].decoder()
+        if decoder is None:
+            return
+        embedding = self.family.huggingface.weights["token_embedding/embeddings"]
+        for copy, original in (
+            (f"{decoder.theirs}.weight", embedding),
+            (f"{decoder.theirs}.bias", decoder.bias),
+        ):
+            if copy == original or copy not in self._tensors or original not in self._tensors:
+                continue
+            if not np.array_equal(self._tensors[copy], self._tensors[original]):
+                raise CheckpointError(
+                    f"{self.directory}: {copy} differs from {original}; a decoder of its own is "
+                    "not supported."
+                )
 
     def _fill(
         self,
@@ -87,11 +177,7 @@ class Checkpoint:
         ignored: tuple[str, ...],
         part: str,
     ) -> None:
-        sources = {
-            path.format(i=i): name.format(i=i)
-            for path, name in table.items()
-            for i in (range(self.config.num_layers) if "{i}" in path else (0,))
-        }
+        sources = self.family.huggingface.expand(table, self.config)
         what = f"The checkpoint {self.directory} and the {self.family.name} {part}"
         fill(target.weights, self._tensors, sources, ignored, what)
 
@@ -104,11 +190,13 @@ def _canonical(name: str, prefix: str) -> str:
     return name
 
 
-def load_backbone(path: str | Path, **overrides: Any) -> Backbone:
+def load_backbone(path: str | Path, family: str | None = None, **overrides: Any) -> Backbone:
     """The backbone of a checkpoint, with its weights.
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
+        family: the family that it is read as, where its config names none or one that several
+            share; ``load_backbone(path, "spanbert")``. None takes the one that the config names.
         **overrides: config fields to set otherwise than the checkpoint does, such as
             ``dropout=0.0`` or ``pooler=False``.
 
@@ -116,4 +204,4 @@ def load_backbone(path: str | Path, **overrides: Any) -> Backbone:
         CheckpointError: a missing or damaged file, an unsupported option, tensors missing, left
             over or of a wrong shape. Nothing is loaded then.
     """
-    return Checkpoint(path, **overrides).backbone()
+    return Checkpoint(path, family, **overrides).backbone()

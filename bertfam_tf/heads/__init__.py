@@ -1,5 +1,5 @@
 """Heads: from a backbone's outputs to logits. Keras operations alone."""
 
-from bertfam_tf.heads.sequence import SequenceHead
+from bertfam_tf.heads.head import Head, build
 
-__all__ = ["SequenceHead"]
+__all__ = ["Head", "build"]

@@ -3,10 +3,10 @@
 from bertfam_tf.layers.activations import activation
 from bertfam_tf.layers.attention import SelfAttention
 from bertfam_tf.layers.block import TransformerBlock
-from bertfam_tf.layers.embeddings import PositionEmbedding
+from bertfam_tf.layers.embeddings import PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward
 from bertfam_tf.layers.initializers import normal
-from bertfam_tf.layers.masks import keys_from_padding
+from bertfam_tf.layers.masks import keys_from_padding, real_positions, zero_padding
 from bertfam_tf.layers.pooling import FirstTokenPooler, MeanPooling
 
 __all__ = [
@@ -15,8 +15,11 @@ __all__ = [
     "MeanPooling",
     "PositionEmbedding",
     "SelfAttention",
+    "SinusoidalEmbedding",
     "TransformerBlock",
     "activation",
     "keys_from_padding",
     "normal",
+    "real_positions",
+    "zero_padding",
 ]

@@ -51,6 +51,10 @@ class SelfAttention(keras.layers.Layer):
         for dense in (self.query, self.key, self.value, self.output_dense):
             dense.build(input_shape)
 
+    def compute_output_shape(self, input_shape):
+        batch, length, _ = input_shape
+        return input_shape, (batch, self.num_heads, length, length)
+
     def _split(self, x):
         batch, length = ops.shape(x)[:2]
         heads = ops.reshape(x, (batch, length, self.num_heads, self.head_size))

@@ -17,6 +17,7 @@ class TransformerBlock(keras.layers.Layer):
             each part, leaving the residual path untouched (GPT-2).
         epsilon: of the norms.
         dropout: rate on each part's output.
+        attention_norm, feed_forward_norm: the norms, where they are not the block's own.
 
     Call:
         x: (batch, length, width); attention_mask: as the attention takes it.
@@ -32,6 +33,8 @@ class TransformerBlock(keras.layers.Layer):
         norm: Literal["post", "pre"] = "post",
         epsilon: float = 1e-12,
         dropout: float = 0.0,
+        attention_norm: keras.layers.Layer | None = None,
+        feed_forward_norm: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -40,10 +43,10 @@ class TransformerBlock(keras.layers.Layer):
         self.norm = norm
         self.attention = attention
         self.feed_forward = feed_forward
-        self.attention_norm = keras.layers.LayerNormalization(
+        self.attention_norm = attention_norm or keras.layers.LayerNormalization(
             epsilon=epsilon, name="attention_norm"
         )
-        self.feed_forward_norm = keras.layers.LayerNormalization(
+        self.feed_forward_norm = feed_forward_norm or keras.layers.LayerNormalization(
             epsilon=epsilon, name="feed_forward_norm"
         )
         self.dropout = keras.layers.Dropout(dropout, name="dropout")
@@ -57,6 +60,10 @@ class TransformerBlock(keras.layers.Layer):
         ):
             if not part.built:
                 part.build(input_shape)
+
+    def compute_output_shape(self, input_shape):
+        # Said here, a symbolic call need not trace the block: models build several times faster.
+        return input_shape, self.attention.compute_output_shape(input_shape)[1]
 
     def call(self, x, attention_mask=None, training=None):
         if self.norm == "pre":

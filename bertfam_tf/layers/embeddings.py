@@ -1,6 +1,7 @@
 """Embeddings beyond Keras' own table look-up."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from bertfam_tf.layers.initializers import normal
@@ -10,35 +11,62 @@ class PositionEmbedding(keras.layers.Layer):
     """Learnt absolute positions (arXiv 1810.04805), one row for each position from 0.
 
     Args:
-        max_positions: rows of the table, the longest input.
+        max_positions: positions that there are, the longest input.
         stddev: of the initial weights.
+        offset: rows in front of position 0; position -1 is the last of them.
 
     Call:
         x: (batch, length, width); only its shape is read.
+        position_ids: int (batch, length), or None for 0, 1, 2, … in each row.
 
     Returns:
-        (1, length, width), to be added to token embeddings.
+        (batch, length, width), or (1, length, width) without ``position_ids``, to be added to
+        token embeddings.
     """
 
-    def __init__(self, max_positions: int, stddev: float = 0.02, **kwargs):
+    def __init__(self, max_positions: int, stddev: float = 0.02, offset: int = 0, **kwargs):
         super().__init__(**kwargs)
         self.max_positions = max_positions
         self.stddev = stddev
+        self.offset = offset
 
-    def build(self, input_shape):
+    def build(self, x_shape, position_ids_shape=None):
         self.embeddings = self.add_weight(
-            shape=(self.max_positions, input_shape[-1]),
-            initializer=normal(self.stddev),
+            shape=(self.offset + self.max_positions, x_shape[-1]),
             name="embeddings",
+            **self._weight(),
         )
 
-    def call(self, x):
+    def _weight(self):
+        return {"initializer": normal(self.stddev)}
+
+    def call(self, x, position_ids=None):
         length = ops.shape(x)[1]
         if isinstance(length, int) and length > self.max_positions:
             raise ValueError(
                 f"The input is {length} tokens long; this model has {self.max_positions} positions."
             )
-        return ops.expand_dims(self.embeddings[:length], 0)
+        if position_ids is None:
+            return ops.expand_dims(self.embeddings[self.offset : self.offset + length], 0)
+        return ops.take(self.embeddings, position_ids + self.offset, axis=0)
 
-    def compute_output_shape(self, input_shape):
-        return (1, *input_shape[1:])
+    def compute_output_shape(self, x_shape, position_ids_shape=None):
+        return (1 if position_ids_shape is None else x_shape[0], *x_shape[1:])
+
+
+class SinusoidalEmbedding(PositionEmbedding):
+    """Positions that are not trained (arXiv 1706.03762): sines in even columns, cosines in odd.
+
+    Checkpoints carry the table, so it is a weight all the same. Arguments and call as for
+    ``PositionEmbedding``; ``stddev`` has no effect.
+    """
+
+    def _weight(self):
+        return {"initializer": _sinusoids, "trainable": False}
+
+
+def _sinusoids(shape, dtype=None):
+    rows, width = shape
+    columns = np.arange(width)
+    angles = np.arange(rows)[:, None] / np.power(10000.0, 2 * (columns // 2) / width)
+    return ops.convert_to_tensor(np.where(columns % 2, np.cos(angles), np.sin(angles)), dtype)

@@ -9,7 +9,17 @@ from typing import Any
 import keras
 
 from bertfam_tf import registry
-from bertfam_tf.models import bert  # noqa: F401  (registers itself)
+from bertfam_tf.models import (  # noqa: F401  (each registers itself)
+    albert,
+    bert,
+    distilbert,
+    electra,
+    roberta,
+    spanbert,
+    tinybert,
+    xlm,
+    xlm_roberta,
+)
 from bertfam_tf.models.base import Backbone, Config
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import families

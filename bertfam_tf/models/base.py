@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import keras
+from keras import ops
 
 from bertfam_tf import registry
 from bertfam_tf.names import unknown
@@ -29,16 +32,31 @@ class Config:
         for name, value in values.items():
             if name not in types:
                 raise ValueError(unknown(f"{cls.__name__} field", name, types))
-            allowed = (float, int) if types[name] is float else types[name]
+            kinds = typing.get_args(types[name]) or (types[name],)
+            allowed = (*kinds, int) if float in kinds else kinds
             if not isinstance(value, allowed) or (types[name] is not bool and value is True):
-                raise ValueError(
-                    f"{cls.__name__}.{name} is a {types[name].__name__}, not {value!r}."
-                )
+                kind = types[name] if len(kinds) > 1 else kinds[0].__name__
+                raise ValueError(f"{cls.__name__}.{name} is a {kind}, not {value!r}.")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
         return dataclasses.asdict(self)
+
+
+# What inputs there are, and what one that is left out is taken for.
+_INPUTS: dict[str, Callable | None] = {
+    "token_ids": None,
+    "padding_mask": None,
+    "segment_ids": ops.zeros_like,
+    "position_ids": lambda tokens: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
+    "language_ids": None,
+}
+
+
+def _tensor(value: Any) -> Any:
+    symbolic = keras.utils.is_keras_tensor(value)
+    return value if symbolic else ops.convert_to_tensor(value, "int32")
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -51,7 +69,8 @@ class Backbone(keras.Model):
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
-            tokens, 0 at padding) and, where the family has segments, ``segment_ids``.
+            tokens, 0 at padding) and, where the family has them, ``segment_ids`` (zeros if left
+            out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``.
 
     Returns:
         Dict of ``sequence_output`` (batch, length, hidden), ``pooled_output`` (batch, hidden) where
@@ -69,6 +88,37 @@ class Backbone(keras.Model):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.family = family
         self.config = typed
+
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict):
+            inputs = self.complete(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def complete(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The inputs that this model takes: others are dropped, defaults filled in.
+
+        Raises:
+            ValueError: for an input that no family has, or one that is missing and has no default.
+        """
+        for name in given:
+            if name not in _INPUTS:
+                raise ValueError(unknown("input", name, _INPUTS))
+        inputs = {}
+        for name in self.input:
+            default = _INPUTS[name]
+            if name in given:
+                inputs[name] = _tensor(given[name])
+            elif default and "token_ids" in given:
+                inputs[name] = default(_tensor(given["token_ids"]))
+            else:
+                raise ValueError(f"The {self.family} backbone needs the input {name!r}.")
+        return inputs
+
+    def save_pretrained(self, directory: str | Path, format: str = "hf") -> None:
+        """Writes another library's format; see ``bertfam_tf.checkpoints.save_pretrained``."""
+        from bertfam_tf.checkpoints import save_pretrained
+
+        save_pretrained(self, directory, format)
 
     def get_config(self) -> dict[str, Any]:
         return {

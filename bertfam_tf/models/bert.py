@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 
-import keras
-
-from bertfam_tf import layers
+from bertfam_tf.models import encoder, heads
 from bertfam_tf.models.base import Config
-from bertfam_tf.registry import Family, HuggingFaceNames, register
+from bertfam_tf.registry import Dense, Family, Head, HuggingFaceNames, register
 
 
 @dataclass(frozen=True)
 class BertConfig(Config):
     """The root of the family: learnt positions, two segments, norms after the residual sums.
 
-    ``pooler`` is false for checkpoints that were published without one.
+    ``pooler`` is false for checkpoints that were published without one. ``classifier_dropout`` is
+    that of classification heads; None means ``dropout``.
     """
 
     vocab_size: int = 30522
@@ -27,6 +26,7 @@ class BertConfig(Config):
     norm_epsilon: float = 1e-12
     dropout: float = 0.1
     attention_dropout: float = 0.1
+    classifier_dropout: float | None = None
     initializer_range: float = 0.02
     pad_id: int = 0
     pooler: bool = True
@@ -34,57 +34,23 @@ class BertConfig(Config):
 
 def wire(config: BertConfig) -> tuple[dict, dict]:
     """Token + position + segment embeddings, norm; blocks; tanh pooler on the first token."""
-    stddev = config.initializer_range
-    inputs = {
-        name: keras.Input((None,), dtype="int32", name=name)
-        for name in ("token_ids", "padding_mask", "segment_ids")
-    }
-
-    def table(rows, name):
-        return keras.layers.Embedding(
-            rows, config.hidden_size, embeddings_initializer=layers.normal(stddev), name=name
-        )
-
-    x = table(config.vocab_size, "token_embedding")(inputs["token_ids"])
-    x = x + table(config.num_segments, "segment_embedding")(inputs["segment_ids"])
-    x = x + layers.PositionEmbedding(config.max_positions, stddev, name="position_embedding")(x)
-    x = keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="embedding_norm")(x)
-    x = keras.layers.Dropout(config.dropout, name="embedding_dropout")(x)
-
-    attention_mask = layers.keys_from_padding(inputs["padding_mask"])
-    hidden_states, attention_scores = [x], []
-    for i in range(config.num_layers):
-        x, scores = layers.TransformerBlock(
-            layers.SelfAttention(
-                config.hidden_size,
-                config.num_heads,
-                config.attention_dropout,
-                stddev,
-                name="attention",
-            ),
-            layers.FeedForward(
-                config.intermediate_size,
-                layers.activation(config.activation),
-                stddev,
-                name="feed_forward",
-            ),
-            epsilon=config.norm_epsilon,
-            dropout=config.dropout,
-            name=f"layer_{i}",
-        )(x, attention_mask=attention_mask)
-        hidden_states.append(x)
-        attention_scores.append(scores)
-
-    outputs = {
-        "sequence_output": x,
-        "hidden_states": hidden_states,
-        "attention_scores": attention_scores,
-    }
-    if config.pooler:
-        outputs["pooled_output"] = layers.FirstTokenPooler(stddev, name="pooler")(x)
-    return inputs, outputs
+    inputs = encoder.inputs(config)
+    x = encoder.embed(config, inputs)
+    return inputs, encoder.encode(config, x, inputs["padding_mask"])
 
 
+_MLM = "cls.predictions."
+HEADS = {
+    "sequence": heads.pooled(),
+    "tokens": heads.tokens(),
+    "span": heads.span(),
+    "choice": heads.pooled(width=1),
+    "masked_lm": heads.masked_lm(
+        _MLM + "transform.dense", _MLM + "transform.LayerNorm", _MLM + "bias", _MLM + "decoder"
+    ),
+    "pair": Head("pooled_output", (Dense("classifier", "cls.seq_relationship", 2),)),
+}
+SINGLE_HEADS = {name: head for name, head in HEADS.items() if name != "pair"}
 _LAYER = "encoder.layer.{i}."
 
 HUGGINGFACE = HuggingFaceNames(
@@ -102,6 +68,7 @@ HUGGINGFACE = HuggingFaceNames(
         "layer_norm_eps": "norm_epsilon",
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
+        "classifier_dropout": "classifier_dropout",
         "initializer_range": "initializer_range",
         "pad_token_id": "pad_id",
     },
@@ -135,44 +102,44 @@ HUGGINGFACE = HuggingFaceNames(
         "pooler/dense/kernel": "pooler.dense.weight|T",
         "pooler/dense/bias": "pooler.dense.bias",
     },
-    heads={
-        "sequence": {
-            "sequence_head/classifier/kernel": "classifier.weight|T",
-            "sequence_head/classifier/bias": "classifier.bias",
-        },
-    },
     # Buffers of positions, and heads: those are read by the tasks that have them.
-    ignored=(r"embeddings\.(position_ids|token_type_ids)", r"classifier\..*", r"cls\..*"),
+    # ``fit_dense`` is what TinyBERT's distillation leaves in checkpoints that say they are BERT's.
+    ignored=(
+        r"embeddings\.(position_ids|token_type_ids)",
+        r"(classifier|qa_outputs|cls|fit_denses?)\..*",
+    ),
 )
+
+SIZES: dict[str, dict] = {
+    # Turc et al. 2019, arXiv 1908.08962.
+    "tiny": dict(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512),
+    "mini": dict(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024),
+    "small": dict(hidden_size=512, num_layers=4, num_heads=8, intermediate_size=2048),
+    "medium": dict(hidden_size=512, num_layers=8, num_heads=8, intermediate_size=2048),
+    "base": {},
+    "base_cased": dict(vocab_size=28996),
+    "multilingual_cased": dict(vocab_size=119547),
+    "large": dict(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096),
+    "large_cased": dict(
+        vocab_size=28996,
+        hidden_size=1024,
+        num_layers=24,
+        num_heads=16,
+        intermediate_size=4096,
+    ),
+    # Wang et al. 2020, arXiv 2002.10957.
+    "minilm_l6": dict(hidden_size=384, num_layers=6, intermediate_size=1536),
+}
 
 register(
     Family(
         name="bert",
         config=BertConfig,
         wire=wire,
-        sizes={
-            # Turc et al. 2019, arXiv 1908.08962.
-            "tiny": dict(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512),
-            "mini": dict(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024),
-            "small": dict(hidden_size=512, num_layers=4, num_heads=8, intermediate_size=2048),
-            "medium": dict(hidden_size=512, num_layers=8, num_heads=8, intermediate_size=2048),
-            "base": {},
-            "base_cased": dict(vocab_size=28996),
-            "multilingual_cased": dict(vocab_size=119547),
-            "large": dict(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096),
-            "large_cased": dict(
-                vocab_size=28996,
-                hidden_size=1024,
-                num_layers=24,
-                num_heads=16,
-                intermediate_size=4096,
-            ),
-            # Wang et al. 2020, arXiv 2002.10957.
-            "minilm_l6": dict(hidden_size=384, num_layers=6, intermediate_size=1536),
-        },
+        sizes=SIZES,
         huggingface=HUGGINGFACE,
         tokenizer="wordpiece",
-        heads=("sequence",),
+        heads=HEADS,
         objectives=("mlm", "nsp"),
     )
 )

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 import bertfam_tf
 from bertfam_tf import optimizers
-from bertfam_tf.checkpoints import Tensors, fill
+from bertfam_tf.checkpoints import fill, safetensors
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.data.batching import TEXT, TEXT_PAIR, batches
 from bertfam_tf.data.errors import as_value_errors
@@ -87,7 +87,7 @@ class Task(keras.Model):
     def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to the model's inputs, int32 (batch, longest row)."""
         segments = [self.tokenizer.tokenize(features[name]) for name in self.feature_names]
-        return self._packer(segments)
+        return self.backbone.complete(self._packer(segments))
 
     def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
         """The head's outputs to answers; dim 0 of each is the batch."""
@@ -357,7 +357,8 @@ def load(directory: str | Path) -> Task:
         tokenizer = WordPieceTokenizer.load(path / _TOKENIZER)
         task = _TASKS[name](Backbone(family, config), tokenizer, **options)
         paths = {variable.path: variable.path for variable in task.weights}
-        fill(task.weights, Tensors(path), paths, (), f"The weights in {path} and {_DESCRIPTION}")
+        what = f"The weights in {path} and {_DESCRIPTION}"
+        fill(task.weights, safetensors.read(path), paths, (), what)
     except CheckpointError:
         raise
     except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:

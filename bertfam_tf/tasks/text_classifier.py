@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf import heads
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.data.labels import index_of, not_listed
-from bertfam_tf.heads import SequenceHead
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task, as_text
 from bertfam_tf.text import WordPieceTokenizer, load_tokenizer
@@ -27,14 +27,15 @@ class TextClassifier(Task):
     """One label of a fixed list for each text or pair of texts.
 
     Args:
-        backbone: an encoder with a pooler.
+        backbone: an encoder; with a pooler where its family classifies with that.
         tokenizer: its tokenizer.
         labels: names of the classes; their order is that of the scores.
         pair: whether an input is two texts; None decides at the first data seen.
         max_length: most tokens of an input; longer ones are cut. None for all positions.
 
     Raises:
-        ValueError: for fewer than two labels, a repeated one, or a backbone without a pooler.
+        ValueError: for fewer than two labels, a repeated one, or a backbone without the pooler that
+            it classifies with.
     """
 
     def __init__(
@@ -51,12 +52,7 @@ class TextClassifier(Task):
         repeated = [label for label, count in Counter(labels).items() if count > 1]
         if len(labels) < 2 or repeated or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"labels are two or more different strings, not {labels!r}.")
-        config = backbone.config
-        if "pooled_output" not in backbone.output:
-            raise ValueError(f"The {backbone.family} backbone has no pooler to classify with.")
-        head = SequenceHead(
-            len(labels), config.dropout, config.initializer_range, name="sequence_head"
-        )
+        head = heads.build(backbone, _HEAD, len(labels))
         super().__init__(
             backbone.input,
             head(backbone(backbone.input)),

@@ -1,5 +1,6 @@
 """From a path, a package or a hub id to a directory, without a network."""
 
+import fnmatch
 import importlib
 import os
 import sys
@@ -92,16 +93,81 @@ def test_a_hub_id_without_network(monkeypatch, error):
         bf.load_backbone("google/bert")
 
 
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Called with a repository's files, it tells which of them are fetched."""
+    directory = tmp_path / "snapshot"
+    directory.mkdir()
+
+    def fetched(*files):
+        def snapshot_download(repository, allow_patterns):
+            assert repository == "google/bert"
+            for file in files:
+                if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns):
+                    (directory / file).parent.mkdir(parents=True, exist_ok=True)
+                    (directory / file).touch()
+            return str(directory)
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+        assert resolve("google/bert") == directory
+        return {f.relative_to(directory).as_posix() for f in directory.rglob("*") if f.is_file()}
+
+    return fetched
+
+
 def test_a_hub_id(monkeypatch, tiny):
-    asked = []
-
-    def snapshot_download(repository, allow_patterns):
-        asked.append((repository, allow_patterns))
-        return str(tiny)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *args, **kwargs: str(tiny))
     assert bf.load_backbone("google/bert").config.hidden_size == 32
-    ((repository, patterns),) = asked
-    assert repository == "google/bert"
-    # A pickle could run code when it is loaded; none is even fetched.
-    assert not any(p.endswith((".bin", ".pt", ".h5", ".py")) or p == "*" for p in patterns)
+
+
+OTHERS = {"README.md", "run.py", "tf_model.h5", "flax_model.msgpack", "training_args.bin", "x.pt"}
+TOKENIZERS = {
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "assets/tokenizer/vocabulary.txt",
+    "assets/tokenizer/vocabulary.spm",
+}
+REPOSITORIES = {
+    "safetensors": {"config.json", "model.safetensors"},
+    "safetensors in shards": {
+        "config.json",
+        "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    },
+    "torch": {"config.json", "pytorch_model.bin"},
+    "torch in shards": {
+        "config.json",
+        "pytorch_model.bin.index.json",
+        "pytorch_model-00001-of-00001.bin",
+    },
+    "KerasHub": {"config.json", "model.weights.h5"},
+    "TF1": {
+        "bert_config.json",
+        "bert_model.ckpt.index",
+        "bert_model.ckpt.data-00000-of-00001",
+        "bert_model.ckpt.meta",
+    },
+    "ALBERT": {
+        "albert_config.json",
+        "model.ckpt-best.index",
+        "model.ckpt-best.data-00000-of-00001",
+    },
+    "Model Garden": {"params.yaml", "ckpt-7.index", "ckpt-7.data-00000-of-00001", "checkpoint"},
+}
+
+
+@pytest.mark.parametrize("kind", REPOSITORIES)
+def test_what_is_fetched_from_the_hub(hub, kind):
+    wanted = REPOSITORIES[kind] | TOKENIZERS
+    assert hub(*wanted, *OTHERS) == {file for file in wanted if not file.endswith(".meta")}
+
+
+def test_no_pickle_is_fetched_where_there_is_safetensors(hub):
+    every = set().union(*REPOSITORIES.values())
+    assert not any(f.endswith((".bin", ".h5", ".index")) for f in hub(*every, *OTHERS))

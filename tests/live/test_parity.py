@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
+from bertfam_tf.checkpoints import huggingface
 from tests import parity
 
 torch = pytest.importorskip("torch")
@@ -15,27 +16,46 @@ pytestmark = pytest.mark.live
 CASES = [(family, v) for family, table in reference.VARIANTS.items() for v in table]
 
 
+def test_every_family_is_compared():
+    assert set(reference.VARIANTS) == set(bf.families())
+
+
 @pytest.mark.parametrize("length", [7, 130])
 @pytest.mark.parametrize("family", reference.VARIANTS)
 def test_tiny(family, length, tmp_path):
-    settings = dict(
-        hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
-    )
-    _compare(reference.build(family, **settings), length, tmp_path)
+    _compare(family, reference.TINY[family], length, tmp_path)
 
 
 @pytest.mark.parametrize("length", reference.LENGTHS)
 @pytest.mark.parametrize(("family", "variant"), CASES)
 def test_variants(family, variant, length, tmp_path):
-    settings = {**reference.SMALL, **reference.VARIANTS[family][variant]}
-    _compare(reference.build(family, **settings), length, tmp_path)
+    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    _compare(family, settings, length, tmp_path)
 
 
-def _compare(model, length, directory):
+def _compare(family, settings, length, directory):
+    model = reference.build(family, **settings)
     reference.save(model, directory)
     given = reference.inputs(model.config, length, seed=1)
     expected = {**given, **reference.run(model, given)}
-    parity.assert_equal(directory, expected)
+    parity.assert_equal(directory, family, expected)
+
+
+@pytest.mark.parametrize("family", reference.VARIANTS)
+def test_absent_keys_mean_what_they_mean_to_the_reference(family):
+    full = reference.config(family).to_dict()
+    assert huggingface.translate({}, family) == huggingface.translate(full, family)
+
+
+@pytest.mark.parametrize(("family", "variant"), CASES)
+def test_configs_go_there_and_back(family, variant):
+    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    theirs = reference.config(family, **settings)
+    card, ours = huggingface.translate(theirs.to_dict(), family)
+    written = huggingface.describe(card, ours)
+    written.pop("model_type")
+    again = reference.config(family, **written).to_dict()
+    assert again == theirs.to_dict()
 
 
 def test_real_weights(minilm, data_dir):

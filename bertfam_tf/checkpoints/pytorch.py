@@ -1,0 +1,74 @@
+"""Tensors of ``pytorch_model.bin``, through torch's loader of weights alone.
+
+Such a file is a pickle, which may run any code when it is opened: nothing but that loader opens it.
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bertfam_tf.checkpoints import shards
+from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
+from bertfam_tf.sources import CheckpointError
+
+SINGLE = "pytorch_model.bin"
+INDEX = "pytorch_model.bin.index.json"
+
+
+def is_in(directory: Path) -> bool:
+    """Whether the directory has weights of this kind."""
+    return (directory / SINGLE).is_file() or (directory / INDEX).is_file()
+
+
+def read(directory: Path) -> Tensors:
+    """The tensors of a directory that has such weights.
+
+    Raises:
+        CheckpointError: without torch, or for a file that is cut off, damaged, or holds anything
+            but tensors; and for shards as ``shards.read`` has it.
+    """
+    return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
+
+
+def _tensors(file: Path) -> Iterator[Stored]:
+    for name, tensor in _load(file).items():
+        if not isinstance(name, str) or not hasattr(tensor, "numpy"):
+            raise CheckpointError(f"{file} is not a table of tensors: it holds {name!r}.")
+        read = functools.partial(_array, tensor)
+        yield Stored(file, name, tuple(tensor.shape), type_name(tensor.dtype), read)
+
+
+def _load(file: Path) -> dict[Any, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        raise CheckpointError(
+            f"{file} is a pickle, which torch alone opens safely, and torch is not installed: "
+            "pip install torch; or take the checkpoint's model.safetensors where there is one."
+        ) from error
+    try:
+        # Files of before torch 1.6 are not zip archives, which alone can be mapped.
+        with file.open("rb") as stream:
+            zipped = stream.read(2) == b"PK"
+        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+    except Exception as error:  # torch raises errors of many kinds
+        raise CheckpointError(
+            f"{file} cannot be read as weights by torch; it may be cut off or damaged, or hold "
+            f"more than tensors: {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from error
+    if not isinstance(tensors, dict):
+        raise CheckpointError(f"{file} is not a table of tensors, but a {type(tensors).__name__}.")
+    return tensors
+
+
+def _array(tensor: Any) -> np.ndarray:
+    import torch
+
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type of its own
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()

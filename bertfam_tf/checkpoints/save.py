@@ -1,0 +1,171 @@
+"""Back to Hugging Face's format, by the cards' tables turned round."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from safetensors.numpy import save_file
+
+from bertfam_tf import registry
+from bertfam_tf.checkpoints import huggingface, tokenizer_files
+from bertfam_tf.checkpoints.loader import Checkpoint
+from bertfam_tf.checkpoints.safetensors import SINGLE
+from bertfam_tf.models.base import Backbone
+from bertfam_tf.names import listed, unknown
+from bertfam_tf.sources import CheckpointError
+
+FORMATS = ("hf",)
+
+
+def save_pretrained(
+    backbone: Backbone,
+    directory: str | Path,
+    format: str = "hf",
+    *,
+    heads: Mapping[str, keras.layers.Layer] | None = None,
+    labels: Sequence[str] | None = None,
+) -> None:
+    """Writes ``model.safetensors`` and ``config.json``, as transformers loads them.
+
+    Args:
+        backbone: what is written.
+        directory: made if need be; the two files are replaced where they are there.
+        format: ``"hf"``, Hugging Face's.
+        heads: built heads that go with it, by the names of the card's table.
+        labels: names of the classes, for a head that has them.
+
+    Raises:
+        ValueError: for a format or head that is not known.
+        CheckpointError: for config fields that the format cannot say, or weights that are not
+            finite; the text names them. Nothing is written then.
+    """
+    _check_format(format)
+    card = registry.get(backbone.family)
+    values = huggingface.describe(card, backbone.config) | _label_values(labels)
+    tensors = _tensors(card, card.huggingface.weights, backbone)
+    extra: dict[str, np.ndarray] = {}
+    for name, layer in (heads or {}).items():
+        if name not in card.heads:
+            raise ValueError(unknown(f"head of {card.name}", name, card.heads))
+        extra |= _tensors(card, card.heads[name].weights(name), layer, backbone.config)
+    target = Path(directory)
+    with _beside(target) as temporary:
+        _write(temporary, values, tensors, extra, card.huggingface.prefix)
+        target.mkdir(parents=True, exist_ok=True)
+        for file in sorted(temporary.iterdir(), reverse=True):  # the weights first
+            os.replace(file, target / file.name)
+
+
+def convert(source: str | Path, target: str | Path, to: str = "hf", **options: Any) -> Path:
+    """Any checkpoint that ``load_backbone`` reads, in Hugging Face's format.
+
+    Heads that the family's card knows come along, and so do the tokenizer's files and the labels.
+
+    Args:
+        source: a directory, ``package:NAME``, or a hub id.
+        target: the directory to make; the whole of it appears at once.
+        to: ``"hf"``.
+        **options: as for ``load_backbone``.
+
+    Returns:
+        ``target``.
+
+    Raises:
+        FileExistsError: when ``target`` exists and is not an empty directory.
+        CheckpointError: as ``load_backbone`` and ``save_pretrained`` raise it.
+    """
+    _check_format(to)
+    target = Path(target)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise FileExistsError(f"{target} exists; it is not overwritten.")
+    checkpoint = Checkpoint(source, **options)
+    backbone = checkpoint.backbone()
+    card = checkpoint.family
+    values = huggingface.describe(card, backbone.config) | _label_values(checkpoint.labels)
+    tensors = _tensors(card, card.huggingface.weights, backbone)
+    with _beside(target) as temporary:
+        heads = checkpoint.head_tensors()
+        _write(temporary, values, tensors, heads, card.huggingface.prefix)
+        tokenizer_files.copy(checkpoint.directory, temporary)
+        if target.exists():
+            target.rmdir()
+        temporary.rename(target)
+    return target
+
+
+def _check_format(name: str) -> None:
+    if name not in FORMATS:
+        raise ValueError(f"{unknown('format', name, FORMATS)} Known: {', '.join(FORMATS)}.")
+
+
+def _tensors(
+    card: registry.Family,
+    table: Mapping[str, str],
+    layer: Any,
+    config: Any = None,
+) -> dict[str, np.ndarray]:
+    names = card.huggingface.expand(table, config or layer.config)
+    found = {}
+    for variable in layer.weights:
+        if variable.path not in names:
+            raise CheckpointError(f"The card of {card.name} has no name for {variable.path}.")
+        name, _, transposed = names[variable.path].partition("|")
+        array = keras.ops.convert_to_numpy(variable)
+        found[name] = np.ascontiguousarray(array.T if transposed else array)
+    return found
+
+
+def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
+    if not labels:
+        return {}
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
+
+
+def _write(
+    directory: Path,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    heads: Mapping[str, np.ndarray],
+    prefix: str,
+) -> None:
+    # As transformers does: the encoder alone has plain names, below a head it has its prefix.
+    named = {(prefix if heads else "") + name: array for name, array in tensors.items()}
+    named |= heads
+    bad = sorted(_not_finite(named.items()))
+    if bad:
+        raise CheckpointError(f"Not written, because of NaN or infinity in {listed(bad)}.")
+    text = json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
+    (directory / huggingface.CONFIG).write_text(text, "utf-8")
+    save_file(named, directory / SINGLE, metadata={"format": "pt"})
+    # safetensors lets nobody but the owner read its files.
+    shutil.copymode(directory / huggingface.CONFIG, directory / SINGLE)
+
+
+def _not_finite(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
+    for name, array in tensors:
+        if not np.isfinite(array.astype("float32", copy=False)).all():
+            yield name
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A directory on the same disk, which goes when what is written into it has moved away."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

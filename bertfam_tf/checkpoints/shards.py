@@ -1,0 +1,42 @@
+"""Hugging Face's weights in one file, or in several with an index."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bertfam_tf.checkpoints.tensors import Stored
+from bertfam_tf.names import listed
+from bertfam_tf.sources import CheckpointError
+
+
+def read(
+    directory: Path, single: str, index: str, tensors: Callable[[Path], Iterator[Stored]]
+) -> Iterator[tuple[str, Stored]]:
+    """The tensors of ``single``, or of the files that ``index`` lists.
+
+    Raises:
+        CheckpointError: for a shard that is missing, or an index that is none or names tensors
+            that its shards do not hold.
+    """
+    if (directory / single).is_file():
+        yield from ((tensor.name, tensor) for tensor in tensors(directory / single))
+        return
+    try:
+        table = json.loads((directory / index).read_text("utf-8"))["weight_map"]
+        shards = {name: Path(shard).name for name, shard in table.items()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(
+            f"{directory / index} is not an index of shards: {error!r}"
+        ) from error
+    missing = set(shards)
+    for shard in sorted(set(shards.values())):
+        if not (directory / shard).is_file():
+            raise CheckpointError(f"{directory / index} names {shard}, which is missing.")
+        for tensor in tensors(directory / shard):
+            missing.discard(tensor.name)
+            yield tensor.name, tensor
+    if missing:
+        raise CheckpointError(
+            f"{directory / index} names tensors that its shards do not hold: "
+            f"{listed(sorted(missing))}."
+        )

@@ -1,0 +1,62 @@
+"""The files of a checkpoint's tokenizer, under the names that Hugging Face gives them."""
+
+import json
+import shutil
+from pathlib import Path
+
+from bertfam_tf.checkpoints import keras_hub
+from bertfam_tf.sources import CheckpointError
+
+_NAMES = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies what ``source`` has of a tokenizer into ``target``.
+
+    Raises:
+        CheckpointError: for a tokenizer of KerasHub's that is not known or damaged.
+    """
+    preset = keras_hub.tokenizer(source)
+    if preset is not None:
+        files, options = preset
+        for name, file in files.items():
+            shutil.copyfile(file, target / name)
+        if options:
+            _describe(target, options)
+        return
+    for name in _NAMES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if (target / "vocab.txt").is_file():
+        _say_case(target)
+    models = sorted(source.glob("*.model"))
+    if len(models) == 1 and models[0].name not in _NAMES:  # as in ALBERT's archives
+        shutil.copyfile(models[0], target / "spiece.model")
+
+
+def _say_case(target: Path) -> None:
+    """Google's archives do not say whether text is lower-cased; their vocabularies show it."""
+    if (target / "tokenizer_config.json").exists() or (target / "tokenizer.json").exists():
+        return
+    try:
+        pieces = (target / "vocab.txt").read_text("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"vocab.txt is not UTF-8: {error}") from error
+    cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    _describe(target, {"do_lower_case": not cased})
+
+
+def _describe(target: Path, options: dict) -> None:
+    text = json.dumps(options, indent=2) + "\n"
+    (target / "tokenizer_config.json").write_text(text, "utf-8")

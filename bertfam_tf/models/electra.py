@@ -1,0 +1,113 @@
+"""ELECTRA: Clark et al. 2020, arXiv 2003.10555."""
+
+from dataclasses import dataclass, replace
+
+from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.registry import Dense, Dropout, Family, Head, register
+
+
+@dataclass(frozen=True)
+class ElectraConfig(bert.BertConfig):
+    """Differs from BERT: embeddings of a width of their own, no pooler.
+
+    Generator and discriminator are the same encoder in different sizes. ``summary_dropout`` is
+    that of the head for multiple choice.
+    """
+
+    embedding_size: int = 768
+    summary_dropout: float = 0.1
+    pooler: bool = False
+
+
+def wire(config: ElectraConfig) -> tuple[dict, dict]:
+    """As BERT's, with a projection behind embeddings that are not as wide as the blocks."""
+    inputs = encoder.inputs(config)
+    x = encoder.embed(config, inputs, width=config.embedding_size)
+    if config.embedding_size != config.hidden_size:
+        x = encoder.project(config, x)
+    return inputs, encoder.encode(config, x, inputs["padding_mask"])
+
+
+_RTD = "discriminator_predictions."
+HEADS = {
+    "sequence": heads.first_token("gelu"),
+    "tokens": bert.HEADS["tokens"],
+    "span": bert.HEADS["span"],
+    "choice": Head(
+        "first_token",
+        (
+            Dense("dense", "sequence_summary.summary", "hidden_size", "gelu"),
+            Dropout("summary_dropout"),
+            Dense("classifier", "classifier", 1),
+        ),
+        required={
+            "summary_type": ("first",),
+            "summary_use_proj": (True,),
+            "summary_activation": ("gelu",),
+        },
+    ),
+    "masked_lm": heads.masked_lm(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head.bias",
+        "generator_lm_head",
+        width="embedding_size",
+        activation="gelu",
+    ),
+    "rtd": Head(
+        "sequence_output",
+        (
+            Dense("dense", _RTD + "dense", "hidden_size", "activation"),
+            Dense("classifier", _RTD + "dense_prediction", 1),
+        ),
+    ),
+}
+
+HUGGINGFACE = replace(
+    bert.HUGGINGFACE,
+    model_type="electra",
+    prefix="electra.",
+    config={
+        **bert.HUGGINGFACE.config,
+        "embedding_size": "embedding_size",
+        "summary_last_dropout": "summary_dropout",
+    },
+    weights={
+        **{k: v for k, v in bert.HUGGINGFACE.weights.items() if not k.startswith("pooler/")},
+        "embedding_projection/kernel": "embeddings_project.weight|T",
+        "embedding_projection/bias": "embeddings_project.bias",
+    },
+    ignored=(
+        bert.HUGGINGFACE.ignored[0],
+        r"(classifier|qa_outputs|sequence_summary)\..*",
+        r"(discriminator_predictions|generator_predictions|generator_lm_head)\..*",
+    ),
+    defaults=dict(
+        embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
+    ),
+)
+
+_QUARTER = dict(hidden_size=256, num_heads=4, intermediate_size=1024)
+_LARGE = bert.SIZES["large"]
+
+register(
+    Family(
+        name="electra",
+        config=ElectraConfig,
+        wire=wire,
+        sizes={
+            "tiny": {**bert.SIZES["tiny"], "embedding_size": 64},
+            "small": {**_QUARTER, "embedding_size": 128},
+            "base": {},
+            "large": {**_LARGE, "embedding_size": 1024},
+            # As published, the small generator is as large as its discriminator.
+            "small_generator": {**_QUARTER, "embedding_size": 128},
+            "base_generator": _QUARTER,
+            "large_generator": {**_QUARTER, "num_layers": 24, "embedding_size": 1024},
+        },
+        huggingface=HUGGINGFACE,
+        tokenizer="wordpiece",
+        heads=HEADS,
+        objectives=("mlm", "rtd"),
+    )
+)

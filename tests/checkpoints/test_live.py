@@ -1,0 +1,73 @@
+"""What is written, transformers loads: nothing missing or left over, equal outputs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import convert
+from tests.checkpoints.test_save import CHECKPOINTS, FIXTURES, _family, _name
+from tests.parity import relative
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.live
+
+
+def _load(directory: Path):
+    model, report = transformers.AutoModel.from_pretrained(directory, output_loading_info=True)
+    assert not any(report.values()), report
+    return model.eval()
+
+
+def _outputs(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor(tokens), output_hidden_states=True)
+
+
+@pytest.mark.parametrize("directory", CHECKPOINTS, ids=_name)
+def test_transformers_computes_the_same_before_and_after(directory, tmp_path):
+    bf.load_backbone(directory, _family(directory)).save_pretrained(tmp_path)
+    with np.load(directory / "length_7.npz") as expected:
+        tokens = expected["token_ids"].astype("i8")
+    before, after = (_outputs(_load(path), tokens) for path in (directory, tmp_path))
+    assert len(before.hidden_states) > 1
+    for one, other in zip(before.hidden_states, after.hidden_states, strict=True):
+        assert torch.equal(one, other)
+    if before.get("pooler_output") is not None:
+        assert torch.equal(before.pooler_output, after.pooler_output)
+
+
+@pytest.mark.parametrize("name", sorted(directory.name for directory in FIXTURES.iterdir()))
+def test_a_converted_checkpoint_computes_what_its_library_did(name, tmp_path):
+    convert(FIXTURES / name, tmp_path / "out")
+    model = _load(tmp_path / "out")
+    with np.load(FIXTURES / name / "expected.npz") as expected, torch.no_grad():
+        mask = expected["padding_mask"]
+        found = model(
+            input_ids=torch.tensor(expected["token_ids"]).long(),
+            attention_mask=torch.tensor(mask).long(),
+            token_type_ids=torch.tensor(expected["segment_ids"]).long(),
+        )
+        real = mask[..., None]
+        sequence = expected["sequence_output"] * real
+        assert relative(found.last_hidden_state.numpy() * real, sequence) < 1e-5
+        assert relative(found.pooler_output.numpy(), expected["pooled_output"]) < 1e-5
+
+
+def test_a_converted_classifier_and_its_tokenizer(tiny, tmp_path):
+    convert(tiny, tmp_path / "out")
+    model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    assert model.config.id2label == {0: "negative", 1: "neutral", 2: "positive"}
+    texts = ["A good film", "it is bad"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        logits = model.eval()(**tokenizer(texts, return_tensors="pt", padding=True)).logits
+    answers = bf.TextClassifier.from_pretrained(tiny).predict(texts)
+    scores = np.array([answer["scores"] for answer in answers])
+    assert relative(scores, logits.softmax(-1).numpy()) < 1e-5

@@ -1,0 +1,306 @@
+"""TF1's and Model Garden's checkpoints: the libraries' own files, and each damage by name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+from safetensors.numpy import load_file
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import Checkpoint, CheckpointError
+from tests.parity import relative
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+DATA = "bert_model.ckpt.data-00000-of-00001"
+INDEX = "bert_model.ckpt.index"
+QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
+v1 = tf.compat.v1
+
+# What each fixture says of itself: family, and the activation that its library computed.
+CASES = {
+    "tf1_bert": ("bert", "gelu"),
+    "tf1_albert": ("albert", "gelu_new"),
+    "garden_bert": ("bert", "gelu_new"),
+    "garden_bert_v2": ("bert", "gelu_new"),
+    "garden_albert": ("albert", "gelu_new"),
+}
+
+
+def test_every_fixture_is_a_case():
+    assert {directory.name for directory in FIXTURES.iterdir()} == set(CASES)
+
+
+def _differences(backbone, expected):
+    names = ("token_ids", "padding_mask", "segment_ids")
+    outputs = backbone({name: expected[name] for name in names})
+    real = expected["padding_mask"][..., None]
+    sequence = outputs["sequence_output"].numpy() * real
+    return (
+        relative(sequence, expected["sequence_output"] * real),
+        relative(outputs["pooled_output"], expected["pooled_output"]),
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_those_of_the_library(name):
+    family, activation = CASES[name]
+    backbone = bf.load_backbone(FIXTURES / name)
+    assert (backbone.family, backbone.config.activation) == (family, activation)
+    assert backbone.config.norm_epsilon == 1e-12
+    with np.load(FIXTURES / name / "expected.npz") as expected:
+        found = _differences(backbone, expected)
+        print(f"{name}: largest relative difference {max(found):.1e}")
+        assert max(found) < 1e-5, found
+        other = {"gelu": "gelu_new", "gelu_new": "gelu"}[activation]
+        wrong = _differences(bf.load_backbone(FIXTURES / name, activation=other), expected)
+        assert min(wrong) > 1e-4, wrong
+
+
+# Written here, from a checkpoint whose values are known ------------------------------------------
+
+
+def _tf1_name(name):
+    """Google's name of a tensor that Hugging Face calls ``name``."""
+    heads = {"classifier.weight": "output_weights", "classifier.bias": "output_bias"}
+    if name in heads:
+        return heads[name]
+    for ours, theirs in (
+        ("_embeddings.weight", "_embeddings"),
+        ("LayerNorm.weight", "LayerNorm.gamma"),
+        ("LayerNorm.bias", "LayerNorm.beta"),
+        (".weight", ".kernel"),
+        ("layer.", "layer_"),
+        (".", "/"),
+    ):
+        name = name.replace(ours, theirs)
+    return name
+
+
+def _write(directory, tensors, prefix="bert_model.ckpt"):
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = [
+            v1.get_variable(name, initializer=tf.constant(value)) for name, value in tensors.items()
+        ]
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver(variables).save(
+            session, str(directory / prefix), write_meta_graph=False, write_state=False
+        )
+
+
+@pytest.fixture(scope="module")
+def tensors(tiny):
+    """A TF1 checkpoint's content: weights, a head, and what an optimizer leaves."""
+    found = {
+        _tf1_name(name): value.T if name.endswith(".weight") and ".dense." in name else value
+        for name, value in load_file(tiny / "model.safetensors").items()
+    }
+    for name in list(found):
+        if name.endswith("/kernel") and "/self/" in name:
+            found[name] = found[name].T
+    for slot in ("adam_m", "adam_v"):
+        found[f"{QUERY}/{slot}"] = np.ones((32, 32), np.float32)
+    found["global_step"] = np.array(7, np.int64)
+    found["cls/predictions/output_bias"] = np.ones(64, np.float32)
+    found["cls/seq_relationship/output_weights"] = np.ones((2, 32), np.float32)
+    return found
+
+
+@pytest.fixture
+def directory(tiny, tmp_path):
+    """Where a TF1 checkpoint can be written: its config and vocabulary."""
+    config = json.loads((tiny / "config.json").read_text())
+    keys = """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
+              max_position_embeddings type_vocab_size hidden_act hidden_dropout_prob
+              attention_probs_dropout_prob initializer_range""".split()
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    (directory / "bert_config.json").write_text(json.dumps({key: config[key] for key in keys}))
+    shutil.copy(tiny / "vocab.txt", directory)
+    return directory
+
+
+def test_weights_and_head_are_bit_equal(tiny, directory, tensors):
+    _write(directory, tensors)
+    expected = bf.load_backbone(tiny)
+    found = bf.load_backbone(directory)
+    assert found.config == expected.config
+    for ours, theirs in zip(found.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=ours.path)
+    labels = ["negative", "neutral", "positive"]
+    task = bf.TextClassifier.from_pretrained(directory)
+    assert task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    reference = bf.TextClassifier.from_pretrained(tiny, labels)
+    texts = ["a good film", "it is bad"]
+    np.testing.assert_array_equal(
+        [answer["scores"] for answer in task.predict(texts)],
+        [answer["scores"] for answer in reference.predict(texts)],
+    )
+
+
+@pytest.mark.parametrize("prefix", ["bert_model.ckpt", "model.ckpt-best", "model.ckpt-1200"])
+def test_any_prefix(directory, tensors, prefix):
+    _write(directory, tensors, prefix)
+    assert bf.load_backbone(directory).family == "bert"
+
+
+def test_of_several_the_known_name_or_the_latest_is_taken(directory, tensors):
+    other = {name: value + 1 for name, value in tensors.items()}
+    _write(directory, other, "model.ckpt-1")
+    _write(directory, tensors, "model.ckpt-2")
+    with pytest.raises(CheckpointError, match=r"several.*model\.ckpt-1, model\.ckpt-2"):
+        bf.load_backbone(directory)
+    (directory / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+    table = bf.load_backbone(directory).get_layer("token_embedding").embeddings.numpy()
+    np.testing.assert_array_equal(table, tensors["bert/embeddings/word_embeddings"])
+    _write(directory, other)
+    table = bf.load_backbone(directory).get_layer("token_embedding").embeddings.numpy()
+    np.testing.assert_array_equal(table, other["bert/embeddings/word_embeddings"])
+
+
+def test_hugging_faces_files_beside_it_win(tiny, directory, tensors):
+    _write(directory, {name: value + 1 for name, value in tensors.items()})
+    shutil.copy(tiny / "config.json", directory)
+    table = bf.load_backbone(directory).get_layer("token_embedding").embeddings.numpy()
+    assert (table == tensors["bert/embeddings/word_embeddings"] + 1).all()  # its weights alone
+    shutil.copy(tiny / "model.safetensors", directory)
+    table = bf.load_backbone(directory).get_layer("token_embedding").embeddings.numpy()
+    assert (table == tensors["bert/embeddings/word_embeddings"]).all()
+
+
+def _cut(name, part=2):
+    def damage(directory):
+        content = (directory / name).read_bytes()
+        (directory / name).write_bytes(content[: len(content) // part])
+
+    return damage
+
+
+def _flip(directory):
+    content = bytearray((directory / DATA).read_bytes())
+    content[6000] ^= 0xFF  # in a table of embeddings, which stand first
+    (directory / DATA).write_bytes(bytes(content))
+
+
+def _config(**values):
+    def damage(directory):
+        file = directory / "bert_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+    return damage
+
+
+def _text(text):
+    return lambda directory: (directory / "bert_config.json").write_text(text)
+
+
+FILES = {
+    "no config": (
+        lambda d: (d / "bert_config.json").unlink(),
+        r"No config\.json in .*Looked for .*bert_config\.json, albert_config\.json.*TensorFlow",
+    ),
+    "no index": (lambda d: (d / INDEX).unlink(), r"No weights in .*bert_model\.ckpt\.index"),
+    "no data": (lambda d: (d / DATA).unlink(), rf"{DATA} is missing"),
+    "cut data": (_cut(DATA), "cannot be read from .*bert_model.ckpt; the file may be cut off"),
+    "cut index": (_cut(INDEX), r"bert_model\.ckpt\.index cannot be read.*cut off"),
+    "empty index": (lambda d: (d / INDEX).write_bytes(b""), "cannot be read as a TensorFlow"),
+    "a changed byte": (_flip, "cannot be read from .*damaged"),
+    "config is text": (_text("{"), r"bert_config\.json is not JSON"),
+    "config is a list": (_text("[]"), "has no 'hidden_size'"),
+    "another vocabulary": (_config(vocab_size=65), r"word_embeddings \(64, 32\), expected"),
+    "more layers": (_config(num_hidden_layers=4), "Missing tensors: encoder.layer.3"),
+    "fewer layers": (_config(num_hidden_layers=2), "left over: bert/encoder/layer_2/attention"),
+    "unknown activation": (_config(hidden_act="geglu"), "Unknown activation 'geglu'"),
+    "another kind": (
+        lambda d: (d / "bert_config.json").rename(d / "albert_config.json"),
+        "Tensors left over: bert/encoder/layer_0",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", FILES)
+def test_damaged_files_are_named(directory, tensors, damage):
+    change, error = FILES[damage]
+    _write(directory, tensors)
+    change(directory)
+    with pytest.raises(CheckpointError, match=f"(?s){error}"):
+        bf.load_backbone(directory)
+
+
+TENSORS = {
+    "missing": (
+        {QUERY: None},
+        r"Missing tensors: encoder\.layer\.1\.attention\.self\.query\.weight",
+    ),
+    "left over": ({"bert/adapter/kernel": np.ones(2, "f")}, "left over: bert/adapter/kernel"),
+    "shape": ({QUERY: np.ones((32, 16), "f")}, rf"{QUERY} \(32, 16\), expected \(32, 32\)"),
+    "NaN": ({QUERY: np.full((32, 32), np.nan, "f")}, f"{QUERY} holds NaN or infinity"),
+    "integers": ({QUERY: np.ones((32, 32), "i4")}, f"Wrong types: {QUERY} int32"),
+}
+
+
+@pytest.mark.parametrize("damage", TENSORS)
+def test_damaged_tensors_are_named(directory, tensors, damage):
+    change, error = TENSORS[damage]
+    changed = {name: v for name, v in {**tensors, **change}.items() if v is not None}
+    _write(directory, changed)
+    with pytest.raises(CheckpointError, match=error):
+        bf.load_backbone(directory)
+
+
+# Model Garden ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def garden(tmp_path):
+    return Path(shutil.copytree(FIXTURES / "garden_bert_v2", tmp_path / "garden"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"num_attention_heads": 8}, r"_key_dense/kernel/.* \(16, 4, 4\) is not for 8 heads"),
+        ({"norm_first": True}, "norm_first = True, which is not supported; supported: False"),
+        ({"output_range": 1}, "output_range = 1, which is not supported"),
+        ({"num_layers": 1}, "left over: encoder/_transformer_layers/1/"),
+        ({"type_vocab_size": 3}, r"_type_embedding_layer.* \(2, 16\), expected \(3, 16\)"),
+    ],
+)
+def test_gardens_options(garden, change, error):
+    file = garden / "params.yaml"
+    params = yaml.safe_load(file.read_text())
+    params["task"]["model"]["encoder"]["bert_v2"] |= change
+    file.write_text(yaml.safe_dump(params))
+    with pytest.raises(CheckpointError, match=error):
+        bf.load_backbone(garden)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("task: {}", "does not say task.model.encoder"),
+        ("[", "does not say task.model.encoder"),
+        ("task: {model: {encoder: {type: bigbird, bigbird: {}}}}", "is for a 'bigbird' encoder"),
+    ],
+)
+def test_params_of_another_kind(garden, text, error):
+    (garden / "params.yaml").write_text(text)
+    with pytest.raises(CheckpointError, match=error):
+        bf.load_backbone(garden)
+
+
+def test_a_checkpoint_without_encoder(garden):
+    tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(garden / "bert_model.ckpt"))
+    with pytest.raises(CheckpointError, match=r"holds no encoder; it has .*\bx\b"):
+        bf.load_backbone(garden)
+
+
+def test_numbered_layers_have_no_room_for_others(tmp_path):
+    directory = Path(shutil.copytree(FIXTURES / "garden_bert", tmp_path / "garden"))
+    file = directory / "bert_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": 3}))
+    with pytest.raises(CheckpointError, match=r"Missing tensors: encoder\.layer\.2"):
+        Checkpoint(directory).backbone()

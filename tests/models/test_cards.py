@@ -1,0 +1,221 @@
+"""What is particular to one family, beyond what every family's tests show."""
+
+import keras
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf import registry
+from bertfam_tf.checkpoints import CheckpointError, huggingface
+from tools import albert_ablation
+
+TOKENS = np.array([[5, 6, 7, 8, 9, 2], [9, 8, 7, 3, 2, 2]], "int32")
+MASK = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]], "int32")
+
+
+def _build(family, **overrides):
+    keras.utils.set_random_seed(3)
+    shape = dict(vocab_size=20, hidden_size=16, intermediate_size=64, max_positions=16)
+    return bf.build(family, "tiny", **{**shape, **overrides})
+
+
+def _weights(backbone):
+    return {variable.path: variable for variable in backbone.weights}
+
+
+# RoBERTa --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pad_id", [0, 1, 3])
+def test_roberta_counts_real_tokens_alone(pad_id):
+    backbone = _build("roberta", pad_id=pad_id)
+    assert _weights(backbone)["position_embedding/embeddings"].shape == (16 + pad_id + 1, 16)
+    right = backbone({"token_ids": TOKENS, "padding_mask": MASK})["sequence_output"]
+    left = {"token_ids": np.roll(TOKENS, 2, axis=1), "padding_mask": np.roll(MASK, 2, axis=1)}
+    np.testing.assert_allclose(backbone(left)["sequence_output"][1, 2:], right[1, :4], atol=1e-5)
+    rows = _weights(backbone)["position_embedding/embeddings"]
+    unused = rows.numpy()
+    unused[: pad_id + 1] = 7.0  # what stands there is for padding
+    rows.assign(unused)
+    again = backbone({"token_ids": TOKENS, "padding_mask": MASK})["sequence_output"]
+    np.testing.assert_allclose(again[1, :4], right[1, :4], atol=1e-5)
+
+
+def test_one_segment_is_no_choice():
+    assert "segment_ids" not in _build("roberta").input
+    assert "segment_ids" in _build("roberta", num_segments=2).input
+    assert "segment_ids" not in _build("distilbert").input
+
+
+# ALBERT ---------------------------------------------------------------------------------------
+
+
+def test_albert_ablation_has_the_figures_of_the_paper():
+    counts = {key: round(count / 1e6) for key, count in albert_ablation.table().items()}
+    assert [counts[128, s] for s in albert_ablation.SHARING] == [12, 64, 38, 89]
+    assert [counts[768, s] for s in albert_ablation.SHARING] == [31, 83, 57, 108]
+    assert (counts[64, "all"], counts[256, "all"]) == (10, 16)
+    assert (counts[64, "none"], counts[256, "none"]) == (87, 93)
+
+
+def _copies(backbone, part):
+    return sorted({v.path.split("/")[0] for v in backbone.weights if v.path.startswith(part)})
+
+
+def test_albert_groups_share_what_the_config_says():
+    config = dict(num_layers=4, num_groups=2, layers_per_group=2)
+    for sharing, attention, feed_forward in (
+        ("all", 4, 4),
+        ("attention", 4, 8),
+        ("feed_forward", 8, 4),
+        ("none", 8, 8),
+    ):
+        backbone = _build("albert", sharing=sharing, **config)
+        assert len(_copies(backbone, "attention_norm")) == attention
+        assert len(_copies(backbone, "attention")) == 2 * attention
+        assert len(_copies(backbone, "feed_forward_norm")) == feed_forward
+        assert len(_copies(backbone, "feed_forward")) == 2 * feed_forward
+        assert len(backbone.output["hidden_states"]) == 9
+    backbone = _build("albert", **config)
+    names = [f"attention_{g}_{k}" for g in (0, 1) for k in (0, 1)]
+    assert [name for name in _copies(backbone, "attention_") if "norm" not in name] == names
+
+
+@pytest.mark.parametrize("sharing", ["all", "attention", "feed_forward", "none"])
+def test_albert_computes_the_same_with_copies_of_what_is_shared(sharing):
+    """What is shared differs in weights alone: copied into layers of their own, all is equal."""
+    shared = _build("albert", sharing=sharing, num_layers=3, num_groups=2)
+    for variable in shared.weights:
+        variable.assign_add(np.random.default_rng(0).normal(0, 0.3, variable.shape))
+    own = _build("albert", sharing="none", num_layers=3, num_groups=2)
+    of, group = _weights(shared), (0, 0, 1)
+    for path, variable in _weights(own).items():
+        part, _, rest = path.partition("/")
+        kind, _, place = part.rpartition("_")
+        if kind.startswith(("attention", "feed_forward")) and path not in (
+            of if sharing == "none" else ()
+        ):
+            kind, i = kind.rpartition("_")[::2]
+            split = sharing in ("none",) or (sharing == "attention") == kind.startswith("feed")
+            split = split and sharing != "all"
+            path = f"{kind}_{i if split else group[int(i)]}_{place}/{rest}"
+        variable.assign(of[path])
+    inputs = {"token_ids": TOKENS, "padding_mask": MASK}
+    np.testing.assert_allclose(
+        own(inputs)["sequence_output"], shared(inputs)["sequence_output"], atol=1e-5
+    )
+
+
+def test_albert_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"Unknown sharing 'atention'\. Did you mean 'attention'"):
+        _build("albert", sharing="atention")
+    for groups in (0, 3):
+        with pytest.raises(ValueError, match=f"{groups} groups do not fit 2 layers"):
+            _build("albert", num_groups=groups)
+    with pytest.raises(ValueError, match="Without a projection embedding_size 64"):
+        _build("albert", project_embeddings=False)
+
+
+# Sines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["distilbert", "xlm"])
+def test_sines_are_where_training_starts_and_stays(family):
+    backbone = _build(family, sinusoidal_positions=True)
+    table = _weights(backbone)["position_embedding/embeddings"]
+    assert not any(variable is table for variable in backbone.trainable_variables)
+    backbone.trainable = True
+    assert not table.trainable
+    for row, column in ((0, 0), (3, 4), (15, 15), (7, 1)):
+        angle = row / 10000 ** (2 * (column // 2) / 16)
+        expected = (np.cos if column % 2 else np.sin)(angle)
+        np.testing.assert_allclose(table.numpy()[row, column], expected, atol=1e-6)
+
+
+# XLM ------------------------------------------------------------------------------------------
+
+
+def test_xlm_sets_padding_to_zero():
+    given = {"token_ids": TOKENS, "padding_mask": MASK, "language_ids": np.ones_like(MASK)}
+    for hidden in _build("xlm")(given)["hidden_states"]:
+        assert not np.asarray(hidden)[MASK == 0].any()
+        assert np.asarray(hidden)[MASK == 1].any(axis=-1).all()
+
+
+def test_xlm_positions_may_start_again():
+    backbone = _build("xlm", num_languages=1)
+    assert "language_ids" not in backbone.input
+    inputs = {"token_ids": TOKENS, "padding_mask": np.ones_like(MASK)}
+    plain = backbone(inputs)["hidden_states"][0]
+    again = np.array([[0, 1, 2, 0, 1, 2]] * 2, "int32")
+    restarted = backbone({**inputs, "position_ids": again})["hidden_states"][0]
+    np.testing.assert_array_equal(restarted[:, :3], plain[:, :3])
+    assert np.abs(restarted[:, 3:] - plain[:, 3:]).max() > 1e-3
+
+
+def test_xlm_needs_a_language_where_it_has_several():
+    with pytest.raises(ValueError, match="The xlm backbone needs the input 'language_ids'"):
+        _build("xlm")({"token_ids": TOKENS, "padding_mask": MASK})
+    assert "language_ids" not in _build("xlm", language_embedding=False).input
+
+
+# Hugging Face configs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", bf.families())
+def test_configs_go_there_and_back(family):
+    card = registry.get(family)
+    for size in card.sizes:
+        config = card.config.from_dict(card.sizes[size])
+        values = huggingface.describe(card, config)
+        assert values["model_type"] == card.huggingface.model_type
+        assert huggingface.translate(values, family) == (card, config)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "error"),
+    [
+        ("albert", {"sharing": "attention"}, "albert format has no way to say sharing = 'atten"),
+        ("distilbert", {"norm_epsilon": 1e-5}, "no way to say norm_epsilon = 1e-05"),
+        ("distilbert", {"num_segments": 2}, "no way to say num_segments = 2"),
+        ("xlm", {"activation": "silu"}, "no way to say activation = 'silu'"),
+        ("xlm", {"intermediate_size": 100}, "no way to say intermediate_size = 100"),
+    ],
+)
+def test_what_their_format_cannot_say(family, fields, error):
+    card = registry.get(family)
+    with pytest.raises(CheckpointError, match=error):
+        huggingface.describe(card, card.config.from_dict(fields))
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"model_type": "xlm", "causal": True}, "causal = True, which xlm does not support"),
+        ({"model_type": "xlm", "asm": True}, "asm = True, which xlm does not support"),
+        ({"model_type": "xlm", "gelu_activation": "gelu"}, "gelu_activation = 'gelu', which xlm"),
+        ({"model_type": "xlm", "emb_dim": None}, "hidden_size is a int, not None"),
+        ({"model_type": "roberta", "pad_token_id": None}, "pad_id is a int, not None"),
+        ({"model_type": "roberta", "is_decoder": True}, "is_decoder = True, which roberta"),
+    ],
+)
+def test_configs_that_are_refused(values, error):
+    with pytest.raises(CheckpointError, match=error):
+        huggingface.translate(values)
+
+
+def test_old_names_in_xlm_configs():
+    values = {"model_type": "xlm", "n_words": 64139, "pad_index": 5, "emb_dim": 64}
+    config = huggingface.translate(values)[1]
+    assert (config.vocab_size, config.pad_id, config.intermediate_size) == (64139, 5, 256)
+
+
+def test_the_family_may_be_named():
+    kind = {"model_type": "bert"}
+    assert huggingface.translate(kind)[0].name == "bert"
+    assert huggingface.translate(kind, "spanbert")[0].name == "spanbert"
+    assert huggingface.translate({}, "tinybert")[0].name == "tinybert"
+    with pytest.raises(CheckpointError, match="model type 'bert', which is not roberta's"):
+        huggingface.translate(kind, "roberta")
+    with pytest.raises(CheckpointError, match="has no 'model_type'"):
+        huggingface.translate({})

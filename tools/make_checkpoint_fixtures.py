@@ -1,0 +1,219 @@
+"""Writes tests/fixtures: checkpoints as the libraries that made the format write them.
+
+    python -m venv garden && garden/bin/pip install -c constraints.txt -e ".[garden]"
+    git clone https://github.com/google-research/bert && git -C bert checkout fe35475
+    git clone https://github.com/google-research/albert
+    garden/bin/python -m tools.make_checkpoint_fixtures --bert bert --albert albert
+
+Each directory holds a small perturbed checkpoint with its config, and what that library computed
+from it (``expected.npz``). The two clones give TF1's checkpoints; Model Garden gives its own. The
+environment is apart because Model Garden brings Keras 2. BERT's clone is at its first
+release, whose GELU is the exact one that the published weights were trained with; later commits
+approximate it.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import types
+from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported: its v1 layers need it
+
+import numpy as np
+import tensorflow as tf
+
+FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
+BERT = dict(
+    vocab_size=48,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=24,
+    max_position_embeddings=12,
+    type_vocab_size=2,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    initializer_range=0.02,
+)
+ALBERT = dict(
+    BERT,
+    embedding_size=8,
+    num_hidden_layers=4,
+    num_hidden_groups=2,
+    inner_group_num=2,
+    down_scale_factor=1,
+    gap_size=0,
+    num_memory_blocks=0,
+    net_structure_type=0,
+)
+_LENGTH = 9
+
+
+def inputs() -> dict[str, np.ndarray]:
+    """Three rows of different lengths, padded on the right."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(_LENGTH)[None] < np.array([_LENGTH, 4, 7])[:, None]
+    tokens = rng.integers(1, BERT["vocab_size"], mask.shape)
+    segments = rng.integers(0, BERT["type_vocab_size"], mask.shape)
+    named = {"token_ids": tokens * mask, "padding_mask": mask, "segment_ids": segments * mask}
+    return {name: array.astype("i4") for name, array in named.items()}
+
+
+def _directory(name: str, config_file: str, config: dict) -> Path:
+    directory = FIXTURES / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / config_file).write_text(json.dumps(config, indent=2) + "\n")
+    return directory
+
+
+def _store(directory: Path, given: dict, sequence, pooled) -> None:
+    np.savez_compressed(
+        directory / "expected.npz",
+        **given,
+        sequence_output=np.asarray(sequence),
+        pooled_output=np.asarray(pooled),
+    )
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    print(f"{directory.name}: {size / 1024:.0f} KiB")
+
+
+# TF1 ------------------------------------------------------------------------------------------
+
+
+def _layer_norm(inputs, begin_norm_axis=-1, begin_params_axis=-1, scope=None):
+    """What TF1's contrib module did, which went with TF1: its names and its epsilon."""
+    assert begin_norm_axis == begin_params_axis == -1
+    v1 = tf.compat.v1
+    with v1.variable_scope(scope, "LayerNorm", [inputs]):
+        shape = inputs.shape[-1:]
+        beta = v1.get_variable("beta", shape, initializer=v1.zeros_initializer())
+        gamma = v1.get_variable("gamma", shape, initializer=v1.ones_initializer())
+        mean, variance = tf.nn.moments(inputs, [-1], keepdims=True)
+        return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, 1e-12)
+
+
+def _modeling(clone: Path, name: str):
+    """The clone's modeling.py, run by the present TensorFlow through its v1 interface."""
+    layers = types.ModuleType("tensorflow.contrib.layers")
+    layers.layer_norm = _layer_norm
+    contrib = types.ModuleType("tensorflow.contrib")
+    contrib.layers = layers
+    v1 = types.ModuleType("tensorflow")
+    v1.__dict__.update(tf.compat.v1.__dict__, contrib=contrib)
+    stand_ins = {
+        "tensorflow": v1,
+        "tensorflow.contrib": contrib,
+        "tensorflow.contrib.layers": layers,
+        "tensorflow.compat": types.ModuleType("tensorflow.compat"),
+        "tensorflow.compat.v1": v1,
+    }
+    stand_ins["tensorflow.compat"].v1 = v1
+    before = {module: sys.modules.get(module) for module in stand_ins}
+    sys.modules.update(stand_ins)
+    try:
+        spec = importlib.util.spec_from_file_location(name, clone / "modeling.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        for key, value in before.items():
+            sys.modules.pop(key) if value is None else sys.modules.__setitem__(key, value)
+    return module
+
+
+def write_tf1(name: str, clone: Path, config: dict, config_class: str, model_class: str) -> None:
+    """One of the clones' models, with the slots of its optimizer beside the weights."""
+    modeling = _modeling(clone, name)
+    kind = "albert" if "embedding_size" in config else "bert"
+    directory = _directory(name, f"{kind}_config.json", config)
+    given, v1, rng = inputs(), tf.compat.v1, np.random.default_rng(1)
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = getattr(modeling, model_class)(
+            config=getattr(modeling, config_class).from_dict(config),
+            is_training=False,
+            input_ids=tf.constant(given["token_ids"]),
+            input_mask=tf.constant(given["padding_mask"]),
+            token_type_ids=tf.constant(given["segment_ids"]),
+        )
+        weights = v1.global_variables()
+        slots = [
+            v1.get_variable(f"{weight.op.name}/{slot}", weight.shape)
+            for weight in weights[:3]
+            for slot in ("adam_m", "adam_v")
+        ]
+        step = v1.train.get_or_create_global_step()
+        session.run(v1.global_variables_initializer())
+        for weight in weights:
+            noise = rng.normal(0, 0.3, weight.shape).astype("f4")
+            weight.load(session.run(weight) + noise, session)
+        outputs = session.run([model.get_sequence_output(), model.get_pooled_output()])
+        saver = v1.train.Saver([*weights, *slots, step])
+        saver.save(session, str(directory / "bert_model.ckpt"), write_meta_graph=False)
+    (directory / "checkpoint").unlink()
+    _store(directory, given, *outputs)
+
+
+# Model Garden -----------------------------------------------------------------------------------
+
+
+def write_garden(name: str, kind: str, key: str, config_file: str) -> None:
+    """An encoder of Model Garden's, saved as its trainers do, under ``key``."""
+    import yaml
+    from official.nlp.configs import encoders
+
+    source = ALBERT if kind == "albert" else BERT
+    options = dict(
+        vocab_size=source["vocab_size"],
+        hidden_size=source["hidden_size"],
+        num_layers=source["num_hidden_layers"],
+        num_attention_heads=source["num_attention_heads"],
+        hidden_activation=source["hidden_act"],
+        intermediate_size=source["intermediate_size"],
+        max_position_embeddings=source["max_position_embeddings"],
+        type_vocab_size=source["type_vocab_size"],
+    )
+    config = dict(source)
+    if kind == "albert":
+        options["embedding_width"] = source["embedding_size"]
+        config |= dict(num_hidden_groups=1, inner_group_num=1)
+    encoder = encoders.build_encoder(encoders.EncoderConfig({"type": kind, kind: options}))
+    given = inputs()
+    theirs = dict(
+        input_word_ids=tf.constant(given["token_ids"]),
+        input_mask=tf.constant(given["padding_mask"]),
+        input_type_ids=tf.constant(given["segment_ids"]),
+    )
+    encoder(theirs)
+    rng = np.random.default_rng(1)
+    for weight in encoder.weights:
+        weight.assign(weight + rng.normal(0, 0.3, weight.shape).astype("f4"))
+    outputs = encoder(theirs)
+    directory = _directory(name, config_file, config)
+    if config_file == "params.yaml":
+        params = {"task": {"model": {"encoder": {"type": kind, kind: options}}}}
+        (directory / config_file).write_text(yaml.safe_dump(params))
+    tf.train.Checkpoint(**{key: encoder}).write(str(directory / "bert_model.ckpt"))
+    _store(directory, given, outputs["sequence_output"], outputs["pooled_output"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bert", type=Path, help="a clone of google-research/bert")
+    parser.add_argument("--albert", type=Path, help="a clone of google-research/albert")
+    options = parser.parse_args()
+    if options.bert:
+        write_tf1("tf1_bert", options.bert, BERT, "BertConfig", "BertModel")
+    if options.albert:
+        write_tf1("tf1_albert", options.albert, ALBERT, "AlbertConfig", "AlbertModel")
+    write_garden("garden_bert", "bert", "model", "bert_config.json")
+    write_garden("garden_bert_v2", "bert_v2", "encoder", "params.yaml")
+    write_garden("garden_albert", "albert", "encoder", "albert_config.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Breaks the code on purpose, to see that each family's goldens notice.
+
+    python -m tools.mutations [FAMILY…]
+
+One mistake at a time is made in memory, and the family's golden test runs as pytest runs it. It
+has to fail by the size of a difference; an error of loading or of shapes does not count. For all
+families the result goes into tools/results/mutations.md. The exit status is 1 when one survives.
+"""
+
+import inspect
+import platform
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, redirect_stdout
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import keras
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import layers, registry
+from bertfam_tf.layers import activations
+from tests import parity, test_goldens
+
+RESULT = Path(__file__).parent / "results" / "mutations.md"
+
+
+# Mistakes -------------------------------------------------------------------------------------
+
+
+def _edited(owner: Any, name: str, old: str, new: str) -> AbstractContextManager:
+    """A method with ``new`` wherever its source says ``old``."""
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    if old not in source:
+        raise ValueError(f"{owner.__name__}.{name} does not say {old!r} any more.")
+    made: dict[str, Any] = {}
+    exec(source.replace(old, new), function.__globals__, made)
+    return mock.patch.object(owner, name, made[name])
+
+
+def _renamed(family: str, rename: Callable[[str, str], tuple[str, str]]) -> AbstractContextManager:
+    """The family's card with other entries in its table of weights."""
+    card = registry.get(family)
+    table = dict(rename(*entry) for entry in card.huggingface.weights.items())
+    if table == card.huggingface.weights:
+        raise ValueError(f"The table of {family} has no such names.")
+    names = replace(card.huggingface, weights=table)
+    return mock.patch.dict(registry._FAMILIES, {family: replace(card, huggingface=names)})
+
+
+def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
+    def rename(path, source):
+        if one in path:
+            return path.replace(one, other), source
+        return path.replace(other, one), source
+
+    return _renamed(family, rename)
+
+
+def _epsilon(embedding: bool) -> AbstractContextManager:
+    build = keras.layers.LayerNormalization.build
+
+    def changed(self, input_shape):
+        if ("embedding" in self.name) == embedding:
+            self.epsilon = 1e-5 if self.epsilon < 1e-6 else 1e-12
+        build(self, input_shape)
+
+    return mock.patch.object(keras.layers.LayerNormalization, "build", changed)
+
+
+def _gelu() -> AbstractContextManager:
+    exact, tanh = activations._gelu_exact, activations._gelu_tanh
+    return mock.patch.dict(activations._ACTIVATIONS, {"gelu": tanh, "gelu_new": exact})
+
+
+# What is broken -> how, given the family's name.
+MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
+    "norms swapped": lambda family: _swapped(family, "attention_norm", "feed_forward_norm"),
+    "q/k biases swapped": lambda family: _swapped(family, "query/bias", "key/bias"),
+    "wrong GELU": lambda family: _gelu(),
+    "epsilon of embeddings": lambda family: _epsilon(embedding=True),
+    "epsilon of layers": lambda family: _epsilon(embedding=False),
+    "no 1/√d": lambda family: _edited(
+        layers.SelfAttention, "call", "(self.head_size**-0.5)", "1.0"
+    ),
+    "positions + 1": lambda family: _edited(
+        layers.PositionEmbedding, "call", "self.offset", "(self.offset + 1)"
+    ),
+    "query not transposed": lambda family: _renamed(
+        family,
+        lambda path, name: (path, name.removesuffix("|T") if "query/kernel" in path else name),
+    ),
+    "padding attended to": lambda family: _edited(
+        layers.SelfAttention, "call", "attention_mask is not None", "False"
+    ),
+}
+_MEANING = """
+* **norms swapped**, **q/k biases swapped**: in the card's table of names.
+* **wrong GELU**: the tanh approximation for the exact one and the reverse.
+* **epsilon**: 1e-5 where it is 1e-12, 1e-12 where it is larger, in the norm of the embeddings or
+  in those of the layers.
+* **query not transposed**: its kernel is square, so that it loads all the same.
+"""
+
+
+# Tests ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a family's golden tests made of one mutation.
+
+    Attributes:
+        variant: the golden that failed; None when all passed.
+        outputs, gradients: largest relative difference that it saw of each.
+        error: what went wrong where that was not a difference.
+    """
+
+    variant: str | None = None
+    outputs: float = 0.0
+    gradients: float = 0.0
+    error: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.variant is not None and not self.error
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"**{self.error}**"
+        if not self.caught:
+            return "**survived**"
+        where = "" if self.variant == "default" else f" ({self.variant})"
+        return f"{self.outputs:.0e} / {self.gradients:.0e}{where}"
+
+
+def goldens(family: str) -> list[Path]:
+    """The family's goldens, one of each variant, the default settings' first."""
+    root = test_goldens.GOLDENS / family
+    files = {file.parent.name: file for file in test_goldens.BACKBONES if root in file.parents}
+    return [files[variant] for variant in sorted(files, key=lambda name: (name != "default", name))]
+
+
+def run_test(file: Path) -> Outcome:
+    """One golden test, and the differences that it saw in float64."""
+    variant = file.parent.name
+    seen: dict[str, float] = {}
+    compare = parity.differences
+
+    def differences(*args, **kwargs):
+        found = compare(*args, **kwargs)
+        if not seen:  # float64 comes first
+            seen["gradients"] = max(v for name, v in found.items() if "gradient" in name)
+            seen["outputs"] = max(v for name, v in found.items() if "gradient" not in name)
+        return found
+
+    with mock.patch.object(parity, "differences", differences), redirect_stdout(StringIO()):
+        try:
+            test_goldens.test_outputs_and_gradients(file)
+        except Exception as error:
+            large = any(value > parity.TOLERANCE for value in seen.values())
+            if isinstance(error, AssertionError) and large and "differ" in str(error):
+                return Outcome(variant, **seen)
+            return Outcome(variant, error=f"{type(error).__name__}: {error}".split("\n")[0])
+    return Outcome(**seen)
+
+
+def run(family: str, mutation: Callable[[str], AbstractContextManager]) -> Outcome:
+    """The family's goldens under the mutation, up to the first that fails."""
+    outcome = Outcome()
+    for file in goldens(family):
+        with mutation(family):
+            outcome = run_test(file)
+        if outcome.caught or outcome.error:
+            break
+    return outcome
+
+
+def unbroken(family: str) -> Outcome:
+    """The default golden without a mutation, which has to pass."""
+    return run_test(goldens(family)[0])
+
+
+# Report ---------------------------------------------------------------------------------------
+
+
+def table(outcomes: dict[str, dict[str, Outcome]], clean: dict[str, Outcome]) -> str:
+    """Families down, mutations across, as Markdown."""
+    rows = [["family", "unbroken", *MUTATIONS], ["---"] * (len(MUTATIONS) + 2)]
+    for family, found in outcomes.items():
+        first = f"{clean[family].outputs:.0e} / {clean[family].gradients:.0e}"
+        rows.append([family, first, *(str(found[name]) for name in MUTATIONS)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def report(text: str, seconds: float) -> str:
+    """What tools/results/mutations.md holds."""
+    return (
+        "# Mutations\n\n"
+        f"`python -m tools.mutations`, {datetime.now(UTC):%Y-%m-%d}, {seconds:.0f} s on "
+        f"{platform.machine()}, one process. Python {platform.python_version()}, TensorFlow "
+        f"{tf.__version__}, Keras {keras.__version__}.\n\n"
+        "Each cell: the largest relative difference of an output / of a gradient in the golden "
+        "test that\nfailed, and the golden's name where it is not `default`. The test allows "
+        f"{parity.TOLERANCE:.0e}.\n\n{text}{_MEANING}"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    names = arguments or bf.families()
+    start = time.monotonic()
+    bar = keras.utils.Progbar(len(names) * (len(MUTATIONS) + 1), unit_name="mutation")
+    outcomes: dict[str, dict[str, Outcome]] = {}
+    clean: dict[str, Outcome] = {}
+    for family in names:
+        clean[family] = unbroken(family)
+        bar.add(1)
+        outcomes[family] = {}
+        for name, mutation in MUTATIONS.items():
+            outcomes[family][name] = run(family, mutation)
+            bar.add(1)
+    text = table(outcomes, clean)
+    print(text)
+    if not arguments:
+        RESULT.write_text(report(text, time.monotonic() - start), "utf-8")
+    survivors = [
+        f"{family}: {name}: {outcome}"
+        for family, found in outcomes.items()
+        for name, outcome in found.items()
+        if not outcome.caught
+    ]
+    survivors += [
+        f"{family}: fails without a mutation"
+        for family, outcome in clean.items()
+        if outcome.variant or outcome.error
+    ]
+    print("\n".join(survivors) or "Every mutation was caught.")
+    return bool(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
