@@ -21,7 +21,7 @@ _PACKAGES = {
 }
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "vocab.pkl"]
 
 
 def resolve(path: str | Path) -> Path:
