@@ -37,6 +37,7 @@ setup(
         "serve": ["starlette", "uvicorn"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "vocabulary": ["tokenizers"],
+        "xlm": ["sacremoses"],
         "bench": ["tokenizers", "scipy", "tqdm"],
         "test": [
             "ai-edge-litert",
@@ -45,6 +46,7 @@ setup(
             "mypy",
             "pytest",
             "ruff",
+            "sacremoses",
             "scipy",
             "tokenizers",
             "tqdm",

@@ -72,7 +72,8 @@ def build() -> str:
         literal("REMOVED", "Control, format, private-use and unassigned.", codes(removed)),
         literal("PUNCTUATION", "What makes a word of its own.", codes(members(is_punctuation))),
         literal("MARK", "Accents, dropped when accents are stripped.", codes(members(is_mark))),
-        literal("DECOMPOSED", "What NFD takes apart, beside `_unicode_tables`.", codes(more)),
+        "# What NFD takes apart, beside those of `_unicode_tables`.\n"
+        f'DECOMPOSED = "{codes(more)}"\n',
     ]
     head = (
         f'"""What Unicode {VERSION}, of Python 3.11, holds each character to be.\n\n'

@@ -10,6 +10,7 @@ left to FastBertNormalize, and private-use characters stand for what is not deci
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,12 @@ from bertfam_tf.text._graph import flags, row_of_each
 SPACED = ("ja", "th", "zh")
 # Languages without a list of prefixes, which Moses treats as English.
 _AS_ENGLISH = ("ar", "bg", "sw", "tr", "ur", "vi")
-LANGUAGES = tuple(sorted({*_moses_tables.PREFIXES, *_AS_ENGLISH, *SPACED}))
+_WITH_PREFIXES = (
+    "cs", "de", "el", "en", "es", "fr", "hi", "it", "nl", "pl", "pt", "ro", "ru", "sv",
+)  # fmt: skip
+LANGUAGES = tuple(sorted({*_WITH_PREFIXES, *_AS_ENGLISH, *SPACED}))
+# Behind a prefix that keeps its full stop only before a number.
+_NUMERIC = "#"
 
 # No text has these, because private-use characters are removed from it: what is to be removed, one
 # of several full stops, and a full stop that may have to leave its word.
@@ -48,23 +54,53 @@ _ROMANIAN = (
 )  # fmt: skip
 
 
+def nonbreaking_prefixes(language: str) -> list[str]:
+    """Moses' list of words that keep their full stop, such as abbreviations.
+
+    Args:
+        language: ISO 639-1 code, one of `LANGUAGES`.
+
+    Returns:
+        the words; "#" stands behind those that keep it only before a number.
+
+    Raises:
+        ImportError: the package sacremoses, which has the lists, is not installed.
+    """
+    try:
+        from sacremoses.corpus import NonbreakingPrefixes
+    except ImportError as error:
+        raise ImportError(
+            "Moses' lists of abbreviations come with the package sacremoses, which is not "
+            "installed: pip install 'bertfam_tf[xlm]'"
+        ) from error
+    listed = language if language in _WITH_PREFIXES else "en"
+    words = [word.split() for word in dict.fromkeys(NonbreakingPrefixes().words(listed))]
+    # A word with spaces in it never equals one of a text.
+    return [
+        parts[0] + _NUMERIC * (len(parts) - 1)
+        for parts in words
+        if len(parts) == 1 or parts[1:] == ["#NUMERIC_ONLY#"]
+    ]
+
+
 class MosesWords(tf.Module):
     """Normalizes text and sets its words apart by spaces.
 
     Args:
         language: ISO 639-1 code, one of `LANGUAGES`.
         lower_case: whether to lower-case first.
+        prefixes: as `nonbreaking_prefixes` returns them.
 
     Raises:
         ValueError: the language is not supported.
     """
 
-    def __init__(self, language: str, lower_case: bool) -> None:
+    def __init__(self, language: str, lower_case: bool, prefixes: Sequence[str]) -> None:
         super().__init__(name="moses_words")
         if language not in LANGUAGES:
             raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}")
         self._before = _normalizing_rules(language)
-        self._after = () if language in SPACED else _splitting_rules(language, lower_case)
+        self._after = () if language in SPACED else _splitting_rules(language, lower_case, prefixes)
         with tf.init_scope():
             self._characters = tf_text.FastBertNormalizer(
                 model_buffer=tf.constant(_character_model(lower_case))
@@ -190,7 +226,9 @@ def _normalizing_rules(language: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _splitting_rules(language: str, lower_case: bool) -> tuple[tuple[str, str], ...]:
+def _splitting_rules(
+    language: str, lower_case: bool, prefixes: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
     """Returns the rules that split words where spaces are set around special characters."""
     number, alpha = _set(_moses_tables.NUMBER), _set(_moses_tables.ALPHA)
     if language == "en":
@@ -220,17 +258,18 @@ def _splitting_rules(language: str, lower_case: bool) -> tuple[tuple[str, str], 
         (f"([{number}]),$", r"\1 , "),
         *apostrophes,
         (" +", " "),
-        *_full_stop_rules(language, lower_case, alpha),
+        *_full_stop_rules(prefixes, lower_case, alpha),
         (r"\.' ?$", " . ' "),
     )
 
 
-def _full_stop_rules(language: str, lower_case: bool, alpha: str) -> list[tuple[str, str]]:
+def _full_stop_rules(
+    prefixes: Sequence[str], lower_case: bool, alpha: str
+) -> list[tuple[str, str]]:
     """Returns the rules by which a full stop at the end of a word stays there or leaves it."""
-    table = _moses_tables.PREFIXES.get(language, _moses_tables.PREFIXES["en"])
-    prefixes = [word for word in table.split("|") if not lower_case or word == word.lower()]
-    always = "|".join(re.escape(word) for word in prefixes if not word.endswith("#"))
-    numeric = "|".join(re.escape(word[:-1]) for word in prefixes if word.endswith("#"))
+    prefixes = [word for word in prefixes if not lower_case or word == word.lower()]
+    always = "|".join(re.escape(word) for word in prefixes if not word.endswith(_NUMERIC))
+    numeric = "|".join(re.escape(word[:-1]) for word in prefixes if word.endswith(_NUMERIC))
     inner = rf"[^ ]*[{alpha}][^ ]*\.[^ ]*|[^ ]*\.[^ ]*[{alpha}][^ ]*"
     rules = [
         (r"([^ ])\.( |$)", rf"\1{_LAST_DOT}\2"),

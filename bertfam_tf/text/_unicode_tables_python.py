@@ -79,5 +79,5 @@ MARK = (
     "1 5 79 7 af 1 1p 4 15s 7 31 7 gzhx 6o"
 )
 
-# What NFD takes apart, beside `_unicode_tables`.
+# What NFD takes apart, beside those of `_unicode_tables`.
 DECOMPOSED = "1jjs 1"

@@ -41,7 +41,7 @@ from bertfam_tf.text._files import (
 )
 from bertfam_tf.text._graph import Pieces, original_spans, row_of_each, unlikely, windows_equal
 from bertfam_tf.text._merges import Merger, reachable_merges, read_merges
-from bertfam_tf.text._moses import DOT, MosesWords
+from bertfam_tf.text._moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.packing import A_THEN_B, Layout
 from bertfam_tf.text.tokenizer import Tokenizer, _SpecialTokens
 
@@ -102,6 +102,9 @@ class BPETokenizer(Tokenizer):
         merges: the pairs of pieces to merge, best first, or the path of a `merges.txt`.
         splitter: "bert" or "moses".
         language: for "moses", the ISO 639-1 code of the texts' language.
+        prefixes: for "moses", the words that keep their full stop, "#" behind those that do so
+            only before a number; None for Moses' own list of the language, which the package
+            sacremoses brings.  It is saved with the tokenizer.
         lower_case: whether to lower-case and strip accents.
         special_tokens_in_text: as for WordPieceTokenizer.
         unk_token: the piece for unknown characters; must be in the vocabulary.
@@ -113,6 +116,7 @@ class BPETokenizer(Tokenizer):
 
     Raises:
         FileNotFoundError: a path leads nowhere.
+        ImportError: Moses' list is wanted and sacremoses is not installed.
         ValueError: vocabulary or merges are damaged or do not belong together, the splitter or
             language is unknown, or a special token cannot be found in text (see
             WordPieceTokenizer).
@@ -125,6 +129,7 @@ class BPETokenizer(Tokenizer):
         *,
         splitter: str = "bert",
         language: str = "en",
+        prefixes: Sequence[str] | None = None,
         lower_case: bool = True,
         special_tokens_in_text: bool = True,
         unk_token: str = "<unk>",
@@ -140,6 +145,10 @@ class BPETokenizer(Tokenizer):
     ) -> None:
         if splitter not in SPLITTERS:
             raise ValueError(f"splitter {splitter!r}, expected one of {', '.join(SPLITTERS)}")
+        if splitter == "moses" and prefixes is None:
+            if language not in LANGUAGES:
+                raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}")
+            prefixes = nonbreaking_prefixes(language)
         sources = ["the vocabulary", "the merges"]
         if isinstance(vocabulary, str | os.PathLike):
             sources[0] = os.fspath(vocabulary)
@@ -151,6 +160,7 @@ class BPETokenizer(Tokenizer):
             "merges": [(left, right) for left, right in merges],
             "splitter": splitter,
             "language": language,
+            "prefixes": None if prefixes is None else tuple(prefixes),
             "lower_case": lower_case,
             "special_tokens_in_text": special_tokens_in_text,
             "unk_token": unk_token,
@@ -175,7 +185,9 @@ class BPETokenizer(Tokenizer):
             )
         words = _word_model(symbols, ids, self.vocab_size, self.unk_id)
         with tf.init_scope():
-            self._moses = MosesWords(language, lower_case) if splitter == "moses" else None
+            self._moses = None
+            if splitter == "moses":
+                self._moses = MosesWords(language, lower_case, prefixes or ())
             self._normalizer = tf_text.FastBertNormalizer(
                 model_buffer=tf.constant(_normalizer_model(splitter, lower_case, spelling))
             )
@@ -219,6 +231,7 @@ class BPETokenizer(Tokenizer):
         config = {
             "tokenizer_class": "XLMTokenizer" if by_moses else "OpenAIGPTTokenizer",
             "language": options["language"],
+            "nonbreaking_prefixes": options["prefixes"],
             "do_lowercase_and_remove_accent": options["lower_case"],
             **self._special_config(),
         }
@@ -506,7 +519,11 @@ _PAIRS_OF_FILES = (
     (_VOCABULARY_FILE, _MERGES_FILE),
     ("encoder_bpe_40000.json", "vocab_40000.bpe"),
 )
-_CONFIG_KEYS = {"language": "language", "do_lowercase_and_remove_accent": "lower_case"}
+_CONFIG_KEYS = {
+    "language": "language",
+    "nonbreaking_prefixes": "prefixes",
+    "do_lowercase_and_remove_accent": "lower_case",
+}
 # What XLM's code puts before the pieces of a fastBPE vocabulary.
 _BEFORE_PIECES = ("<s>", "</s>", "<pad>", "<unk>", *_XLM_SPECIAL)
 _UNFINISHED = "@@"

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from bertfam_tf.text import _unicode
-from bertfam_tf.text._moses import DOT, LANGUAGES, MosesWords
+from bertfam_tf.text._moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.bpe import END, BPETokenizer
 from tools.texts import decoded, hostile
 
@@ -242,7 +242,7 @@ MOSES = [
 
 @pytest.mark.parametrize("language", sorted({case[0] for case in MOSES}))
 def test_moses(language):
-    words = MosesWords(language, lower_case=True)
+    words = MosesWords(language, True, nonbreaking_prefixes(language))
     cases = [case for case in MOSES if case[0] == language]
     found = words(tf.constant([text for _, text, _ in cases]))
     spaced, _, _ = words.with_sources(tf.constant([text for _, text, _ in cases]))
@@ -252,7 +252,7 @@ def test_moses(language):
 
 
 def test_moses_keeps_full_stops_before_small_letters_and_numbers():
-    words = MosesWords("en", lower_case=False)
+    words = MosesWords("en", False, nonbreaking_prefixes("en"))
     text = words(tf.constant(["Mr. No. 5 No. X. He. said. 5 U.S. Xy. 5"])).numpy()[0].decode()
     assert text.split() == "Mr. No. 5 No . X. He. said . 5 U.S. Xy . 5".split()
 
