@@ -140,6 +140,21 @@ class Rules:
                 else:
                     yield key.decode("utf-8", "replace"), self._base(slot), self._value(slot)
 
+    def joined(self) -> set[str]:
+        """Returns the characters of keys that have several."""
+        result, stack, known = set(), [self._root], {self._root}
+        while stack:
+            begun = stack.pop()
+            for char, base, _ in self.characters(begun):
+                longer = any(label for label, _ in self._children(base))
+                if begun != self._root or longer:
+                    result.add(char)
+                # Keys that end alike share nodes.
+                if longer and base not in known:
+                    known.add(base)
+                    stack.append(base)
+        return result
+
     def longer(self, allowed: np.ndarray) -> Iterator[tuple[str, str]]:
         """Yields keys of several characters, all of them in the mask, and their replacements."""
         stack: list[tuple[str, int | None]] = [("", None)]
@@ -224,6 +239,7 @@ def compose(
     unify_quotes: bool,
     known: np.ndarray,
     unknown: str,
+    stand_ins: Mapping[int, str],
 ) -> tuple[Rules, dict[int, str]] | None:
     """Returns rules that do at once what the Python code and the model's rules do in turn.
 
@@ -237,6 +253,7 @@ def compose(
         unify_quotes: whether `` and '' become " first of all.
         known: bool [CODEPOINTS], which characters the vocabulary has.
         unknown: the character to write for any that it lacks.
+        stand_ins: characters to write for some that it has.
 
     Returns:
         the rules, and the text of every character that is known or altered; None if no such rules
@@ -260,7 +277,8 @@ def compose(
     texts: dict[str, int] = {}
 
     def written(text: str) -> str:
-        return "".join(char if known[ord(char)] else unknown for char in text)
+        text = "".join(char if known[ord(char)] else unknown for char in text)
+        return text.translate(stand_ins)
 
     choice = np.full(CODEPOINTS, texts.setdefault(unknown, 0))
     for codepoint, text in changed.items():
