@@ -42,7 +42,7 @@ from bertfam_tf.text._files import (
 from bertfam_tf.text._graph import Pieces, original_spans, row_of_each, unlikely, windows_equal
 from bertfam_tf.text._merges import Merger, reachable_merges, read_merges
 from bertfam_tf.text._moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
-from bertfam_tf.text.packing import A_THEN_B, Layout
+from bertfam_tf.text.packing import A_THEN_B, CLS_A_SEP, Layout
 from bertfam_tf.text.tokenizer import Tokenizer, _SpecialTokens
 
 END = "</w>"
@@ -69,7 +69,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "mask_token": "<special1>",
         "bos_token": "<s>",
         "additional_special_tokens": _XLM_SPECIAL,
-        "layout": Layout(("bos", "a", "sep"), ("bos", "a", "sep", "b", "sep")),
+        # As the model was trained (its code opens and closes with </s>); the Python class of
+        # transformers opens with <s>.
+        "layout": CLS_A_SEP,
     },
 }
 

@@ -293,7 +293,7 @@ def test_fast_bpe_files(fast_bpe, xlm, tmp_path):
     assert "he" in tokenizer.vocabulary
     assert [tokenizer.bos_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id] == [0, 1, 1, 2]
     assert tokenizer.mask_id == tokenizer.token_to_id("<special1>")
-    assert tokenizer.layout.pair == ("bos", "a", "sep", "b", "sep")
+    assert tokenizer.layout.pair == ("cls", "a", "sep", "b", "sep")
     found = tokenizer.tokenize("Hello “world”... HE's </S>").numpy()
     assert [tokenizer.id_to_token(int(index)) for index in found] == [
         "hello" + END, '"' + END, "world" + END, "..." + END, '"' + END, "he" + END, "'s" + END,
