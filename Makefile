@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint live clean
+.PHONY: quickstart test lint live tokenizer-references compare-tokenizers bench-tokenizers clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -20,6 +20,26 @@ lint: .venv/installed-test
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -m live -s
+
+# The three that prove the tokenizers, on the data folder (BERTFAM_DATA): ids of the reference's
+# Python classes, which need an environment of their own; all comparisons; speed and memory.
+tokenizer-references: build/references/installed .venv/installed-live
+	build/references/bin/python -m tools.make_tokenizer_references
+	build/references/bin/python -m tools.make_tokenizer_references --fast
+	$(BIN)/python -m tools.make_tokenizer_references --fast
+
+compare-tokenizers: .venv/installed-live
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizers
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizers saved-model
+
+bench-tokenizers: .venv/installed-live
+	$(BIN)/python -m tools.bench.tokenizers
+	$(BIN)/python -m tools.bench.tokenizers memory
+
+build/references/installed: tools/references-requirements.txt
+	$(PYTHON) -m venv build/references
+	build/references/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -22,7 +22,7 @@ _PACKAGES = {
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Configs and tokenizers of every format.
-_HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm"]
+_HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm", "vocab.pkl"]
 # Weights, a format a line. Only the first that a repository has is fetched, in the order in which
 # a directory that has several is read: pickles only where there is no safetensors.
 _HUB_WEIGHTS = (

@@ -17,7 +17,10 @@ from bertfam_tf.export import ExportError
 from bertfam_tf.serve import load
 from tests.test_families import PUBLISHED
 
-COMMANDS = ("families", "train", "evaluate", "predict", "convert", "export", "serve")
+COMMANDS = (
+    "families", "train", "evaluate", "predict", "convert", "export", "serve", "tokenize",
+    "vocabulary",
+)  # fmt: skip
 TEXTS = ["a good film", "it is bad"]
 
 
@@ -114,6 +117,110 @@ def test_export(trained, tmp_path, capsys):
     load(version)
 
 
+@pytest.fixture
+def pieces(tmp_path):
+    """A directory with nothing but a vocabulary."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "##s", "film", "中"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def words(tmp_path):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "vocab.txt").write_text("<unk>\na\nfilm\n")
+    config = '{"tokenizer_class": "TransfoXLTokenizer"}'
+    (tmp_path / "words" / "tokenizer_config.json").write_text(config)
+    return str(tmp_path / "words")
+
+
+def _stdin(monkeypatch, data):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_tokenize_shows_a_table(pieces, capsys):
+    assert main(["tokenize", pieces, "A good\t\tfilms 中\0x", ""]) == 0
+    assert (
+        capsys.readouterr().out
+        == r"""WordPieceTokenizer, 10 pieces; unk [UNK] 1; \
+cls [CLS] 2; sep [SEP] 3; pad [PAD] 0; mask [MASK] 4
+
+A good\t\tfilms 中\x00x
+id  bytes  piece  text
+5   0-1    a      A
+6   2-6    good   good
+8   8-12   film   film
+7   12-13  ##s    s
+9   14-17  中     中
+1   18-19  [UNK]  x
+
+
+id  bytes  piece  text
+""".replace("\\\n", "")
+    )
+
+
+def test_tokenize_shows_packed_pairs(pieces, capsys):
+    assert main(["tokenize", "--pair", "films", pieces, "a", "good good"]) == 0
+    _, first, second = capsys.readouterr().out.split("\n\n")
+    assert first.splitlines() == [
+        "a films",
+        "id  mask  segment  from  bytes  piece  text",
+        "2   1     0                     [CLS]",
+        "5   1     0        a     0-1    a      a",
+        "3   1     0                     [SEP]",
+        "8   1     1        b     0-4    film   film",
+        "7   1     1        b     4-5    ##s    s",
+        "3   1     1                     [SEP]",
+        "0   0     0                     [PAD]",
+    ]
+    assert len(second.splitlines()) == 9
+
+
+@pytest.mark.parametrize("source", ["stdin", "file"])
+def test_tokenize_lines_to_ids(words, capsys, monkeypatch, tmp_path, source):
+    # More lines than a batch has, and one that is not UTF-8.
+    lines = b"a film\r\n\nbad \xff byte\n" * 40
+    (tmp_path / "lines").write_bytes(lines if source == "file" else b"")
+    _stdin(monkeypatch, lines if source == "stdin" else b"")
+    options = ["--input", str(tmp_path / "lines")] if source == "file" else []
+    assert main(["tokenize", words, "--ids", *options]) == 0
+    assert capsys.readouterr().out == "1 2\n\n0 0 0\n" * 40
+
+
+def test_tokenize_to_json(words, capsys, monkeypatch):
+    _stdin(monkeypatch, b"a film\nbad \xff\n")
+    assert main(["tokenize", words, "--json"]) == 0
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first == {
+        "text": "a film", "token_ids": [1, 2], "pieces": ["a", "film"],
+        "starts": [0, 2], "ends": [1, 6],
+    }  # fmt: skip
+    assert second["text"] == "bad \ufffd"
+
+
+def test_tokenize_to_packed_json(pieces, capsys):
+    arguments = ["a good good good", "a", "--json", "--packed", "--max-length", "5"]
+    assert main(["tokenize", pieces, *arguments]) == 0
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["token_ids"] == [2, 5, 6, 6, 3]
+    assert second == {
+        "text": "a", "token_ids": [2, 5, 3, 0, 0], "padding_mask": [1, 1, 1, 0, 0],
+        "segment_ids": [0] * 5, "pieces": ["[CLS]", "a", "[SEP]", "[PAD]", "[PAD]"],
+        "from": [None, "a", None, None, None], "starts": [None, 0, None, None, None],
+        "ends": [None, 1, None, None, None],
+    }  # fmt: skip
+
+
+def test_vocabulary(tmp_path, capsys):
+    (tmp_path / "text").write_text("a b b\n")
+    arguments = ["--input", str(tmp_path / "text"), "--output", str(tmp_path / "out")]
+    special = ["--special", "<unk>,<pad>", "--size", "3", "--no-lower-case"]
+    assert main(["vocabulary", "words", *arguments, *special]) == 0
+    assert capsys.readouterr().out == f"3 entries in {tmp_path / 'out'}\n"
+    assert bf.load_tokenizer(tmp_path / "out").vocabulary == ["<unk>", "<pad>", "b"]
+
+
 def test_help(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--help"])
@@ -150,11 +257,19 @@ def test_usage(arguments, capsys):
         (["export", "{run}", "{run}/recipe.yaml"], "File exists"),
         (["serve", "{tmp}"], "NOT_FOUND"),
         (["serve", "{tmp}/absent"], "INVALID_ARGUMENT"),
+        (["tokenize", "{tmp}", "text"], "found no tokenizer"),
+        (["tokenize", "{tmp}/absent", "text"], "No checkpoint at"),
+        (["tokenize", "{tiny}", "text", "--input", "x"], "expected one of them"),
+        (["tokenize", "{tiny}", "--input", "absent"], "No such file"),
+        (["tokenize", "{tiny}", "a", "--packed", "--max-length", "4"], "a pair needs 5 tokens"),
+        (["vocabulary", "word", "--input", "x", "--output", "{tmp}/x"], "kind 'word'"),
+        (["vocabulary", "words", "--input", "absent", "--output", "{tmp}/x"], "no file absent"),
+        (["vocabulary", "bpe", "--input", "{recipe}", "--output", "{tmp}/x"], "needs a size"),
     ],
 )
-def test_mistakes_are_one_line(trained, tmp_path, capsys, monkeypatch, arguments, error):
+def test_mistakes_are_one_line(trained, tiny, tmp_path, capsys, monkeypatch, arguments, error):
     run, _ = trained
-    names = {"recipe": run.parent / "recipe.yaml", "run": run, "tmp": tmp_path}
+    names = {"recipe": run.parent / "recipe.yaml", "run": run, "tmp": tmp_path, "tiny": tiny}
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main([argument.format(**names) for argument in arguments]) == 1
     captured = capsys.readouterr()

@@ -93,6 +93,8 @@ def build() -> str:
 
     clean, strip, lower = bert(clean_text=True), bert(strip_accents=True), bert(lowercase=True)
     nfd, split = normalizers.NFD(), pre_tokenizers.BertPreTokenizer()
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letter, number, blank = [], [], []
     removed, space, mark, punctuation, decomposed = [], [], [], [], []
     lowered: dict[int, int] = {}
     for codepoint in range(0x110000):
@@ -113,6 +115,13 @@ def build() -> str:
             space.append(codepoint)
         elif words == ["a", char, "b"]:
             punctuation.append(codepoint)
+        # Characters of one class stay together; a space joins what follows it unless that is
+        # white space.
+        for kind, example in ((letter, "a"), (number, "1")):
+            if len(byte_level.pre_tokenize_str(example + char)) == 1:
+                kind.append(codepoint)
+        if len(byte_level.pre_tokenize_str(f"a {char}b")) == 4:
+            blank.append(codepoint)
         apart = nfd.normalize_str(char)
         if apart != char:
             if apart != unicodedata.normalize("NFD", char):
@@ -137,6 +146,9 @@ def build() -> str:
                 "Capitals: (gap between first ones, count, step, distance), U+0130 aside.",
                 shifts(lowered),
             ),
+            literal("BYTE_LETTER", "Letters in byte-level BPE's pattern.", ranges(letter)),
+            literal("BYTE_NUMBER", "Numbers in byte-level BPE's pattern.", ranges(number)),
+            literal("BYTE_SPACE", "White space in byte-level BPE's pattern.", ranges(blank)),
         ]
     )
 

@@ -1,7 +1,8 @@
 """Runs an exported model as TensorFlow Serving does: python tools/run_saved_model.py DIR < TEXTS
 
-Reads JSON ``{"input": [strings], …}`` and prints ``{"output": values, …}``. Independent of
-bertfam_tf and of Keras, which it makes impossible to import: TensorFlow's C++ loader
+Reads JSON ``{"input": [strings], …}``, one a line, and prints ``{"output": values, …}`` for each;
+bytes that are not UTF-8 are lone surrogates, as Python's "surrogateescape" makes them. Independent
+of bertfam_tf and of Keras, which it makes impossible to import: TensorFlow's C++ loader
 (``TF_LoadSessionFromSavedModel``) with tensorflow-text's ops, XLA switched off.
 """
 
@@ -19,6 +20,7 @@ import tensorflow as tf  # noqa: E402
 from tensorflow.core.protobuf import meta_graph_pb2  # noqa: E402
 
 _STRING, _FLOAT = 7, 1
+_NUMBERS = {_FLOAT: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64}
 
 
 class _Buffer(ctypes.Structure):
@@ -93,14 +95,15 @@ class Model:
         for size in shape:
             count *= size
         data = self.lib.TF_TensorData(tensor)
-        if self.lib.TF_TensorType(tensor) == _STRING:
+        kind = self.lib.TF_TensorType(tensor)
+        if kind == _STRING:
             values = []
             for i in range(count):
                 cell = c_void_p(data + 24 * i)
                 pointer = self.lib.TF_StringGetDataPointer(cell)
                 values.append(ctypes.string_at(pointer, self.lib.TF_StringGetSize(cell)).decode())
         else:
-            values = list((ctypes.c_float * count).from_address(data))
+            values = list((_NUMBERS[kind] * count).from_address(data)) if count else []
         for size in reversed(shape[1:]):
             values = [values[i : i + size] for i in range(0, len(values), size)]
         return values
@@ -124,10 +127,15 @@ class Model:
 
 def main() -> None:
     model = Model(sys.argv[1])
-    given = json.load(sys.stdin)
-    json.dump(
-        model.run({name: [t.encode() for t in texts] for name, texts in given.items()}), sys.stdout
-    )
+    for line in sys.stdin:
+        given = json.loads(line)
+        answer = model.run(
+            {
+                name: [text.encode("utf-8", "surrogateescape") for text in texts]
+                for name, texts in given.items()
+            }
+        )
+        print(json.dumps(answer))
     assert not any(sys.modules.get(name) for name in BLOCKED)
 
 

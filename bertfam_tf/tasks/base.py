@@ -22,7 +22,7 @@ from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import CheckpointError, sha256
-from bertfam_tf.text import Packer, WordPieceTokenizer
+from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
 _DESCRIPTION = "bertfam.json"
@@ -58,7 +58,7 @@ class Task(keras.Model):
         outputs: Any,
         *,
         backbone: Backbone,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         pair: bool | None,
         max_length: int | None,
         **kwargs,
@@ -78,7 +78,7 @@ class Task(keras.Model):
         self.tokenizer = tokenizer
         self.pair = pair
         self.max_length = max_length
-        self._packer = Packer(tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, max_length)
+        self._packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
         self._compiled_by_user = False
 
     # From text to answers, as graphs ---------------------------------------------------------
@@ -354,7 +354,7 @@ def load(directory: str | Path) -> Task:
     try:
         for name_of_file, digest in digests.items():
             _check_digest(path / name_of_file, digest)
-        tokenizer = WordPieceTokenizer.load(path / _TOKENIZER)
+        tokenizer = load_tokenizer(path / _TOKENIZER)
         task = _TASKS[name](Backbone(family, config), tokenizer, **options)
         paths = {variable.path: variable.path for variable in task.weights}
         what = f"The weights in {path} and {_DESCRIPTION}"

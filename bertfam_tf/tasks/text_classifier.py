@@ -17,7 +17,7 @@ from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task, as_text
-from bertfam_tf.text import WordPieceTokenizer, load_tokenizer
+from bertfam_tf.text import Tokenizer, load_tokenizer
 
 _HEAD = "sequence"
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class TextClassifier(Task):
     def __init__(
         self,
         backbone: Backbone,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         labels: Sequence[str],
         *,
         pair: bool | None = None,

@@ -14,7 +14,7 @@ from bertfam_tf import layers
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
-from bertfam_tf.text import WordPieceTokenizer, load_tokenizer
+from bertfam_tf.text import Tokenizer, load_tokenizer
 
 
 class TextEmbedder(Task):
@@ -31,7 +31,7 @@ class TextEmbedder(Task):
     def __init__(
         self,
         backbone: Backbone,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         *,
         pooling: Literal["mean", "first"] = "mean",
         normalize: bool = True,

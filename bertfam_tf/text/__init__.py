@@ -1,26 +1,33 @@
-"""In-graph text: tokenizers with offsets, and packing into a model's inputs."""
+"""In-graph text: tokenizers with offsets, packing into a model's inputs, windows, words."""
 
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
-from bertfam_tf.sources import CheckpointError, resolve
-from bertfam_tf.text.packing import Packer
+from bertfam_tf.text.formats import load_tokenizer
+from bertfam_tf.text.packing import Layout, Packer
+from bertfam_tf.text.tokenizer import Tokenizer
 from bertfam_tf.text.wordpiece import WordPieceTokenizer
 
-__all__ = ["Packer", "WordPieceTokenizer", "load_tokenizer"]
+# Imported when first used: most programs need one of them.
+_HOME = {
+    "BPETokenizer": "bpe",
+    "ByteBPETokenizer": "byte_bpe",
+    "SentencePieceTokenizer": "sentencepiece",
+    "Windows": "windows",
+    "WordTokenizer": "words",
+    "pack_words": "alignment",
+    "spans_of": "windows",
+    "tokenize_words": "alignment",
+}
+
+__all__ = ["Layout", "Packer", "Tokenizer", "WordPieceTokenizer", "load_tokenizer", *_HOME]
 
 
-def load_tokenizer(path: str | Path) -> WordPieceTokenizer:
-    """The tokenizer stored with a checkpoint.
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    Args:
-        path: a directory, ``package:NAME``, or a hub id.
 
-    Raises:
-        CheckpointError: when there is no such checkpoint, or its tokenizer files are missing,
-            damaged or of another kind.
-    """
-    directory = resolve(path)
-    try:
-        return WordPieceTokenizer.load(directory)
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"The tokenizer of {directory}: {error}") from error
+def __dir__() -> list[str]:
+    return sorted(__all__)

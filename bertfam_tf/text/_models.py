@@ -20,7 +20,7 @@ _LEAF = 1 << 31
 _PAGE = 256
 
 
-class _DoubleArray:
+class DoubleArray:
     """A trie over UTF-8 bytes in the layout of the darts-clone library.
 
     The child with label `c` of the node at slot `n` is at slot `base ^ c`, where
@@ -106,7 +106,7 @@ def normalizer_model(strings: list[bytes], choice: np.ndarray, invalid: bytes) -
             pool.extend(string)
         return _DIFFERENT | positions[string] << _LENGTH_BITS | len(string)
 
-    trie = _DoubleArray()
+    trie = DoubleArray()
     invalid_value = encoded(invalid)
     zero = encoded(strings[choice[0]]) if choice[0] else 0
     bases = np.array([-1] + [trie.value(encoded(string)) for string in strings[1:]])[choice]

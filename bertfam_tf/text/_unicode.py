@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import unicodedata
+from collections.abc import Callable
 
 import numpy as np
 
 from bertfam_tf.text import _unicode_tables as tables
+from bertfam_tf.text import _unicode_tables_python as python_tables
 
 CODEPOINTS = 0x110000
 CHINESE = (
@@ -77,14 +79,39 @@ def classes() -> Classes:
     )
 
 
+@functools.cache
+def python_classes() -> Classes:
+    """Returns the same of Python 3.11, which the tokenizers of GPT and XLM ran on."""
+    known = classes()
+    chinese = known.chinese.copy()
+    chinese[0x2B820:0x2CEB0] = True
+    removed = _members(python_tables.REMOVED)
+    removed[[0, 0xFFFD]] = True
+    return dataclasses.replace(
+        known,
+        removed=removed,
+        punctuation=_members(python_tables.PUNCTUATION),
+        mark=_members(python_tables.MARK),
+        decomposed=known.decomposed | _members(python_tables.DECOMPOSED),
+        chinese=chinese,
+    )
+
+
+def byte_level_classes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the masks of letters, numbers and white space other than " " in the pattern that
+    byte-level BPE cuts words with."""
+    return _members(tables.BYTE_LETTER), _members(tables.BYTE_NUMBER), _members(tables.BYTE_SPACE)
+
+
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The four switches of BERT's normalizer."""
+    """The four switches of BERT's normalizer, and which tables it reads."""
 
     lower_case: bool
     strip_accents: bool
     split_chinese: bool
     clean_text: bool
+    tables: Callable[[], Classes] = classes
 
     def changed(self) -> dict[int, str]:
         """Returns the text of every character that accents, case or white space alter.
@@ -92,7 +119,7 @@ class Rules:
         White space maps to " ", accents to "".  Not listed are characters that cleaning removes
         (see `removed`) and such as only stand apart, like punctuation (see `apart`).
         """
-        known = classes()
+        known = self.tables()
         touched = known.space.copy()
         if self.strip_accents:
             touched |= known.mark | known.decomposed
@@ -116,10 +143,10 @@ class Rules:
     def removed(self) -> np.ndarray:
         """Returns the mask of characters that cleaning removes."""
         # White space goes first in the library: what is both (tab, line feed) becomes a space.
-        known = classes()
+        known = self.tables()
         return known.removed if self.clean_text else np.zeros(CODEPOINTS, bool)
 
     def apart(self) -> np.ndarray:
         """Returns the mask of characters that are words of their own after normalization."""
-        known = classes()
+        known = self.tables()
         return known.punctuation | known.chinese if self.split_chinese else known.punctuation

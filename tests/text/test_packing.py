@@ -1,14 +1,33 @@
-"""Packer: every pair of lengths against Hugging Face's `tokenizers`, and what stays fixed."""
+"""Packer: every pair of lengths against Hugging Face's `tokenizers`, and what stays fixed; words
+against its `word_ids`."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import Packer
+from bertfam_tf.text import Packer, WordPieceTokenizer
+from bertfam_tf.text.alignment import pack_words, tokenize_words
+from bertfam_tf.text.packing import A_THEN_B, CLS_A_SEP, CLS_A_SEP_SEP, Layout
 
 tokenizers = pytest.importorskip("tokenizers")
 
-CLS, SEP, PAD = 101, 102, 7
+DATA = Path(os.environ.get("BERTFAM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+CLS, SEP, PAD, BOS = 101, 102, 7, 103
+IDS = {"cls": CLS, "sep": SEP, "pad": PAD, "bos": BOS}
+TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "bos": "[BOS]", "a": "$A", "b": "$B"}
+LAYOUTS = {
+    "bert": CLS_A_SEP,
+    "roberta": CLS_A_SEP_SEP,
+    "gpt": A_THEN_B,
+    "xlm": Layout(("bos", "a", "sep"), ("bos", "a", "sep", "b", "sep")),
+    "xlnet": Layout(
+        ("a", "sep", "cls"), ("a", "sep", "b", "sep", "cls"), (0, 0, 2), (0, 0, 1, 1, 2),
+        pad_left=True, pad_segment=3,
+    ),
+}  # fmt: skip
 LONGEST = 12
 LENGTHS = [(a, b) for a in range(LONGEST + 1) for b in range(LONGEST + 1)]
 
@@ -21,58 +40,94 @@ def _ragged(rows: list[list[int]]) -> tf.RaggedTensor:
     return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
 
 
-@pytest.fixture(scope="module")
-def reference():
-    vocabulary = {str(i): i for i in range(200)} | {"[CLS]": CLS, "[SEP]": SEP}
+def _template(entries, segments):
+    return [f"{TOKENS[entry]}:{segment}" for entry, segment in zip(entries, segments, strict=True)]
+
+
+def _reference(layout, max_length, strategy="longest_first"):
+    vocabulary = {str(i): i for i in range(200)} | {"[CLS]": CLS, "[SEP]": SEP, "[BOS]": BOS}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "0"))
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+        single=_template(layout.single, layout.single_segments),
+        pair=_template(layout.pair, layout.pair_segments),
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP), ("[BOS]", BOS)],
     )
+    tokenizer.enable_truncation(max_length, strategy=strategy)
+    tokenizer.enable_padding(
+        direction="left" if layout.pad_left else "right",
+        pad_id=PAD,
+        pad_type_id=layout.pad_segment,
+    )
+    return lambda rows: tokenizer.encode_batch(
+        [[list(map(str, text)) for text in row][0 if len(row) == 1 else slice(None)]
+         for row in rows],
+        is_pretokenized=True,
+    )  # fmt: skip
 
-    def encode(max_length, *segments):
-        tokenizer.enable_truncation(max_length, strategy="longest_first")
-        return tokenizer.encode(*([str(i) for i in s] for s in segments), is_pretokenized=True)
 
-    return encode
-
-
-@pytest.mark.parametrize("max_length", [5, 6, 7, 8, 11, 15, 16, 27, 40])
-@pytest.mark.parametrize("segments", [1, 2])
-def test_rows_equal_the_reference(reference, segments, max_length):
-    lengths = LENGTHS if segments == 2 else [(a,) for a in range(LONGEST + 1)]
-    rows = [[_ids(n, 10 + 40 * i) for i, n in enumerate(pair)] for pair in lengths]
-    packed = Packer(CLS, SEP, PAD, max_length)([_ragged(list(s)) for s in zip(*rows, strict=True)])
-    packed = {name: value.numpy() for name, value in packed.items()}
+def _check(layout, rows, max_length, truncation):
+    texts = [_ragged(list(text)) for text in zip(*rows, strict=True)]
+    packed = Packer(layout, IDS, max_length, truncation)(texts)
+    expected = _reference(layout, max_length, truncation)(rows)
     assert {value.dtype.name for value in packed.values()} == {"int32"}
-    assert packed["token_ids"].shape[1] == min(max_length, 1 + segments + segments * LONGEST)
-    for i, row in enumerate(rows):
-        expected = reference(max_length, *row)
-        real = len(expected.ids)
-        assert packed["token_ids"][i, :real].tolist() == expected.ids, lengths[i]
-        assert packed["segment_ids"][i, :real].tolist() == expected.type_ids, lengths[i]
-        assert packed["padding_mask"][i].sum() == packed["padding_mask"][i, :real].sum() == real
-        assert set(packed["token_ids"][i, real:]) <= {PAD}
-        assert not packed["segment_ids"][i, real:].any()
+    assert packed["token_ids"].numpy().tolist() == [row.ids for row in expected]
+    assert packed["segment_ids"].numpy().tolist() == [row.type_ids for row in expected]
+    assert packed["padding_mask"].numpy().tolist() == [row.attention_mask for row in expected]
+
+
+@pytest.mark.parametrize("max_length", [6, 7, 8, 11, 15, 16, 27, 40])
+@pytest.mark.parametrize("texts", [1, 2])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_equal_the_reference(name, texts, max_length):
+    lengths = LENGTHS if texts == 2 else [(a,) for a in range(LONGEST + 1)]
+    rows = [[_ids(n, 10 + 40 * i) for i, n in enumerate(each)] for each in lengths]
+    _check(LAYOUTS[name], rows, max_length, "longest_first")
+
+
+@pytest.mark.parametrize("max_length", [6, 11, 16, 40])
+@pytest.mark.parametrize("truncation", ["only_first", "only_second"])
+@pytest.mark.parametrize("name", ["bert", "xlnet"])
+def test_truncation_of_one_text(name, truncation, max_length):
+    layout = LAYOUTS[name]
+    room = max_length - layout.special_count(2)
+    other = 0 if truncation == "only_second" else 1
+    # The reference refuses where nothing would be left of the text that may be cut.
+    lengths = [each for each in LENGTHS if each[other] < room]
+    rows = [[_ids(n, 10 + 40 * i) for i, n in enumerate(each)] for each in lengths]
+    _check(layout, rows, max_length, truncation)
+
+
+def test_what_is_cut_when_one_text_alone_is_too_long():
+    a, b = _ragged([[1, 2, 3, 4, 5]]), _ragged([[11, 12, 13, 14, 15]])
+    packed = Packer(CLS_A_SEP, IDS, 6, "only_second")([a, b])
+    assert packed["token_ids"].numpy().tolist() == [[CLS, 1, 2, 3, SEP, SEP]]
+    packed = Packer(CLS_A_SEP, IDS, 6, "only_first")([a, b])
+    assert packed["token_ids"].numpy().tolist() == [[CLS, SEP, 11, 12, 13, SEP]]
 
 
 def test_empty_texts_keep_their_separators():
-    packed = Packer(CLS, SEP, PAD, 8)([_ragged([[], [1]]), _ragged([[], []])])
+    packed = Packer(CLS_A_SEP, IDS, 8)([_ragged([[], [1]]), _ragged([[], []])])
     assert packed["token_ids"].numpy().tolist() == [[CLS, SEP, SEP, PAD], [CLS, 1, SEP, SEP]]
     assert packed["segment_ids"].numpy().tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
 
 
-@pytest.mark.parametrize("segments", [1, 2])
-def test_a_batch_without_rows_is_one_wide(segments):
+def test_no_special_tokens_and_no_pieces():
+    packed = Packer(A_THEN_B, {}, 8)([_ragged([[], []])])
+    assert packed["token_ids"].numpy().tolist() == [[0], [0]]
+    assert packed["padding_mask"].numpy().tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("texts", [1, 2])
+def test_a_batch_without_rows_is_one_wide(name, texts):
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), tf.zeros([0], tf.int64))
-    packed = Packer(CLS, SEP, PAD, 8)([empty] * segments)
+    packed = Packer(LAYOUTS[name], IDS, 8)([empty] * texts)
     assert {tuple(value.shape) for value in packed.values()} == {(0, 1)}
 
 
 @pytest.mark.parametrize("how", ["dataset", "function"])
 def test_the_same_in_graphs(how):
-    packer = Packer(CLS, SEP, PAD, 7)
+    packer = Packer(LAYOUTS["xlnet"], IDS, 7)
     a, b = _ragged([[1] * 9, [], [2]]), _ragged([[3] * 4, [4], []])
     expected = {name: value.numpy() for name, value in packer([a, b]).items()}
     if how == "dataset":
@@ -85,6 +140,158 @@ def test_the_same_in_graphs(how):
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_too_short_a_length_is_refused():
-    with pytest.raises(ValueError, match="max_length 4 is too small"):
-        Packer(CLS, SEP, PAD, 4)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"single": ("cls", "a", "end")}, "layout.single has 'end', expected 'a', 'b' or one of"),
+        ({"single": ("cls", "sep")}, "expected 'a', once"),
+        ({"single": ("a", "b"), "single_segments": (0, 0)}, "expected 'a', once"),
+        ({"pair": ("a", "sep", "a"), "pair_segments": (0, 0, 0)}, "expected 'a' and then 'b'"),
+        ({"pair": ("b", "a"), "pair_segments": (0, 0)}, "expected 'a' and then 'b'"),
+        ({"pair_segments": (0, 1)}, "layout.pair_segments has 2 entries, expected one for each of"),
+    ],
+)
+def test_layouts_that_make_no_sense(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Layout(**changes)
+
+
+def test_arguments_that_make_no_sense():
+    with pytest.raises(ValueError, match="max_length 4 is too small; a pair needs 5 tokens"):
+        Packer(CLS_A_SEP, IDS, 4)
+    with pytest.raises(ValueError, match="truncation 'both', expected one of longest_first"):
+        Packer(CLS_A_SEP, IDS, 8, "both")
+    with pytest.raises(ValueError, match="a 'cls' token, expected the tokenizer to have one; it"):
+        Packer(CLS_A_SEP, {"sep": 1}, 8)
+    with pytest.raises(ValueError, match="3 texts, expected one or two"):
+        Packer(CLS_A_SEP, IDS, 8)([_ragged([[]])] * 3)
+
+
+# Words.
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
+          "the", "un", "##able", "##s", "a", "##a", "!", "'", "don", "t"]  # fmt: skip
+WORDS = [
+    ["the", "unable", "a", "don't", "!"],
+    [],
+    ["\x00", "unables", "", "aaaa", "[MASK]", "\u200b\u00ad", "the the", "?"],
+    ["", " "],
+    ["aaaaaaaaaaaaaaaaaaaa", "a"],
+]
+
+
+def _check_words(packed, words, expected, max_length):
+    width = packed["token_ids"].shape[1]
+    for row, reference in enumerate(expected):
+        real = [-1 if word is None else word for word in reference.word_ids]
+        assert packed["token_ids"][row, : len(real)].numpy().tolist() == reference.ids
+        assert packed["word"][row].numpy().tolist() == real + [-1] * (width - len(real))
+        positions = packed["first_position"].to_list()[row]
+        assert positions == [real.index(i) if i in real else -1 for i in range(len(words[row]))]
+        assert len(real) <= max_length
+
+
+@pytest.mark.parametrize("max_length", [5, 6, 9, 12, 100])
+def test_words_equal_the_reference(max_length):
+    tokenizer = WordPieceTokenizer(PIECES)
+    vocabulary = {piece: index for index, piece in enumerate(PIECES)}
+    reference = tokenizers.BertWordPieceTokenizer(vocabulary, lowercase=True)
+    reference.add_special_tokens(PIECES[:5])
+    whole = reference.encode_batch(WORDS, is_pretokenized=True)
+    reference.enable_truncation(max_length)
+    expected = reference.encode_batch(WORDS, is_pretokenized=True)
+
+    packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
+    packed = pack_words(packer, tokenize_words(tokenizer, WORDS))
+    _check_words(packed, WORDS, expected, max_length)
+    cut = [
+        [row.word_ids.count(i) < full.word_ids.count(i) for i in range(len(words))]
+        for words, row, full in zip(WORDS, expected, whole, strict=True)
+    ]
+    assert packed["cut"].to_list() == cut
+    assert any(map(any, cut)) == (max_length < 22)
+
+
+def test_words_with_padding_on_the_left():
+    layout = LAYOUTS["xlnet"]
+    pieces = tf.ragged.constant([[[1, 2], [], [3]], [[4]], []], tf.int32, ragged_rank=2)
+    packed = pack_words(Packer(layout, IDS, 5), pieces)
+    assert packed["token_ids"].numpy().tolist() == [
+        [1, 2, 3, SEP, CLS], [PAD, PAD, 4, SEP, CLS], [PAD, PAD, PAD, SEP, CLS],
+    ]  # fmt: skip
+    assert packed["word"].numpy().tolist() == [[0, 0, 2, -1, -1], [-1, -1, 0, -1, -1], [-1] * 5]
+    assert packed["first_position"].to_list() == [[0, -1, 2], [2], []]
+
+
+@pytest.mark.parametrize("words", [[], [[]], [["\x00"]]])
+def test_no_words(words):
+    tokenizer = WordPieceTokenizer(PIECES)
+    packer = Packer(tokenizer.layout, tokenizer.special_ids, 8)
+    packed = pack_words(packer, tokenize_words(tokenizer, words))
+    assert packed["token_ids"].shape == (len(words), 2 if words else 1)
+    assert packed["first_position"].to_list() == [[-1] * len(row) for row in words]
+
+
+def test_words_in_graphs(tmp_path):
+    class Endpoint(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokenizer = WordPieceTokenizer(PIECES)
+            self.packer = Packer(self.tokenizer.layout, self.tokenizer.special_ids, 9)
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None], tf.string, "words"),
+                tf.TensorSpec([None], tf.int64, "counts"),
+            ]
+        )
+        def serve(self, words, counts):
+            rows = tf.RaggedTensor.from_row_lengths(words, counts)
+            packed = pack_words(self.packer, tokenize_words(self.tokenizer, rows))
+            return {
+                name: value.to_tensor(-9 if value.dtype == tf.int32 else False)
+                if isinstance(value, tf.RaggedTensor)
+                else value
+                for name, value in packed.items()
+            }
+
+    endpoint = Endpoint()
+    tf.saved_model.save(endpoint, str(tmp_path), signatures=endpoint.serve)
+    serve = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    for rows in (WORDS, WORDS[:1], WORDS[1:2], []):
+        words = tf.constant([word for row in rows for word in row], tf.string)
+        counts = tf.constant([len(row) for row in rows], tf.int64)
+        expected = pack_words(endpoint.packer, tokenize_words(endpoint.tokenizer, rows))
+        for name, value in serve(words=words, counts=counts).items():
+            ragged = isinstance(expected[name], tf.RaggedTensor)
+            whole = (
+                expected[name].to_tensor(-9 if value.dtype == tf.int32 else False)
+                if ragged
+                else expected[name]
+            )
+            np.testing.assert_array_equal(value, whole)
+
+
+@pytest.mark.skipif(
+    not (DATA / "vocab/roberta-base").exists(), reason="no roberta-base in the data folder"
+)
+def test_words_of_byte_level_bpe_equal_the_reference():
+    from bertfam_tf.text.byte_bpe import ByteBPETokenizer
+
+    files = [str(DATA / "vocab/roberta-base" / name) for name in ("vocab.json", "merges.txt")]
+    special = {f"{role}_token": token for role, token in
+               {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "mask": "<mask>"}.items()}  # fmt: skip
+    tokenizer = ByteBPETokenizer(*files, layout=CLS_A_SEP_SEP, add_prefix_space=True, **special)
+    reference = tokenizers.ByteLevelBPETokenizer(*files, add_prefix_space=True)
+    reference.add_special_tokens(list(special.values()))
+    reference.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    words = [["The", "quick", " brown", "fox's", "", "<mask>", "日本", "é\n", "\t x"], [], ["a"]]
+    for max_length in (6, 9, 60):
+        reference.enable_truncation(max_length)
+        packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
+        packed = pack_words(packer, tokenize_words(tokenizer, words))
+        expected = reference.encode_batch(words, is_pretokenized=True)
+        _check_words(packed, words, expected, max_length)
+    bare = ByteBPETokenizer(*files)
+    with pytest.raises(ValueError, match="made with add_prefix_space=True"):
+        tokenize_words(bare, words)

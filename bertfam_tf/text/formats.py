@@ -1,0 +1,178 @@
+"""Which tokenizer a checkpoint's directory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertfam_tf.sources import CheckpointError, resolve
+from bertfam_tf.text._files import CONFIG_FILE, JSON_FILE, read_json, read_lines
+from bertfam_tf.text.tokenizer import Tokenizer
+
+_MODEL_FILE = "config.json"
+
+
+class Format(NamedTuple):
+    """How a published class of tokenizers is loaded.
+
+    Fields:
+        module: the module of `bertfam_tf.text`.
+        name: the class in it.
+        options: arguments of its `load`, for what the class fixes and its files do not say.
+    """
+
+    module: str
+    name: str
+    options: Mapping[str, Any] = {}
+
+
+_WORD_PIECE = Format("wordpiece", "WordPieceTokenizer")
+_BYTE_BPE = Format("byte_bpe", "ByteBPETokenizer")
+_BPE = Format("bpe", "BPETokenizer")
+_SENTENCE_PIECE = Format("sentencepiece", "SentencePieceTokenizer")
+_WORDS = Format("words", "WordTokenizer")
+
+# By the class that `tokenizer_config.json` names; each also with "Fast" behind it.
+FORMATS = {
+    "BertTokenizer": _WORD_PIECE,
+    "DistilBertTokenizer": _WORD_PIECE,
+    "ElectraTokenizer": _WORD_PIECE,
+    "MobileBertTokenizer": _WORD_PIECE,
+    "RobertaTokenizer": _BYTE_BPE,
+    "GPT2Tokenizer": _BYTE_BPE,
+    "OpenAIGPTTokenizer": _BPE,
+    "XLMTokenizer": _BPE,
+    "AlbertTokenizer": _SENTENCE_PIECE._replace(options={"preset": "AlbertTokenizer"}),
+    "XLNetTokenizer": _SENTENCE_PIECE._replace(options={"preset": "XLNetTokenizer"}),
+    "XLMRobertaTokenizer": _SENTENCE_PIECE._replace(options={"preset": "XLMRobertaTokenizer"}),
+    "TransfoXLTokenizer": _WORDS,
+    # SentencePiece alone, which no published class is.
+    "SentencePieceTokenizer": _SENTENCE_PIECE,
+}
+# Classes that read whatever a tokenizer.json describes, and so say nothing.
+_ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend")
+_CLASS_OF_MODEL = {
+    "bert": "BertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "electra": "ElectraTokenizer",
+    "mobilebert": "MobileBertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
+    "xlm": "XLMTokenizer",
+    "albert": "AlbertTokenizer",
+    "xlnet": "XLNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "transfo-xl": "TransfoXLTokenizer",
+}
+
+
+def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
+    """The tokenizer stored with a checkpoint, whichever of the supported kinds it is.
+
+    What kind is said by ``tokenizer_class`` in tokenizer_config.json; else by ``tokenizer_class``
+    or ``model_type`` in config.json; else by the files that are there.
+
+    Args:
+        path: a directory, ``package:NAME``, or a hub id.
+        **options: keyword arguments of the tokenizer, which go before what the files say.
+
+    Raises:
+        CheckpointError: when there is no such checkpoint, or its tokenizer files are missing,
+            damaged or of a kind that is not supported.
+    """
+    directory = resolve(path)
+    try:
+        chosen = find_format(directory)
+        kind = getattr(import_module(f"bertfam_tf.text.{chosen.module}"), chosen.name)
+        return kind.load(directory, **_unstated(chosen.options, directory) | options)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"The tokenizer of {directory}: {error}") from error
+
+
+def find_format(directory: Path) -> Format:
+    """Returns how the tokenizer in a directory is loaded.
+
+    Raises:
+        FileNotFoundError: the directory has no file that tells.
+        ValueError: a file names a class or model that is not supported, or is damaged.
+    """
+    anything = False
+    for file in (CONFIG_FILE, _MODEL_FILE):
+        config = read_json(directory / file) if (directory / file).is_file() else {}
+        name = str(config.get("tokenizer_class") or "").removesuffix("Fast")
+        if name in _ANY_CLASS:
+            anything = True
+        elif name:
+            return _by_class(name, directory / file)
+    model = config.get("model_type")
+    if model in _CLASS_OF_MODEL:
+        return _by_class(_CLASS_OF_MODEL[model], directory / _MODEL_FILE)
+    if anything or model is None:
+        return _by_files(directory)
+    raise ValueError(
+        f"{directory / _MODEL_FILE}: no tokenizer is known for the model_type {model!r}, "
+        f"expected one of {', '.join(_CLASS_OF_MODEL)}, or a tokenizer_class in {CONFIG_FILE}"
+    )
+
+
+def _by_class(name: str, source: Path) -> Format:
+    if name not in FORMATS:
+        raise ValueError(
+            f"{source}: the tokenizer_class {name!r} is not supported, "
+            f"expected one of {', '.join(FORMATS)}"
+        )
+    return FORMATS[name]
+
+
+def _by_files(directory: Path) -> Format:
+    def has(*names: str) -> bool:
+        return all((directory / name).is_file() for name in names)
+
+    if has("vocab.txt"):
+        return _WORD_PIECE
+    if has("vocab.json", "merges.txt"):
+        ends = any(line.endswith("</w>") for line in read_lines(directory / "merges.txt"))
+        return _BPE if ends else _BYTE_BPE
+    if has(JSON_FILE):
+        return _by_tokenizer_json(directory / JSON_FILE)
+    if any(directory.glob("*.model")):
+        return _SENTENCE_PIECE
+    # As OpenAI and fastBPE name them.
+    if any(directory.glob("*.bpe")) or any(directory.glob("codes*")):
+        return _BPE
+    if has("vocab.pkl"):
+        return _WORDS
+    raise FileNotFoundError(
+        f"{directory}: found no tokenizer, expected {CONFIG_FILE} or {_MODEL_FILE} that names its "
+        f"kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, *.model, *.bpe, "
+        "codes*, vocab.pkl"
+    )
+
+
+def _by_tokenizer_json(path: Path) -> Format:
+    content = read_json(path)
+    model = content.get("model") or {}
+    # Early files state no type.
+    kind = model.get("type")
+    if kind == "WordPiece" or (kind is None and "continuing_subword_prefix" in model):
+        return _WORD_PIECE
+    if kind == "Unigram":
+        return _SENTENCE_PIECE
+    if kind == "BPE" and model.get("end_of_word_suffix"):
+        return _BPE
+    if kind == "BPE" and "ByteLevel" in str(content.get("pre_tokenizer")):
+        return _BYTE_BPE
+    raise ValueError(
+        f"{path}: the model is {kind!r}, expected WordPiece, Unigram, or BPE that is byte-level or "
+        "marks the ends of words"
+    )
+
+
+def _unstated(options: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Returns the options that tokenizer_config.json does not state under the same name."""
+    path = directory / CONFIG_FILE
+    stated = read_json(path) if path.is_file() else {}
+    return {name: value for name, value in options.items() if name not in stated}

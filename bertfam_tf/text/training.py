@@ -1,0 +1,427 @@
+"""Vocabularies from a corpus, by the trainers that exist: tensorflow-text's for WordPiece,
+`tokenizers` for byte pair encoding, `sentencepiece` for SentencePiece; words are only counted."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import logging
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam_tf.text import _unicode
+from bertfam_tf.text._files import stream_lines
+from bertfam_tf.text.tokenizer import Tokenizer
+
+_LOG = logging.getLogger(__name__)
+_EXTRA = "vocabulary"
+_NO_WORDS = "there are no words in the input"
+# What a special token of another name than its role's stands for.
+_ROLE_OF = {"s": ("bos", "cls"), "/s": ("eos", "sep"), "endoftext": ("bos", "eos", "unk")}
+# Sizes fall about as the threshold to the power of -0.6, on English.
+_SIZE_TO_THRESHOLD = 1.7
+
+
+def train_vocabulary(
+    kind: str,
+    files: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    special: Sequence[str] | None = None,
+    lower_case: bool | None = None,
+    min_count: int | None = None,
+) -> Tokenizer:
+    """Learns a vocabulary from text files and stores a tokenizer with it.
+
+    Files are read line by line, and nothing of a line but words and their counts is kept, except
+    by sentencepiece, which holds the text in memory.  The same files give the same vocabulary.
+
+    Args:
+        kind: one of `KINDS`.
+        files: UTF-8 text.
+        output: the directory to write, which `load_tokenizer` reads; new or empty.
+        size: the number of entries, special tokens included.  `"words"` takes all words if it is
+            None; a poor corpus may give fewer.
+        special: the special tokens, which come first; their roles follow from their names
+            (`"[MASK]"`, `"<mask>"`, `"<s>"`, …), and those of other names are additional ones.
+            None means the usual ones of the kind.
+        lower_case: whether to lower-case; None means only for `"wordpiece"` and `"bpe"`, whose
+            first published vocabularies are lower-cased.
+        min_count: what is seen less often is not learnt; None means 2, and 1 for `"words"`.
+
+    Returns:
+        the tokenizer.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileExistsError: there is something in `output`.
+        ValueError: an argument cannot be used, a file is not UTF-8 (its line is named), the text
+            is empty, `size` is too small, or the trainer's package is not installed.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+    if size is None and kind != "words":
+        raise ValueError(f"a vocabulary of kind {kind!r} needs a size")
+    paths = [Path(file) for file in files]
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    directory = Path(output)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(f"{directory} exists, expected a new or empty directory")
+    train, usual = KINDS[kind]
+    tokens = usual if special is None else tuple(special)
+    if not all(tokens) or len(set(tokens)) < len(tokens):
+        raise ValueError(f"special tokens {list(tokens)}, expected each once and none empty")
+    if size is not None and size <= len(tokens):
+        raise ValueError(f"size {size}, expected more than the {len(tokens)} special tokens")
+    options: dict[str, Any] = {} if lower_case is None else {"lower_case": lower_case}
+    if min_count is not None:
+        options["min_count"] = min_count
+    tokenizer = train(paths, size, tokens, **options)
+    tokenizer.save(directory)
+    return tokenizer
+
+
+def _lines(files: Sequence[Path]) -> Iterator[str]:
+    """Yields lines, and logs each tenth, or megabyte, read."""
+    total = sum(file.stat().st_size for file in files)
+    read, shown, empty = 0, 0, True
+    step = max(total // 10, 1_000_000)
+    for file in files:
+        for line in stream_lines(file):
+            yield line
+            empty = empty and not line.strip()
+            read += len(line.encode("utf-8")) + 1
+            if read >= shown + step:
+                shown = read
+                _LOG.info("read %.1f of %.1f MB", read / 1e6, total / 1e6)
+    if empty:
+        raise ValueError(_NO_WORDS)
+
+
+def _roles(special: Sequence[str], kind: type[Tokenizer]) -> dict[str, Any]:
+    """Returns arguments of `kind` about special tokens: what each name says, and the rest."""
+    known = inspect.signature(kind).parameters
+    options: dict[str, Any] = {}
+    additional = []
+    for token in special:
+        name = token.strip("[]<>|").lower()
+        arguments = [f"{role}_token" for role in _ROLE_OF.get(name, (name,))]
+        arguments = [argument for argument in arguments if argument in known]
+        options |= {argument: token for argument in arguments if argument not in options}
+        if not arguments:
+            additional.append(token)
+    return {**options, "additional_special_tokens": tuple(additional)}
+
+
+# Words.
+
+
+def _words(
+    files: Sequence[Path],
+    size: int | None,
+    special: Sequence[str],
+    lower_case: bool = False,
+    min_count: int = 1,
+) -> Tokenizer:
+    from bertfam_tf.text.words import WordTokenizer, count_words
+
+    counts = count_words(_lines(files), lower_case=lower_case)
+    return WordTokenizer.from_counts(
+        counts,
+        min_count=min_count,
+        max_size=size,
+        special=special,
+        lower_case=lower_case,
+        **_roles(special, WordTokenizer),
+    )
+
+
+# WordPiece.
+
+
+def _word_piece(
+    files: Sequence[Path],
+    size: int,
+    special: Sequence[str],
+    lower_case: bool = True,
+    min_count: int = 2,
+) -> Tokenizer:
+    from bertfam_tf.text.wordpiece import WordPieceTokenizer
+
+    rules = _unicode.Rules(
+        lower_case=lower_case, strip_accents=lower_case, split_chinese=True, clean_text=True
+    )
+    counts = _bert_words(files, rules)
+    pieces = _learn_pieces(counts, size, special, min_count)
+    return WordPieceTokenizer(pieces, lower_case=lower_case, **_roles(special, WordPieceTokenizer))
+
+
+def _bert_words(files: Sequence[Path], rules: _unicode.Rules) -> Counter[str]:
+    """Counts the words that a tokenizer with these rules would split into pieces."""
+    apart = rules.apart()
+
+    def spaced(text: str) -> str:
+        return "".join(f" {char} " if apart[ord(char)] else char for char in text)
+
+    table = dict.fromkeys(np.flatnonzero(rules.removed()).tolist(), "")
+    table |= {
+        point: f" {chr(point)} " for point in np.flatnonzero(apart & ~rules.removed()).tolist()
+    }
+    table |= {point: spaced(text) for point, text in rules.changed().items()}
+    counts: Counter[str] = Counter()
+    for line in _lines(files):
+        counts.update(line.translate(table).split(" "))
+    del counts[""]
+    if not counts:
+        raise ValueError(_NO_WORDS)
+    return counts
+
+
+def _learn_pieces(
+    counts: Counter[str], size: int, special: Sequence[str], min_count: int
+) -> list[str]:
+    """Returns `size` pieces, fewer if the text has not as many that occur `min_count` times.
+
+    The learner takes a threshold, the count that a piece needs, and no size; thresholds are tried
+    until one gives a little too many pieces, and the rarest of these are left out.
+    """
+    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
+
+    apart = _unicode.Rules(True, True, True, True).apart()
+    marks = Counter({word: n for word, n in counts.items() if apart[ord(word[0])]})
+    words = [(word, n) for word, n in counts.items() if word not in marks and len(word) <= 50]
+    room = size - len(special)
+    # Marks and letters may take half of the room; a letter takes two entries.
+    kept_marks = [mark for mark, _ in marks.most_common(room // 4)]
+    letters = _frequent_letters(words, (room // 2 - len(kept_marks)) // 2, size)
+    words = learner.filter_input_words(words, letters, -1)
+    parameters = learner.Params(
+        upper_thresh=None,
+        lower_thresh=None,
+        num_iterations=4,
+        max_input_tokens=-1,
+        max_token_length=50,
+        max_unique_chars=len(letters),
+        vocab_size=size,
+        slack_ratio=0.0,
+        include_joiner_token=True,
+        joiner="##",
+        reserved_tokens=[*special, *sorted(kept_marks)],
+    )
+
+    def learn(threshold: int) -> list[str]:
+        pieces = learner.learn_with_thresh(words, threshold, parameters)
+        _LOG.info("%d pieces occur %d times or more", len(pieces), threshold)
+        return pieces
+
+    pieces = _search(learn, size, min_count, max(counts.values()))
+    if len(pieces) < size:
+        _LOG.info("the text has no more than %d pieces, %d were asked for", len(pieces), size)
+    # Without a piece for every letter, words would become unknown.
+    needed = {*parameters.reserved_tokens, *letters, *(f"##{letter}" for letter in letters)}
+    left = size - len(needed)
+    others = [piece for piece in pieces if piece not in needed][:left]
+    needed.update(others)
+    return [piece for piece in pieces if piece in needed]
+
+
+def _search(learn: Callable[[int], list[str]], size: int, low: int, high: int) -> list[str]:
+    """Returns what `learn` gives at a threshold, from `low` to `high`, that gives `size` pieces
+    or a little more; if none does, what it gives at `low`."""
+    best: list[str] = []
+    few = False
+    threshold = low + 8
+    while True:
+        threshold = min(max(threshold, low), high)
+        pieces = learn(threshold)
+        if size <= len(pieces) <= 1.1 * size:
+            return pieces
+        if len(pieces) > size:
+            best, low = pieces, threshold + 1
+        else:
+            few, high = True, threshold - 1
+        if low > high:
+            return best or pieces
+        guess = threshold * (len(pieces) / size) ** _SIZE_TO_THRESHOLD
+        if best and few and not low <= guess <= high:
+            guess = math.sqrt(low * high)
+        threshold = round(min(max(guess, threshold / 10), threshold * 10))
+
+
+def _frequent_letters(words: Iterable[tuple[str, int]], limit: int, size: int) -> set[str]:
+    """Returns the most frequent characters of words, at most `limit`.
+
+    Raises:
+        ValueError: they are less than 99 % of the text.
+    """
+    seen: Counter[str] = Counter()
+    for word, count in words:
+        for letter in word:
+            seen[letter] += count
+    letters = sorted(seen, key=lambda letter: (-seen[letter], letter))[: max(limit, 0)]
+    if sum(seen[letter] for letter in letters) < 0.99 * sum(seen.values()):
+        raise ValueError(
+            f"size {size} is too small: the text has {len(seen)} different letters, each of which "
+            "takes two entries, and they may fill half of the vocabulary"
+        )
+    return set(letters)
+
+
+# Byte pair encoding.
+
+
+def _byte_bpe(
+    files: Sequence[Path],
+    size: int,
+    special: Sequence[str],
+    lower_case: bool = False,
+    min_count: int = 2,
+) -> Tokenizer:
+    from bertfam_tf.text.byte_bpe import ByteBPETokenizer
+
+    if lower_case:
+        raise ValueError("byte-level BPE does not lower-case")
+    library = _extra("tokenizers")
+    if size < 256 + len(special):
+        raise ValueError(
+            f"size {size} is too small: 256 bytes and {len(special)} special tokens need "
+            f"{256 + len(special)} entries"
+        )
+    model = library.ByteLevelBPETokenizer()
+    model.train_from_iterator(
+        _lines(files),
+        size,
+        min_frequency=min_count,
+        show_progress=False,  # it would write on standard output
+        special_tokens=list(special),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_model(folder)
+        return ByteBPETokenizer.load(folder, **_roles(special, ByteBPETokenizer))
+
+
+def _bpe(
+    files: Sequence[Path],
+    size: int,
+    special: Sequence[str],
+    lower_case: bool = True,
+    min_count: int = 2,
+) -> Tokenizer:
+    from bertfam_tf.text.bpe import END, BPETokenizer
+
+    if not lower_case:
+        raise ValueError("this BPE always lower-cases, as GPT's does")
+    library = _extra("tokenizers")
+    counts = _bert_words(files, _unicode.Rules(True, True, True, True, _unicode.python_classes))
+    letters = sorted(_frequent_letters(counts.items(), (size - len(special)) // 4, size))
+    model = library.Tokenizer(library.models.BPE(end_of_word_suffix=END))
+    model.pre_tokenizer = library.pre_tokenizers.Split(" ", "removed")
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=min_count,
+        show_progress=False,  # it would write on standard output
+        # Left alone, the trainer would take a letter only as it stands in the text, within words
+        # or at their ends.
+        special_tokens=[*special, *letters, *(letter + END for letter in letters)],
+        end_of_word_suffix=END,
+    )
+    model.train_from_iterator(_repeated(counts, set(letters)), trainer)
+    content = json.loads(model.to_str())["model"]
+    pieces = sorted(content["vocab"], key=content["vocab"].get)
+    merges = [(left, right) for left, right in content["merges"]]
+    return BPETokenizer(pieces, merges, **_roles(special, BPETokenizer))
+
+
+def _repeated(counts: Counter[str], letters: set[str]) -> Iterator[str]:
+    """Yields text in which each word of these letters stands as often as counted."""
+    for word, count in counts.items():
+        if letters.issuperset(word):
+            for start in range(0, count, 1000):
+                yield " ".join([word] * min(count - start, 1000))
+
+
+# SentencePiece.
+
+
+def _sentence_piece(
+    files: Sequence[Path],
+    size: int,
+    special: Sequence[str],
+    lower_case: bool = False,
+    min_count: int | None = None,
+) -> Tokenizer:
+    library = _extra("sentencepiece")
+    from bertfam_tf.text import _normalization
+    from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+
+    if min_count is not None:
+        raise ValueError("SentencePiece's trainer takes no smallest count")
+    roles = _roles(special, SentencePieceTokenizer)
+    unk, pad = roles.get("unk_token"), roles.get("pad_token")
+    if unk is None:
+        raise ValueError(f"special tokens {list(special)}, expected one for unknown text, as <unk>")
+    small = _normalization.preparation(False, False, lower_case)
+    failures: list[Exception] = []
+
+    def lines() -> Iterator[str]:
+        try:
+            yield from (line.translate(small) for line in _lines(files))
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    model = io.BytesIO()
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=lines(),
+            model_writer=model,
+            vocab_size=size,
+            # A poor text may have fewer pieces.
+            hard_vocab_limit=False,
+            max_sentence_length=1 << 20,
+            unk_id=special.index(unk),
+            unk_piece=unk,
+            pad_id=-1 if pad is None else special.index(pad),
+            pad_piece=pad or "<pad>",
+            bos_id=-1,
+            eos_id=-1,
+            # In their order they take the ids that are left.
+            control_symbols=[token for token in special if token not in (unk, pad)],
+            minloglevel=1,
+        )
+    except RuntimeError as error:
+        if failures:
+            raise failures[0] from error
+        _, _, reason = str(error).rpartition("] ")
+        raise ValueError(f"sentencepiece's trainer: {reason or error}") from error
+    return SentencePieceTokenizer(model.getvalue(), lower_case=lower_case, **roles)
+
+
+def _extra(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"the trainer needs the package {module}: pip install 'bertfam-tf[{_EXTRA}]'"
+        ) from error
+
+
+KINDS: dict[str, tuple[Callable[..., Tokenizer], tuple[str, ...]]] = {
+    "wordpiece": (_word_piece, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")),
+    "byte-bpe": (_byte_bpe, ("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
+    "sentencepiece": (_sentence_piece, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")),
+    "bpe": (_bpe, ("<pad>", "<unk>")),
+    "words": (_words, ("<eos>", "<unk>")),
+}

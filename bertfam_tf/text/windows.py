@@ -1,0 +1,161 @@
+"""Long documents as overlapping windows (as BERT reads SQuAD, arXiv 1810.04805)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from bertfam_tf.text._graph import row_of_each
+from bertfam_tf.text.packing import Filled, Frame, Layout
+
+
+class Windows:
+    """Cuts documents into windows, each packed as a row; a question goes before every window.
+
+    The windows are those of Hugging Face's fast tokenizers with `stride` and
+    `return_overflowing_tokens`: each is as long as fits, the next begins `stride` pieces before
+    its end, and the first to reach the document's end is the last.  An empty document has one.
+
+    Args:
+        layout: where special tokens stand.
+        ids: the id of each role, as `Tokenizer.special_ids`.
+        max_length: most tokens of a window, question and special tokens included.
+        stride: by how many pieces windows that follow each other overlap.
+        max_question: a question that has more pieces is cut to so many.  None for half of what
+            special tokens and `stride` leave, so that a long question cannot multiply the windows.
+
+    Raises:
+        ValueError: the document would have no more than `stride` pieces of a window, so that
+            windows could not move on; a number is negative; the layout has a role that `ids` lacks.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        ids: Mapping[str, int],
+        max_length: int,
+        stride: int,
+        max_question: int | None = None,
+    ) -> None:
+        spare = max_length - layout.special_count(2) - stride
+        if max_question is None:
+            max_question = max(spare, 0) // 2
+        if stride < 0 or max_question < 0:
+            raise ValueError(f"stride {stride} and max_question {max_question}, expected 0 or more")
+        if spare <= max_question:
+            raise ValueError(
+                f"max_length {max_length} less {layout.special_count(2)} special tokens, stride "
+                f"{stride} and max_question {max_question} is {spare - max_question}, expected 1 "
+                "or more: each window has to move on"
+            )
+        self.frame = Frame(layout, ids)
+        self.max_length = max_length
+        self.stride = stride
+        self.max_question = max_question
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, texts: Sequence[tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+        """Cuts and packs a batch.
+
+        Args:
+            texts: ragged int32 (batch, (pieces)): documents, or questions and documents.
+
+        Returns:
+            a dict; the windows of the first document come first:
+
+            * ``token_ids``, ``padding_mask``, ``segment_ids``: int32 (windows, longest).
+            * ``document``: int32 [windows], the row of the batch.
+            * ``first_piece``: int32 [windows], which piece of its document is the window's first.
+            * ``piece``: int32 (windows, longest), which piece of its document stands there; -1 at
+              the question's and at special tokens and padding.
+            * ``max_context``: bool (windows, longest), whether a piece stands there that has no
+              better context in another window.  As in BERT's SQuAD code, context is the smaller
+              of the numbers of pieces before and behind it in the window, plus a hundredth of the
+              window's; of equals the first window counts.  True once for each piece.
+
+        Raises:
+            ValueError: there are neither one nor two texts.
+        """
+        if len(texts) not in (1, 2):
+            raise ValueError(f"{len(texts)} texts, expected documents, or questions and documents")
+        *questions, documents = texts
+        room = self.max_length - self.frame.layout.special_count(len(texts))
+        questions = [_stretches(question) for question in questions]
+        if questions:
+            start, count = questions[0]
+            questions = [(start, tf.minimum(count, self.max_question))]
+            room -= questions[0][1]
+        begin, size = _stretches(documents)
+
+        step = room - self.stride
+        # As many steps as it takes until no piece is left behind the window.
+        windows = 1 + tf.maximum(0, -((room - size) // step))
+        splits = tf.concat([[0], tf.cumsum(tf.cast(windows, tf.int64))], 0)
+        document = tf.cast(row_of_each(splits, splits[-1]), tf.int32)
+        number = tf.range(tf.size(document)) - tf.cast(tf.gather(splits, document), tf.int32)
+
+        def of_document(values: tf.Tensor) -> tf.Tensor:
+            return tf.gather(tf.broadcast_to(values, tf.shape(size)), document)
+
+        first = number * of_document(step)
+        count = tf.minimum(of_document(room), of_document(size) - first)
+        filled = self.frame.fill(
+            [text.values for text in texts],
+            [of_document(start) for start, _ in questions] + [of_document(begin) + first],
+            [of_document(kept) for _, kept in questions] + [count],
+        )
+        inside = filled.pieces(-1)
+        piece = tf.where(inside >= 0, first[:, tf.newaxis] + inside, -1)
+        return filled.inputs | {
+            "document": document,
+            "first_piece": first,
+            "piece": piece,
+            "max_context": _max_context(
+                filled, piece, of_document(begin), tf.size(documents.values)
+            ),
+        }
+
+
+def spans_of(
+    windows: Mapping[str, tf.Tensor], starts: tf.RaggedTensor, ends: tf.RaggedTensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Says which bytes of the documents' text each position of their windows covers.
+
+    Args:
+        windows: from `Windows`.
+        starts, ends: int32 (batch, (pieces)), of the documents, from `tokenize_with_offsets`.
+
+    Returns:
+        int32 (windows, longest), first bytes, and the bytes behind; -1 where ``piece`` is.
+    """
+    piece = windows["piece"]
+    begin = tf.gather(tf.cast(starts.row_splits, tf.int32), windows["document"])
+    index = tf.where(piece >= 0, begin[:, tf.newaxis] + piece + 1, 0)
+    start, end = (
+        tf.gather(tf.concat([[-1], offsets.values], 0), index) for offsets in (starts, ends)
+    )
+    return start, end
+
+
+def _stretches(text: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where each row begins and how many pieces it has, int32 [batch]."""
+    splits = tf.cast(text.row_splits, tf.int32)
+    return splits[:-1], splits[1:] - splits[:-1]
+
+
+def _max_context(
+    filled: Filled, piece: tf.Tensor, begin: tf.Tensor, pieces: tf.Tensor
+) -> tf.Tensor:
+    inside, count = filled.pieces(-1), filled.counts[-1]
+    here = piece >= 0
+    place = tf.where(here, begin[:, tf.newaxis] + piece + 1, 0)
+
+    def best(values: tf.Tensor) -> tf.Tensor:
+        """Returns at each position whether its value is the largest of the piece's."""
+        flat, segments = (tf.reshape(tensor, [-1]) for tensor in (values, place))
+        return values == tf.gather(tf.math.unsorted_segment_max(flat, segments, pieces + 1), place)
+
+    context = 100 * tf.minimum(inside, count - 1 - inside) + count
+    rank = tf.range(tf.size(begin), 0, -1)[:, tf.newaxis]
+    return here & best(tf.where(best(context), rank, 0))

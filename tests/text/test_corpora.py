@@ -1,0 +1,54 @@
+"""Samples of real and hostile text against the `tokenizers` library.
+
+`python -m tools.compare_tokenizers` compares all of it, with all references.
+"""
+
+import pytest
+
+from tools import texts
+from tools.compare_tokenizers import count_differences
+from tools.subjects import SUBJECTS
+
+pytest.importorskip("tokenizers")
+
+# The multilingual vocabulary is cased too.
+LIVE = [name for name, subject in SUBJECTS.items() if subject.live and name != "bert-base-cased"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_data(data_dir):
+    assert data_dir == texts.DATA
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return texts.corpus_lines(2_000)
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    made = texts.hostile_lines(800, seed=2) + texts.broken_lines(300, seed=3)
+    return made + texts.long_lines(3_000)[::3] + texts.blank_lines()
+
+
+@pytest.fixture(scope="module")
+def characters():
+    every = texts.every_character()
+    return every[:0x3400] + every[::211]
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_ids_and_offsets_equal_the_reference(name, corpus, hostile, characters):
+    ours, reference = SUBJECTS[name].ours(), SUBJECTS[name].reference()
+    assert len(corpus) > 1_500
+    assert count_differences(ours, reference, corpus, 3) == (0, 0)
+    ids, offsets = count_differences(ours, reference, hostile + characters, 3)
+    assert ids == 0
+    # Marks that accent stripping leaves but canonical order moves: see `WordPieceTokenizer`.
+    assert offsets <= (5 if name == "bert-base-uncased" else 0)
+
+
+def test_offsets_of_replaced_bytes():
+    text, at = texts.decoded_with_offsets(b"a\xe2\x82\xff\xed\xa0\x80 \xe2\x82\xac")
+    assert text == "a\ufffd\ufffd\ufffd\ufffd\ufffd €"
+    assert at == [0, 1, 3, 4, 5, 6, 7, 8, 11]

@@ -1,0 +1,67 @@
+"""Special tokens typed in the text that swallow the white space before them, against Hugging
+Face's `tokenizers`."""
+
+import random
+
+import pytest
+import tensorflow as tf
+
+from bertfam_tf.text import WordPieceTokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<mask>", "<m>", "<m>>",
+          "the", "a", "<", ">", "[", "]", "mask", "sep", "é"]  # fmt: skip
+SPACES = " \t\n\v\f\r\x1c\x85\xa0\u1680\u180e\u2000\u200a\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
+
+
+def _lines(count):
+    rng = random.Random(0)
+    special = ["<mask>"] * 8 + ["[MASK]"] * 3 + ["<m>", "<m>>", "[SEP]"]
+    other = ["the", "é", "\u0301", "<", "mask>", "[SEP", "", "<m"]
+    mix = [*SPACES, *" " * 6, *special, *other]
+    return ["".join(rng.choices(mix, k=rng.randint(0, 12))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return WordPieceTokenizer(
+        PIECES,
+        mask_token="<mask>",
+        additional_special_tokens=["[MASK]", "<m>", "<m>>"],
+        lstrip_tokens=["<mask>", "<m>>"],
+        strip_accents=False,
+    )
+
+
+def test_ids_and_offsets_equal_the_reference(tokenizer):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {piece: index for index, piece in enumerate(PIECES)}
+    reference = tokenizers.BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
+    lstrip = [tokenizers.AddedToken(token, lstrip=True) for token in ("<mask>", "<m>>")]
+    reference.add_special_tokens([*PIECES[:5], "<m>", *lstrip])
+    swallowed = 0
+    lines = _lines(3_000)
+    for first in range(0, len(lines), 250):
+        batch = lines[first : first + 250]
+        ids, starts, ends = (part.to_list() for part in tokenizer.tokenize_with_offsets(batch))
+        assert tokenizer.tokenize(batch).to_list() == ids
+        expected = reference.encode_batch(batch, add_special_tokens=False)
+        for i, (line, row) in enumerate(zip(batch, expected, strict=True)):
+            assert ids[i] == row.ids, line
+            spans = [[len(line[:place].encode()) for place in pair] for pair in row.offsets]
+            assert [list(pair) for pair in zip(starts[i], ends[i], strict=True)] == spans, line
+            swallowed += any(line[a].isspace() for a, _ in row.offsets)
+    assert swallowed > 500
+
+
+def test_the_end_of_a_row_is_no_space(tokenizer):
+    alone = tokenizer.tokenize_with_offsets(["a \t", "<mask>"])
+    assert [part.to_list() for part in alone] == [[[9], [5]], [[0], [0]], [[1], [6]]]
+    bytes_before = tf.constant([b"a\xe2\x80 <mask>", b"\xff<mask>", b" \xc2<mask>"])
+    _, starts, ends = tokenizer.tokenize_with_offsets(bytes_before)
+    assert starts.to_list() == [[0, 3], [1], [2]]
+    assert ends.to_list() == [[1, 10], [7], [8]]
+
+
+def test_files_keep_them(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    assert WordPieceTokenizer.load(tmp_path).get_config() == tokenizer.get_config()
