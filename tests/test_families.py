@@ -44,7 +44,7 @@ PUBLISHED = {
     ("electra", "large_generator"): 50_999_552,
 }
 
-HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair"}
+HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair", "rtd"}
 
 families = pytest.mark.parametrize("family", bf.families())
 
