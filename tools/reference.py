@@ -85,7 +85,7 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "pad_3_tanh_gelu": dict(pad_token_id=3, hidden_act="gelu_new", layer_norm_eps=1e-12),
     },
     "spanbert": {"default": {}},
-    "tinybert": {"default": dict(hidden_act="relu")},
+    "tinybert": {"default": {}, "relu": dict(hidden_act="relu")},
     "xlm": {
         "default": {},
         "sinusoidal_relu": dict(sinusoidal_embeddings=True, gelu_activation=False, n_langs=1),
