@@ -55,6 +55,8 @@ _SPACE_CHARACTER = 1
 _WEIGHTS_FILE = "config.json"
 _FAIRSEQ_FILE = "sentencepiece.bpe.model"
 
+_MAX_LETTERS = 10
+
 # What the published classes do around SentencePiece and do not write into their files.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "AlbertTokenizer": {
@@ -212,7 +214,11 @@ class SentencePieceTokenizer(Tokenizer):
         self._character_counts = kernel.character_counts
         self._blank = kernel.blank
         self._may_end_in_space = not proto.normalizer_spec.remove_extra_whitespaces
-        self._strange_quotes = kernel.strange_quotes
+        marks_of_quotes = zip((_APOSTROPHE, _GRAVE), kernel.strange_quotes, strict=False)
+        self._strange_marks = tuple(
+            mark for mark, strange in marks_of_quotes if unify_quotes and strange
+        )
+        self._pair_is_unknown = kernel.strange_quotes[2]
         with tf.init_scope():
             self._surface = _Surface(pieces, kinds, proto.normalizer_spec)
             self._kernel = _fast_kernel(kernel.model, kernel.unknown_score)
@@ -500,52 +506,47 @@ class SentencePieceTokenizer(Tokenizer):
             cut = (following > start) & (_gather_padded(data, at) != byte)
             return start, tf.where(cut, tf.minimum(end, following), end)
 
-        goes_on = self._bytes_that_go_on(data, source, splits)
-        seen = (data != ord(" ")) & ~goes_on
+        seen = data != ord(" ")
         opening = tf.where(seen)[:, 0]
 
-        def extended(opening: tf.Tensor) -> tuple[tf.Tensor]:
+        def grouped(*_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            goes_on = self._bytes_that_go_on(data, source, splits)
+            first = seen & ~goes_on
+            opening = tf.where(first)[:, 0]
             count = tf.cumsum(tf.cast(goes_on, tf.int64))
             before = tf.gather(count, opening)
             after = tf.concat([before[1:], count[-1:]], 0)[: tf.size(opening)]
-            return (opening + after - before,)
+            return first, opening, opening + after - before
 
-        closing = unlikely(tf.reduce_any(goes_on), extended, [opening], [])[0]
+        values = unlikely(self._may_go_on(data), grouped, [seen, opening, opening], [])
+        seen, opening, closing = values
         return _Units(opening, closing, span, splits, seen, data)
+
+    def _may_go_on(self, data: tf.Tensor) -> tf.Tensor:
+        """Returns whether there may be units of several bytes."""
+        found = [tf.reduce_any(data == code) for code in (_ONE_UNKNOWN, *self._strange_marks)]
+        if self._table.options["unify_quotes"]:
+            found.append(tf.reduce_any(_equal_quotes(data)))
+        return tf.reduce_any(tf.stack(found))
 
     def _bytes_that_go_on(
         self, data: tf.Tensor, source: tf.RaggedTensor, splits: tf.Tensor
     ) -> tf.Tensor:
         """Returns which bytes belong to the unit before them, bool [n]."""
         size = tf.size(data, tf.int64)
-        quotes = self._table.options["unify_quotes"]
-        strange = [_ONE_UNKNOWN]
-        if quotes:
-            strange += [mark for mark, odd in zip((_APOSTROPHE, _GRAVE), self._strange_quotes[:2],
-                                                  strict=True) if odd]  # fmt: skip
-        found = [tf.reduce_any(data == code) for code in strange]
-        if quotes:
-            pair = (data[1:] == data[:-1]) & ((data[1:] == _APOSTROPHE) | (data[1:] == _GRAVE))
-            found.append(tf.reduce_any(pair))
-
-        def look(*_: tf.Tensor) -> tuple[tf.Tensor]:
-            opens_row = flags(splits, size)
-            unknown = data == _ONE_UNKNOWN
-            second = tf.zeros_like(unknown)
-            if quotes:
-                rows = row_of_each(splits, size)
-                at = tf.gather(source.values, tf.range(size) + rows)
-                same = _behind_first(pair & (at[1:] == at[:-1] + 1), size) & ~opens_row
-                second = _second_of_pairs(same)
-                paired = second | tf.concat([second[1:], [False]], 0)[:size]
-                for mark in strange[1:]:
-                    unknown |= (data == mark) & ~paired
-                if self._strange_quotes[2]:
-                    unknown |= paired
-            return (unknown & _behind_first(unknown[:-1], size) & ~opens_row | second,)
-
-        nothing = tf.zeros_like(data, tf.bool)
-        return unlikely(tf.reduce_any(tf.stack(found)), look, [nothing], [])[0]
+        opens_row = flags(splits, size)
+        unknown = data == _ONE_UNKNOWN
+        second = tf.zeros_like(unknown)
+        if self._table.options["unify_quotes"]:
+            at = tf.gather(source.values, tf.range(size) + row_of_each(splits, size))
+            pair = _equal_quotes(data) & (at[1:] == at[:-1] + 1)
+            second = _second_of_pairs(_behind_first(pair, size) & ~opens_row)
+            paired = second | tf.concat([second[1:], [False]], 0)[:size]
+            for mark in self._strange_marks:
+                unknown |= (data == mark) & ~paired
+            if self._pair_is_unknown:
+                unknown |= paired
+        return (unknown & _behind_first(unknown[:-1], size) & ~opens_row) | second
 
     def _character_units(self, prepared: tf.Tensor) -> _Units:
         """Returns the characters of the normalized texts, neighbouring unknown ones as one."""
@@ -722,11 +723,14 @@ class _Splitting:
 
 
 def _spellings(token: str) -> list[str]:
-    """Returns a special token and what else becomes it when each character is lower-cased."""
+    """Returns a special token and what else becomes it when each character is lower-cased; of a
+    long one only the capitals, for the others are too many."""
     if token.lower() != token:
         return [token]
     others = {letter: [letter, letter.upper()] for letter in string.ascii_lowercase}
     others["k"].append("\u212a")
+    if sum(char in others for char in token) > _MAX_LETTERS:
+        return [token, token.upper()]
     return list(map("".join, itertools.product(*(others.get(char, [char]) for char in token))))
 
 
@@ -750,15 +754,16 @@ def _behind_first(values: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.concat([[False], values], 0)[:size]
 
 
+def _equal_quotes(data: tf.Tensor) -> tf.Tensor:
+    """Returns which bytes but the first are the same quotation mark as the byte before."""
+    return (data[1:] == data[:-1]) & ((data[1:] == _APOSTROPHE) | (data[1:] == _GRAVE))
+
+
 def _second_of_pairs(same: tf.Tensor) -> tf.Tensor:
     """Returns which bytes close a pair; bool [n], as is `same`, which equal the one before."""
-
-    def function(same: tf.Tensor) -> tuple[tf.Tensor]:
-        run = tf.cumsum(tf.cast(~same, tf.int64)) - 1
-        inside = tf.range(tf.size(same, tf.int64)) - tf.gather(tf.where(~same)[:, 0], run)
-        return (inside % 2 == 1,)
-
-    return unlikely(tf.reduce_any(same), function, [same], [])[0]
+    run = tf.cumsum(tf.cast(~same, tf.int64)) - 1
+    inside = tf.range(tf.size(same, tf.int64)) - tf.gather(tf.where(~same)[:, 0], run)
+    return inside % 2 == 1
 
 
 # From the file to what the kernels read.
@@ -994,7 +999,11 @@ def _staged_normalizer(
     kept = known.copy()
     singles = {ord(char): char for char in rules.singles()}
     kept[[*map(ord, joined), *singles]] = True
-    changes = singles | {ord(stranger): rules.apply(stranger), **prepared}
+    # Where the rules drop the sign itself, another that they drop takes its place: a text of which
+    # nothing is left is not the same as no text.
+    dropped = [chr(code) for code in singles if not rules.apply(chr(code)) and chr(code) > stranger]
+    alias = rules.apply(stranger) or min(dropped, default="")
+    changes = singles | {ord(stranger): alias, **prepared}
     rules.add(stranger.encode(), stranger.encode())
     texts = dict(stand_ins)
     for code, text in changes.items():
@@ -1034,12 +1043,15 @@ def _adapt_pieces(proto: Any, letters: _Letters, unknown_score: float) -> None:
 
     for piece in proto.pieces:
         if piece.type == _USER_DEFINED:
-            piece.score = 0.0
+            # What SentencePiece 0.2.3 counts them as, whatever score they have.
+            piece.score = np.float32(0.1) * np.float32(len(piece.piece.encode("utf-8")) - 1)
         if _is_findable(piece):
             piece.type = _NORMAL
             piece.piece = written(piece.piece)
         elif piece.type in (*_FOUND, _UNUSED):
             piece.type = _CONTROL
+    # SentencePiece goes by the kind of the piece, FastSentencepiece by this.
+    proto.trainer_spec.unk_id = [piece.type for piece in proto.pieces].index(_UNKNOWN)
     for char in letters.rare:
         proto.pieces.add(piece=written(char), score=unknown_score, type=_NORMAL)
 
