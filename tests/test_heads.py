@@ -92,6 +92,8 @@ def test_classifiers_from_pretrained(family, tmp_path):
     shutil.copytree(file.parent, tmp_path / "in")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz01"]
     (tmp_path / "in" / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    config = tmp_path / "in" / "tokenizer_config.json"
+    config.write_text('{"tokenizer_class": "BertTokenizer"}')
     task = bf.TextClassifier.from_pretrained(tmp_path / "in")
     assert task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
     with np.load(file) as expected:
