@@ -137,3 +137,9 @@ def labels(values: dict[str, Any]) -> list[str] | None:
         return [str(table[key]) for key in sorted(table, key=int)]
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{CONFIG}: the keys of id2label are not numbers: {error}") from error
+
+
+def classes(values: dict[str, Any]) -> list[str]:
+    """The names in ``architectures``, none where the config has no such list."""
+    said = values.get("architectures")
+    return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
