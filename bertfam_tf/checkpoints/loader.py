@@ -32,6 +32,7 @@ class Checkpoint:
         family: the card that reads it.
         config: that family's config.
         labels: label names stored with it, or None.
+        languages: numbers of the languages that its config names, none in most families.
         classes: Hugging Face's classes that its config names.
 
     Raises:
@@ -44,6 +45,7 @@ class Checkpoint:
         fields = {**source.fields, **overrides}
         self.family, self.config = huggingface.translate(source.values, family, **fields)
         self.labels = huggingface.labels(source.values)
+        self.languages = huggingface.languages(source.values)
         self.classes = huggingface.classes(source.values)
         self._values = source.values
         self._tensors = source.tensors.renamed(

@@ -94,6 +94,8 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     values = huggingface.describe(card, backbone.config) | _label_values(checkpoint.labels)
     known = checkpoint.heads()
     # A class that is not known for certain is not named: transformers would start its head anew.
+    if checkpoint.languages:
+        values["lang2id"] = checkpoint.languages
     if checkpoint.classes:
         values["architectures"] = checkpoint.classes
     elif known or not found:
