@@ -118,6 +118,8 @@ _MODELS = {
     "distilbert": "DistilBert",
     "electra": "Electra",
     "roberta": "Roberta",
+    "spanbert": "Bert",
+    "tinybert": "Bert",
     "xlm": "XLM",
     "xlm_roberta": "XLMRoberta",
 }
@@ -130,7 +132,8 @@ _TASKS: dict[str, dict[str, type]] = {
     for family, name in _MODELS.items()
 }
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
-_TASKS["bert"]["pair"] = transformers.BertForNextSentencePrediction
+for family in ("bert", "tinybert"):
+    _TASKS[family]["pair"] = transformers.BertForNextSentencePrediction
 _TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
 # The class without the suffix searches with beams: another head.
 _TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple
