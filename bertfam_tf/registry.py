@@ -53,16 +53,19 @@ class Dense:
         theirs: Hugging Face's.
         width: a number, the name of a config field, or ``"labels"`` for the number of labels.
         activation: its name, the name of a config field, or None.
+        bias: whether there is one.
     """
 
     name: str
     theirs: str
     width: int | str
     activation: str | None = None
+    bias: bool = True
 
     def weights(self) -> dict[str, str]:
         path = f"{self.name}/"
-        return {path + "kernel": f"{self.theirs}.weight|T", path + "bias": f"{self.theirs}.bias"}
+        kernel = {path + "kernel": f"{self.theirs}.weight|T"}
+        return kernel | ({path + "bias": f"{self.theirs}.bias"} if self.bias else {})
 
 
 @dataclass(frozen=True)
@@ -83,16 +86,16 @@ class Decoder:
     """Part of a head: the token embedding turned round, and a bias.
 
     Attributes:
-        bias: Hugging Face's name of the bias.
+        bias: Hugging Face's name of the bias; None where there is none.
         theirs: their decoder, of which checkpoints may hold copies of both.
     """
 
-    bias: str
+    bias: str | None
     theirs: str
     name: str = "decoder"
 
     def weights(self) -> dict[str, str]:
-        return {f"{self.name}/bias": self.bias}
+        return {f"{self.name}/bias": self.bias} if self.bias else {}
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class Head:
     """One of a family's heads.
 
     Attributes:
-        reads: ``"pooled_output"``, ``"sequence_output"``, or ``"first_token"`` of the latter.
+        reads: an output of the backbone, such as ``"pooled_output"``, ``"sequence_output"`` or
+            ``"last_token"``; or ``"first_token"`` of the sequence output.
         parts: what that goes through. A last part of width 1 gives scores without that axis.
         required: keys of Hugging Face's config -> the values for which the head is as described.
     """

@@ -13,6 +13,8 @@ TOLERANCE = 1e-6
 # In float32 rounding alone is seen at this size in perturbed networks, on either side: the
 # reference's own ALBERT of tiny size is 1.1e-4 away from itself in float64.
 FLOAT32_TOLERANCE = 2e-4
+# Outputs beside the hidden states, and what the loss multiplies them by.
+DIRECTIONS = {"pooled_output": "pooled_direction", "query_output": "query_direction"}
 
 
 def relative(ours, theirs, floor: float = 0.0) -> float:
@@ -29,23 +31,28 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
         backbone: with the reference's weights.
         expected: inputs, outputs, directions and gradients, as ``tools.reference`` makes them.
     """
-    given = {name: tf.constant(expected[name]) for name in backbone.input}
+    given = {name: tf.constant(expected[name]) for name in backbone.input if name in expected}
+    given |= {name: _layers(expected[name]) for name in ("memory",) if name in expected}
     real = np.asarray(expected["padding_mask"])[None, :, :, None]
     with tf.GradientTape() as tape:
         outputs = backbone(given, training=False)
         hidden = tf.stack(outputs["hidden_states"])
         loss = tf.reduce_sum(hidden * _like(hidden, expected["hidden_direction"]))
-        if "pooled_direction" in expected:
-            pooled = outputs["pooled_output"]
-            loss += tf.reduce_sum(pooled * _like(pooled, expected["pooled_direction"]))
+        for name, key in DIRECTIONS.items():
+            if key in expected:
+                loss += tf.reduce_sum(outputs[name] * _like(outputs[name], expected[key]))
     variables = backbone.trainable_variables
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     result = {
         f"hidden_states[{i}]": relative(np.asarray(hidden[i]) * real[0], theirs * real[0])
         for i, theirs in enumerate(expected["hidden_states"])
     }
-    if "pooled_output" in expected:
-        result["pooled_output"] = relative(outputs["pooled_output"], expected["pooled_output"])
+    for name in DIRECTIONS:
+        if name in expected:
+            result[name] = relative(outputs[name], expected[name])
+    if "new_memory" in expected:
+        for i, (a, b) in enumerate(zip(outputs["memory"], expected["new_memory"], strict=True)):
+            result[f"memory[{i}]"] = relative(a, b)
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
     sources = _sources(backbone)
     for variable, gradient in zip(variables, gradients, strict=True):
@@ -101,7 +108,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         backbone, layer = load_head(directory, family, head)
     finally:
         keras.config.set_dtype_policy(before)
-    given = {name: tf.constant(expected[name]) for name in backbone.input}
+    given = {name: tf.constant(expected[name]) for name in backbone.input if name in expected}
     theirs = expected["logits"]
     with tf.GradientTape() as tape:
         logits = layer(backbone(given, training=False), training=False)
@@ -122,7 +129,8 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     also, decoder = {}, card.heads[head].decoder()
     if decoder:
         also = {names["token_embedding/embeddings"]: f"{decoder.theirs}.weight"}
-        also |= {decoder.bias: f"{decoder.theirs}.bias"}
+        if decoder.bias:
+            also |= {decoder.bias: f"{decoder.theirs}.bias"}
     variables = backbone.trainable_variables + layer.trainable_variables
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
@@ -148,6 +156,10 @@ def load_head(directory, family: str, head: str) -> tuple[keras.Model, keras.lay
     layer(backbone.output)
     checkpoint.fill_head(layer, head)
     return backbone, layer
+
+
+def _layers(array: np.ndarray) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.constant(layer) for layer in array)
 
 
 def _like(tensor: tf.Tensor, array: np.ndarray) -> tf.Tensor:

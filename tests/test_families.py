@@ -71,7 +71,7 @@ def _inputs(backbone, rows=3, length=9, seed=0):
         "position_ids": np.arange(length, dtype="int32")[None].repeat(rows, axis=0),
         "language_ids": rng.integers(0, 2, (rows, length)).astype("int32"),
     }
-    return {name: inputs[name] for name in backbone.input}
+    return {name: inputs[name] for name in backbone.input if name in inputs}
 
 
 @pytest.mark.parametrize(("family", "size"), PUBLISHED)
@@ -197,7 +197,7 @@ def test_keras_file_round_trip(family, tmp_path):
 
 
 def _write_saved_model(backbone, directory, shape):
-    names = sorted(backbone.input)
+    names = sorted(_inputs(backbone))
 
     def outputs(*tensors):
         inputs = dict(zip(names, tensors, strict=True))
@@ -252,6 +252,8 @@ def test_other_precisions(family, policy):
 
 @families
 def test_input_longer_than_the_positions(family):
+    if _small(family).max_length is None:
+        pytest.skip("positions are relative")
     backbone = _small(family, max_positions=8)
     with pytest.raises(ValueError, match="9 tokens long; this model has 8 positions"):
         backbone(_inputs(backbone))

@@ -162,7 +162,7 @@ class Checkpoint:
             (f"{decoder.theirs}.weight", embedding),
             (f"{decoder.theirs}.bias", decoder.bias),
         ):
-            if copy == original or copy not in self._tensors or original not in self._tensors:
+            if original is None or copy == original or not {copy, original} <= self._tensors.keys():
                 continue
             if not np.array_equal(self._tensors[copy], self._tensors[original]):
                 raise CheckpointError(

@@ -23,9 +23,9 @@ class Head(keras.layers.Layer):
         outputs: a backbone's dict.
 
     Returns:
-        Logits, float32 (float64 under that policy): (batch, labels) for heads that read the pooled
-        output or the first token, (batch, length, labels) for those that read all; without the last
-        axis where there is one score.
+        Logits, float32 (float64 under that policy): (batch, labels) for heads that read one vector
+        of each row, (batch, length, labels) for those that read all; without the last axis where
+        there is one score.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class Head(keras.layers.Layer):
 
 
 class TokenDecoder(keras.layers.Layer):
-    """Logits over the vocabulary: the token embedding turned round, and a bias.
+    """Logits over the vocabulary: the token embedding turned round, and a bias where there is one.
 
     The table stays the backbone's weight; this layer has the bias alone.
 
     Args:
         table: gives the table, (vocabulary, width).
         size: of the vocabulary.
+        bias: whether there is one.
 
     Call:
         x: (…, width).
@@ -72,16 +73,19 @@ class TokenDecoder(keras.layers.Layer):
         (…, vocabulary).
     """
 
-    def __init__(self, table: Callable[[], Any], size: int, **kwargs: Any):
+    def __init__(self, table: Callable[[], Any], size: int, bias: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
         self.table = table
         self.size = size
+        self.use_bias = bias
 
     def build(self, input_shape):
-        self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
 
     def call(self, x):
-        return ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype))) + self.bias
+        logits = ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype)))
+        return logits + self.bias if self.use_bias else logits
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.size)
@@ -103,7 +107,7 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
     if name not in card.heads:
         raise ValueError(unknown(f"head of {card.name}", name, card.heads))
     head = card.heads[name]
-    if head.reads == "pooled_output" and "pooled_output" not in backbone.output:
+    if head.reads == "pooled_output" and head.reads not in backbone.output:
         raise ValueError(
             f"This {card.name} backbone has no pooler, whose output the {name} head reads."
         )
@@ -147,6 +151,7 @@ def _dense(part: registry.Dense, values: _Values, **kwargs: Any) -> keras.layers
     return keras.layers.Dense(
         values(part.width),
         activation=layers.activation(activation) if activation else None,
+        use_bias=part.bias,
         kernel_initializer=layers.normal(values.config.initializer_range),
         **{**kwargs, "name": part.name},
     )
@@ -162,7 +167,10 @@ def _decoder(part: registry.Decoder, values: _Values, **kwargs: Any) -> keras.la
     embedding = values.backbone.get_layer("token_embedding")
     # In a function, so that Keras does not count the table among the head's own weights.
     return TokenDecoder(
-        lambda: embedding.embeddings, values.config.vocab_size, **{**kwargs, "name": part.name}
+        lambda: embedding.embeddings,
+        values.config.vocab_size,
+        bias=part.bias is not None,
+        **{**kwargs, "name": part.name},
     )
 
 

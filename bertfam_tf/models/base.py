@@ -44,19 +44,42 @@ class Config:
         return dataclasses.asdict(self)
 
 
-# What inputs there are, and what one that is left out is taken for.
+def _nothing(tokens: Any, spec: Any) -> Any:
+    """Zeros of the row's number, and of length 0 where the length is free."""
+    batch = ops.shape(tokens)[0]
+
+    def zeros(like):
+        return ops.zeros((batch, *(size or 0 for size in like.shape[1:])), like.dtype)
+
+    return keras.tree.map_structure(zeros, spec)
+
+
+def _over_pairs(tokens: Any, spec: Any) -> Any:
+    zeros = ops.expand_dims(ops.zeros_like(tokens), 1)
+    return ops.cast(ops.repeat(zeros, ops.shape(tokens)[1], axis=1), spec.dtype)
+
+
+# What inputs there are, and what one that is left out is taken for: a function of the tokens, and
+# of the input's shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
     "token_ids": None,
     "padding_mask": None,
-    "segment_ids": ops.zeros_like,
-    "position_ids": lambda tokens: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
+    "segment_ids": lambda tokens, spec: ops.zeros_like(tokens),
+    "position_ids": lambda tokens, spec: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
     "language_ids": None,
+    "cache": _nothing,
+    "memory": _nothing,
+    "perm_mask": _over_pairs,
+    "target_mapping": lambda tokens, spec: _over_pairs(tokens, spec)[:, :0],
 }
 
 
-def _tensor(value: Any) -> Any:
-    symbolic = keras.utils.is_keras_tensor(value)
-    return value if symbolic else ops.convert_to_tensor(value, "int32")
+def _tensor(value: Any, spec: Any) -> Any:
+    def convert(value, like):
+        symbolic = keras.utils.is_keras_tensor(value)
+        return value if symbolic else ops.convert_to_tensor(value, like.dtype)
+
+    return keras.tree.map_structure_up_to(spec, lambda like, x: convert(x, like), spec, value)
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -70,13 +93,19 @@ class Backbone(keras.Model):
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
             tokens, 0 at padding) and, where the family has them, ``segment_ids`` (zeros if left
-            out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``.
+            out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``. What a model
+            remembers of earlier tokens is an input too, empty if left out: ``memory``, a tuple of
+            (batch, memory length, hidden) for each layer, or ``cache``, a tuple of (keys, values)
+            for each layer, both (batch, heads, cached length, head size); with a cache, the
+            padding mask is (batch, cached length + length).
 
     Returns:
         Dict of ``sequence_output`` (batch, length, hidden), ``pooled_output`` (batch, hidden) where
         the family has a pooler, ``hidden_states`` (the embeddings' output, then each layer's) and
-        ``attention_scores`` (each layer's (batch, heads, length, length), scaled, before mask and
-        softmax). What nobody reads is pruned when a graph is compiled.
+        ``attention_scores`` (each layer's (batch, heads, length, keys), scaled, before mask and
+        softmax). ``memory`` or ``cache`` are there for the call that follows, where the family has
+        them, and ``last_token`` (batch, hidden), the output at each row's last real token, where
+        the family reads from left to right. What nobody reads is pruned when a graph is compiled.
     """
 
     def __init__(self, family: str, config: Config | dict[str, Any], **kwargs):
@@ -104,15 +133,26 @@ class Backbone(keras.Model):
             if name not in _INPUTS:
                 raise ValueError(unknown("input", name, _INPUTS))
         inputs = {}
-        for name in self.input:
+        for name, spec in self.input.items():
             default = _INPUTS[name]
             if name in given:
-                inputs[name] = _tensor(given[name])
+                inputs[name] = _tensor(given[name], spec)
             elif default and "token_ids" in given:
-                inputs[name] = default(_tensor(given["token_ids"]))
+                tokens = _tensor(given["token_ids"], self.input["token_ids"])
+                inputs[name] = default(tokens, spec)
             else:
                 raise ValueError(f"The {self.family} backbone needs the input {name!r}.")
         return inputs
+
+    @property
+    def required_inputs(self) -> tuple[str, ...]:
+        """Names of the inputs that cannot be left out."""
+        return tuple(name for name in self.input if _INPUTS[name] is None)
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of an input; None where positions are relative, and there is no end."""
+        return getattr(self.config, "max_positions", None)
 
     def save_pretrained(self, directory: str | Path, format: str = "hf") -> None:
         """Writes another library's format; see ``bertfam_tf.checkpoints.save_pretrained``."""

@@ -27,6 +27,7 @@ from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
 _TASKS: dict[str, type[Task]] = {}
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
+_MAX_LENGTH = 512
 _NO_DATA = "There is no text in the input."
 
 
@@ -41,7 +42,8 @@ class Task(keras.Model):
         backbone: the encoder inside.
         tokenizer: its tokenizer.
         pair: whether an input is two texts; None decides at the first data seen.
-        max_length: most tokens of an input; None for as many as the backbone has positions.
+        max_length: most tokens of an input; None for as many as the backbone has positions, or
+            512 where their number has no end.
 
     Raises:
         ValueError: for a ``max_length`` beyond the backbone's positions, or a tokenizer with more
@@ -64,10 +66,10 @@ class Task(keras.Model):
         **kwargs,
     ):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        positions = backbone.config.max_positions
+        positions = backbone.max_length
         if max_length is None:
-            max_length = positions
-        if max_length > positions:
+            max_length = positions or _MAX_LENGTH
+        if positions and max_length > positions:
             raise ValueError(f"max_length {max_length} exceeds the model's {positions} positions.")
         if tokenizer.vocab_size > backbone.config.vocab_size:
             raise ValueError(
