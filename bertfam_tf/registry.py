@@ -99,6 +99,27 @@ class Decoder:
 
 
 @dataclass(frozen=True)
+class AdaptiveSoftmax:
+    """Part of a head: log-probabilities from an adaptive token embedding turned round.
+
+    Attributes:
+        theirs: what the names of its weights begin with.
+    """
+
+    theirs: str
+    name: str = "softmax"
+
+    def weights(self) -> dict[str, str]:
+        names = {
+            "cluster_kernel": "cluster_weight",
+            "cluster_bias": "cluster_bias",
+            "bias_{c}": "out_layers.{c}.bias",
+            "projection": "out_projs.0",
+        }
+        return {f"{self.name}/{k}": f"{self.theirs}.{v}" for k, v in names.items()}
+
+
+@dataclass(frozen=True)
 class Head:
     """One of a family's heads.
 
@@ -110,7 +131,7 @@ class Head:
     """
 
     reads: str
-    parts: tuple[Dropout | Dense | Norm | Decoder, ...]
+    parts: tuple[Dropout | Dense | Norm | Decoder | AdaptiveSoftmax, ...]
     required: Mapping[str, tuple] = field(default_factory=dict)
 
     def weights(self, name: str) -> dict[str, str]:
@@ -138,7 +159,8 @@ class HuggingFaceNames:
         required: config keys that change the computation and of which only the listed values
             are supported; another value is refused by name.
         weights: our variable path -> their tensor name. ``{i}`` counts as ``indices`` says; a
-            name that ends in ``|T`` is stored transposed.
+            name may end in ``|`` and how it is stored: ``1/3``, as the second of three equal parts
+            of a tensor's rows; ``T``, transposed; ``F``, all axes but the first as one.
         ignored: regular expressions of tensor names that carry no weight of the encoder.
         defaults: what an absent config key means, where that is not our field's default.
         read: from config fields as renamed to the fields as they are meant, where a field follows

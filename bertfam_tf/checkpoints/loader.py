@@ -17,14 +17,14 @@ from bertfam_tf.sources import CheckpointError, resolve
 
 # Heads by the ends of the names that Hugging Face's task classes have.
 _TASKS = {
-    "ForSequenceClassification": "sequence",
-    "ForTokenClassification": "tokens",
-    "ForQuestionAnswering": "span",
-    "ForQuestionAnsweringSimple": "span",
-    "ForMultipleChoice": "choice",
-    "ForMaskedLM": "masked_lm",
-    "WithLMHeadModel": "masked_lm",
-    "ForNextSentencePrediction": "pair",
+    "sequence": ("ForSequenceClassification",),
+    "tokens": ("ForTokenClassification",),
+    "span": ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
+    "choice": ("ForMultipleChoice",),
+    "masked_lm": ("ForMaskedLM", "WithLMHeadModel"),
+    "causal_lm": ("LMHeadModel",),
+    "permutation_lm": ("LMHeadModel",),
+    "pair": ("ForNextSentencePrediction",),
 }
 # TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
 _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
@@ -128,6 +128,7 @@ class Checkpoint:
     def _head_tensors(self, head: str) -> list[str]:
         what = self.family.heads.get(head)
         table = what.weights(head) if what else {}
+        table = self.family.huggingface.expand(table, self.config)
         return [source.partition("|")[0] for source in table.values()]
 
     def _stored_of(self, head: str) -> set[str]:
@@ -137,8 +138,7 @@ class Checkpoint:
         """Heads of the family that the config says the checkpoint has."""
         said = self._values.get("architectures")
         names = [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
-        found = {h for name in names for end, h in _TASKS.items() if name.endswith(end)}
-        return found & self.family.heads.keys()
+        return {h for h in self.family.heads for name in names if name.endswith(_TASKS.get(h, ()))}
 
     def _has_no_pooler(self) -> bool:
         """Whether the pooler was left out for a head that does without."""

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import huggingface, tokenizer_files
+from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone
@@ -113,14 +114,16 @@ def _tensors(
     config: Any = None,
 ) -> dict[str, np.ndarray]:
     names = card.huggingface.expand(table, config or layer.config)
-    found = {}
+    found: dict[str, dict[str, np.ndarray]] = {}
     for variable in layer.weights:
         if variable.path not in names:
             raise CheckpointError(f"The card of {card.name} has no name for {variable.path}.")
-        name, _, transposed = names[variable.path].partition("|")
-        array = keras.ops.convert_to_numpy(variable)
-        found[name] = np.ascontiguousarray(array.T if transposed else array)
-    return found
+        name, _, transform = names[variable.path].partition("|")
+        array = stored(keras.ops.convert_to_numpy(variable), transform)
+        found.setdefault(name, {})[transform] = array
+    # What is stored as one tensor has its parts' numbers in front.
+    joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
+    return {name: np.ascontiguousarray(array) for name, array in joined.items()}
 
 
 def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:

@@ -21,11 +21,13 @@ class Head(keras.layers.Layer):
 
     Call:
         outputs: a backbone's dict.
+        targets: int (batch, length), tokens, for the log-probabilities of these alone: (batch,
+            length). Heads with an adaptive softmax take it.
 
     Returns:
-        Logits, float32 (float64 under that policy): (batch, labels) for heads that read one vector
-        of each row, (batch, length, labels) for those that read all; without the last axis where
-        there is one score.
+        Logits (from an adaptive softmax log-probabilities), float32 (float64 under that policy):
+        (batch, labels) for heads that read one vector of each row, (batch, length, labels) for
+        those that read all; without the last axis where there is one score.
     """
 
     def __init__(
@@ -47,12 +49,13 @@ class Head(keras.layers.Layer):
             part.build(shape)
             shape = part.compute_output_shape(shape)
 
-    def call(self, outputs, training=None):
+    def call(self, outputs, targets=None, training=None):
         x = outputs[self._source()]
         if self.reads == "first_token":
             x = x[:, 0, :]
-        for part in self.parts:
+        for part in self.parts[:-1]:
             x = part(x)
+        x = self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
         return ops.squeeze(x, -1) if self.scalar else x
 
 
@@ -174,9 +177,19 @@ def _decoder(part: registry.Decoder, values: _Values, **kwargs: Any) -> keras.la
     )
 
 
+def _adaptive_softmax(
+    part: registry.AdaptiveSoftmax, values: _Values, **kwargs: Any
+) -> keras.layers.Layer:
+    embedding = values.backbone.get_layer("token_embedding")
+    return layers.AdaptiveSoftmax(
+        lambda: embedding, values.config.initializer_range, **{**kwargs, "name": part.name}
+    )
+
+
 _LAYERS: dict[type, Callable[..., keras.layers.Layer]] = {
     registry.Dropout: _dropout,
     registry.Dense: _dense,
     registry.Norm: _norm,
     registry.Decoder: _decoder,
+    registry.AdaptiveSoftmax: _adaptive_softmax,
 }

@@ -65,12 +65,27 @@ class SelfAttention(keras.layers.Layer):
         key = self._split(self.key(x))
         value = self._split(self.value(x))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        # In half precision exp() overflows and sums lose digits long before float32 does.
-        half = self.compute_dtype in ("float16", "bfloat16")
-        logits = ops.cast(scores, "float32") if half else scores
-        if attention_mask is not None:
-            logits = ops.where(attention_mask, logits, -1e9)
-        probabilities = ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
-        probabilities = self.dropout(probabilities, training=training)
-        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))
+        context = attend(scores, value, attention_mask, self.dropout, training)
+        context = ops.transpose(context, (0, 2, 1, 3))
         return self.output_dense(ops.reshape(context, ops.shape(x))), scores
+
+
+def attend(scores, value, attention_mask, dropout, training=None):
+    """Mean of values, weighted by the softmax of scores.
+
+    Args:
+        scores: (batch, heads, queries, keys).
+        value: (batch, heads, keys, head size).
+        attention_mask: as ``SelfAttention`` takes it, or None.
+        dropout: a layer for the weights.
+
+    Returns:
+        (batch, heads, queries, head size).
+    """
+    # In half precision exp() overflows and sums lose digits long before float32 does.
+    half = keras.backend.standardize_dtype(scores.dtype) in ("float16", "bfloat16")
+    logits = ops.cast(scores, "float32") if half else scores
+    if attention_mask is not None:
+        logits = ops.where(attention_mask, logits, -1e9)
+    probabilities = ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
+    return ops.matmul(dropout(probabilities, training=training), value)

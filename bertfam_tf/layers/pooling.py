@@ -31,6 +31,22 @@ class FirstTokenPooler(keras.layers.Layer):
         return self.dense(x[:, 0, :])
 
 
+def last_token(x, padding_mask):
+    """The vector of each row's last real token, on whichever side the padding stands.
+
+    Args:
+        x: (batch, length, width).
+        padding_mask: (batch, length), non-zero at real tokens.
+
+    Returns:
+        (batch, width); zeros for a row without real tokens.
+    """
+    real = ops.cast(ops.cast(padding_mask, "bool"), "int32")
+    left = ops.flip(ops.cumsum(ops.flip(real, axis=1), axis=1), axis=1)
+    last = ops.cast(ops.equal(real * left, 1), x.dtype)
+    return ops.squeeze(ops.matmul(ops.expand_dims(last, 1), x), 1)
+
+
 class MeanPooling(keras.layers.Layer):
     """Mean over the real tokens of each row (Sentence-BERT, arXiv 1908.10084).
 

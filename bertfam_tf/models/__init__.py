@@ -17,8 +17,10 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     roberta,
     spanbert,
     tinybert,
+    transformer_xl,
     xlm,
     xlm_roberta,
+    xlnet,
 )
 from bertfam_tf.models.base import Backbone, Config
 from bertfam_tf.names import unknown

@@ -32,16 +32,27 @@ class Config:
         for name, value in values.items():
             if name not in types:
                 raise ValueError(unknown(f"{cls.__name__} field", name, types))
+            if typing.get_origin(types[name]) is tuple:
+                _check_tuple(f"{cls.__name__}.{name}", value, typing.get_args(types[name])[0])
+                continue
             kinds = typing.get_args(types[name]) or (types[name],)
             allowed = (*kinds, int) if float in kinds else kinds
             if not isinstance(value, allowed) or (types[name] is not bool and value is True):
                 kind = types[name] if len(kinds) > 1 else kinds[0].__name__
                 raise ValueError(f"{cls.__name__}.{name} is a {kind}, not {value!r}.")
-        return cls(**values)
+        # JSON and YAML have lists for tuples.
+        lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
+        return cls(**{**values, **lists})
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
-        return dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def _check_tuple(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, list | tuple) or any(type(each) is not kind for each in value):
+        raise ValueError(f"{name} is a list of {kind.__name__}, not {value!r}.")
 
 
 def _nothing(tokens: Any, spec: Any) -> Any:
@@ -54,9 +65,8 @@ def _nothing(tokens: Any, spec: Any) -> Any:
     return keras.tree.map_structure(zeros, spec)
 
 
-def _over_pairs(tokens: Any, spec: Any) -> Any:
-    zeros = ops.expand_dims(ops.zeros_like(tokens), 1)
-    return ops.cast(ops.repeat(zeros, ops.shape(tokens)[1], axis=1), spec.dtype)
+def _no_predictions(tokens: Any, spec: Any) -> Any:
+    return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
 
 
 # What inputs there are, and what one that is left out is taken for: a function of the tokens, and
@@ -69,8 +79,9 @@ _INPUTS: dict[str, Callable | None] = {
     "language_ids": None,
     "cache": _nothing,
     "memory": _nothing,
-    "perm_mask": _over_pairs,
-    "target_mapping": lambda tokens, spec: _over_pairs(tokens, spec)[:, :0],
+    # One value for all pairs: there are many.
+    "perm_mask": lambda tokens, spec: ops.zeros((ops.shape(tokens)[0], 1, 1), spec.dtype),
+    "target_mapping": _no_predictions,
 }
 
 
@@ -97,15 +108,19 @@ class Backbone(keras.Model):
             remembers of earlier tokens is an input too, empty if left out: ``memory``, a tuple of
             (batch, memory length, hidden) for each layer, or ``cache``, a tuple of (keys, values)
             for each layer, both (batch, heads, cached length, head size); with a cache, the
-            padding mask is (batch, cached length + length).
+            padding mask is (batch, cached length + length). ``perm_mask`` (batch, length, length)
+            is 1 where the token of the second axis must not see that of the third, and
+            ``target_mapping`` (batch, predictions, length) 1 where a prediction stands; without
+            them all is seen and nothing predicted.
 
     Returns:
         Dict of ``sequence_output`` (batch, length, hidden), ``pooled_output`` (batch, hidden) where
         the family has a pooler, ``hidden_states`` (the embeddings' output, then each layer's) and
         ``attention_scores`` (each layer's (batch, heads, length, keys), scaled, before mask and
         softmax). ``memory`` or ``cache`` are there for the call that follows, where the family has
-        them, and ``last_token`` (batch, hidden), the output at each row's last real token, where
-        the family reads from left to right. What nobody reads is pruned when a graph is compiled.
+        them, ``last_token`` (batch, hidden), the output at each row's last real token, where the
+        family classifies with it, and ``query_output`` (batch, predictions, hidden) with a
+        ``target_mapping``. What nobody reads is pruned when a graph is compiled.
     """
 
     def __init__(self, family: str, config: Config | dict[str, Any], **kwargs):
