@@ -7,6 +7,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.checkpoints.fill import oriented
 
 # Both sides compute in float64, where rounding leaves some 1e-8.
 TOLERANCE = 1e-6
@@ -31,37 +32,45 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
         backbone: with the reference's weights.
         expected: inputs, outputs, directions and gradients, as ``tools.reference`` makes them.
     """
-    given = {name: tf.constant(expected[name]) for name in backbone.input if name in expected}
-    given |= {name: _layers(expected[name]) for name in ("memory",) if name in expected}
     real = np.asarray(expected["padding_mask"])[None, :, :, None]
     with tf.GradientTape() as tape:
-        outputs = backbone(given, training=False)
-        hidden = tf.stack(outputs["hidden_states"])
+        outputs, memory = [], {}
+        for piece in segments(backbone, expected):
+            outputs.append(backbone({**piece, **memory}, training=False))
+            memory = {name: outputs[-1][name] for name in ("memory",) if name in outputs[-1]}
+        hidden = tf.concat([tf.stack(each["hidden_states"]) for each in outputs], 2)
+        others = {
+            name: tf.concat([each[name] for each in outputs], 1)
+            for name in DIRECTIONS
+            if name in expected
+        }
         loss = tf.reduce_sum(hidden * _like(hidden, expected["hidden_direction"]))
-        for name, key in DIRECTIONS.items():
-            if key in expected:
-                loss += tf.reduce_sum(outputs[name] * _like(outputs[name], expected[key]))
+        for name, other in others.items():
+            loss += tf.reduce_sum(other * _like(other, expected[DIRECTIONS[name]]))
     variables = backbone.trainable_variables
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     result = {
         f"hidden_states[{i}]": relative(np.asarray(hidden[i]) * real[0], theirs * real[0])
         for i, theirs in enumerate(expected["hidden_states"])
     }
-    for name in DIRECTIONS:
-        if name in expected:
-            result[name] = relative(outputs[name], expected[name])
+    result |= {name: relative(other, expected[name]) for name, other in others.items()}
     if "new_memory" in expected:
-        for i, (a, b) in enumerate(zip(outputs["memory"], expected["new_memory"], strict=True)):
+        for i, (a, b) in enumerate(zip(memory["memory"], expected["new_memory"], strict=True)):
             result[f"memory[{i}]"] = relative(a, b)
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
     sources = _sources(backbone)
     for variable, gradient in zip(variables, gradients, strict=True):
-        name, _, transposed = sources[variable.path].partition("|")
-        theirs = expected[f"gradient/{name}"]
+        name, _, transform = sources[variable.path].partition("|")
+        theirs = expected.get(f"gradient/{name}")
+        if gradient is None or theirs is None:
+            result[f"gradient of {variable.path}"] = 0.0 if gradient is theirs else np.inf
+            continue
         # Softmax does not see a key's bias: its gradient is rounding noise around zero, hence
         # the floor.
         result[f"gradient of {variable.path}"] = relative(
-            tf.convert_to_tensor(gradient), theirs.T if transposed else theirs, 0.1 * largest
+            tf.convert_to_tensor(gradient),
+            oriented(theirs, transform, variable.shape),
+            0.1 * largest,
         )
     return result
 
@@ -108,12 +117,12 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         backbone, layer = load_head(directory, family, head)
     finally:
         keras.config.set_dtype_policy(before)
-    given = {name: tf.constant(expected[name]) for name in backbone.input if name in expected}
+    given = segments(backbone, expected)[0]
     theirs = expected["logits"]
     with tf.GradientTape() as tape:
         logits = layer(backbone(given, training=False), training=False)
         loss = tf.reduce_sum(logits * _like(logits, expected.get("direction", theirs)))
-    real = np.asarray(expected["padding_mask"])
+    real = np.asarray(given["padding_mask"])
     real = (
         real.reshape(real.shape + (1,) * (theirs.ndim - 2))
         if layer.reads == "sequence_output"
@@ -124,7 +133,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         return result
     card = registry.get(family)
     names = {path: card.huggingface.prefix + name for path, name in _sources(backbone).items()}
-    names |= card.heads[head].weights(head)
+    names |= card.huggingface.expand(card.heads[head].weights(head), backbone.config)
     # What is tied has either name.
     also, decoder = {}, card.heads[head].decoder()
     if decoder:
@@ -135,13 +144,13 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
     for variable, gradient in zip(variables, gradients, strict=True):
-        name, _, transposed = names[variable.path].partition("|")
+        name, _, transform = names[variable.path].partition("|")
         theirs = expected.get(f"gradient/{name}", expected.get(f"gradient/{also.get(name)}"))
         if gradient is None or theirs is None:
             result[f"gradient of {variable.path}"] = 0.0 if gradient is theirs else np.inf
             continue
         gradient = tf.convert_to_tensor(gradient)
-        theirs = theirs.T if transposed else theirs
+        theirs = oriented(theirs, transform, variable.shape)
         result[f"gradient of {variable.path}"] = relative(gradient, theirs, 0.1 * largest)
     return result
 
@@ -158,8 +167,19 @@ def load_head(directory, family: str, head: str) -> tuple[keras.Model, keras.lay
     return backbone, layer
 
 
-def _layers(array: np.ndarray) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.constant(layer) for layer in array)
+def segments(backbone: keras.Model, expected: dict) -> list[dict[str, tf.Tensor]]:
+    """The inputs of each segment; of one where ``expected`` has no ``segment_length``."""
+    length = expected["token_ids"].shape[1]
+    step = int(expected.get("segment_length", length))
+    given = {name: expected[name] for name in backbone.input if name in expected}
+    pieces = []
+    for start in range(0, length, step):
+        part = slice(start, start + step)
+        piece = {name: tf.constant(value[..., part]) for name, value in given.items()}
+        if "perm_mask" in piece:
+            piece["perm_mask"] = piece["perm_mask"][:, part]
+        pieces.append(piece)
+    return pieces
 
 
 def _like(tensor: tf.Tensor, array: np.ndarray) -> tf.Tensor:

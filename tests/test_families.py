@@ -42,9 +42,15 @@ PUBLISHED = {
     ("electra", "small_generator"): 13_483_008,
     ("electra", "base_generator"): 33_511_168,
     ("electra", "large_generator"): 50_999_552,
+    ("transformer_xl", "wt103"): 283_885_936,
+    ("transformer_xl", "wt103_base"): 150_850_870,
+    ("transformer_xl", "enwik8_base"): 41_066_496,
+    ("xlnet", "base_cased"): 116_718_336,
+    ("xlnet", "large_cased"): 360_268_800,
 }
 
 HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair", "rtd"}
+HEADS |= {"causal_lm", "permutation_lm"}
 
 families = pytest.mark.parametrize("family", bf.families())
 
@@ -173,10 +179,14 @@ def test_a_row_of_padding_alone_stays_finite(family):
 def test_a_gradient_in_every_weight(family):
     backbone = _small(family)
     with tf.GradientTape() as tape:
-        outputs = backbone(_inputs(backbone), training=True)
+        inputs = _inputs(backbone)
+        if "target_mapping" in backbone.input:
+            inputs["target_mapping"] = np.eye(9, dtype="int32")[None].repeat(3, axis=0)
+        outputs = backbone(inputs, training=True)
         loss = tf.reduce_sum(outputs["sequence_output"] ** 3)
-        if "pooled_output" in outputs:
-            loss += tf.reduce_sum(outputs["pooled_output"])
+        for name in ("pooled_output", "query_output"):
+            if name in outputs:
+                loss += tf.reduce_sum(outputs[name] ** 3)
     values = [variable.value for variable in backbone.trainable_variables]
     gradients = tape.gradient(loss, values)
     for variable, gradient in zip(backbone.trainable_variables, gradients, strict=True):

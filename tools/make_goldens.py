@@ -2,7 +2,8 @@
 
     python -m tools.make_goldens [FAMILY…]
 
-Needs torch and transformers (constraints-reference.txt). Each directory holds a checkpoint in
+Needs torch and transformers (tools/requirements.txt; for Transformer-XL, which they dropped,
+tools/references-requirements.txt). Each directory holds a checkpoint in
 Hugging Face's format and, per input length, the inputs, outputs and gradients.
 """
 
@@ -68,7 +69,7 @@ def _write_head(family: str, head: str) -> None:
 
 
 def main() -> None:
-    for family in sys.argv[1:] or reference.VARIANTS:
+    for family in sys.argv[1:] or reference.FAMILIES:
         for variant, settings in reference.VARIANTS[family].items():
             _write_backbone(family, variant, settings)
         for head in [head for name, head in reference.HEADS if name == family]:

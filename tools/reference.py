@@ -1,15 +1,22 @@
 """The reference implementation (Hugging Face transformers on torch) with perturbed weights.
 
-Used by ``make_goldens.py`` and by the live tests; nothing in the package imports it.
+Used by ``make_goldens.py`` and by the live tests; nothing in the package imports it. Transformer-XL
+is in transformers 4 alone (tools/references-requirements.txt), the others are in 5.
 """
 
+from __future__ import annotations
+
 import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import save_file
 
 # A small shape of each family, under the names of transformers' config classes.
 _BERT = dict(
@@ -30,6 +37,21 @@ _SMALLER = dict(
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
+_XLNET = dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=24, mem_len=4)
+_TRANSFORMER_XL = dict(
+    vocab_size=32,
+    cutoffs=[8, 20],
+    div_val=2,
+    d_model=16,
+    d_embed=12,
+    d_head=6,
+    n_layer=2,
+    n_head=4,
+    d_inner=24,
+    mem_len=4,
+    clamp_len=-1,
+    same_length=False,
+)
 SMALL: dict[str, dict] = {
     "albert": {**_SMALLER, "num_hidden_layers": 3, "embedding_size": 8},
     "bert": _BERT,
@@ -40,8 +62,10 @@ SMALL: dict[str, dict] = {
     "roberta": _ROBERTA,
     "spanbert": _SMALLER,
     "tinybert": _SMALLER,
+    "transformer_xl": _TRANSFORMER_XL,
     "xlm": {**_XLM, "n_langs": 3},
     "xlm_roberta": _ROBERTA,
+    "xlnet": _XLNET,
 }
 # As wide as the tiny sizes, and long enough for 130 tokens.
 TINY: dict[str, dict] = {
@@ -56,6 +80,8 @@ TINY: dict[str, dict] = {
 } | {
     "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
     "xlm": dict(emb_dim=128, n_layers=2, n_heads=2, n_langs=2),
+    "transformer_xl": {**_TRANSFORMER_XL, "d_model": 128, "d_embed": 128, "d_inner": 512},
+    "xlnet": dict(d_model=128, n_layer=2, n_head=2, d_inner=512),
 }
 # Settings of each family that take different paths through the code: each gets a golden and a
 # live comparison.
@@ -92,18 +118,41 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "no_language_embedding": dict(use_lang_emb=False, layer_norm_eps=1e-5, pad_token_id=5),
     },
     "xlm_roberta": {"default": {}},
+    "transformer_xl": {
+        "default": {},
+        "same_length_clamped": dict(same_length=True, clamp_len=2),
+        "shared_biases": dict(untie_r=False, cutoffs=[10]),
+        "one_table": dict(div_val=1),
+        "plain_embedding": dict(div_val=1, cutoffs=[], d_embed=16, mem_len=9),
+    },
+    "xlnet": {
+        "default": {},
+        "left_to_right": dict(attn_type="uni", ff_activation="relu", layer_norm_eps=1e-5),
+        "same_length": dict(attn_type="uni", same_length=True, clamp_len=2),
+        "clamped_and_cut": dict(clamp_len=2, reuse_len=2, mem_len=3),
+        "both_directions": dict(bi_data=True, mem_len=None, pad_token_id=3),
+    },
 }
+_NAMES = {
+    "albert": "Albert",
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "roberta": "Roberta",
+    "spanbert": "Bert",
+    "tinybert": "Bert",
+    "transformer_xl": "TransfoXL",
+    "xlm": "XLM",
+    "xlm_roberta": "XLMRoberta",
+    "xlnet": "XLNet",
+}
+# Config and encoder of the families that the installed transformers has.
 _BASE: dict[str, tuple[type, type]] = {
-    "albert": (transformers.AlbertConfig, transformers.AlbertModel),
-    "bert": (transformers.BertConfig, transformers.BertModel),
-    "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
-    "electra": (transformers.ElectraConfig, transformers.ElectraModel),
-    "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
-    "spanbert": (transformers.BertConfig, transformers.BertModel),
-    "tinybert": (transformers.BertConfig, transformers.BertModel),
-    "xlm": (transformers.XLMConfig, transformers.XLMModel),
-    "xlm_roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaModel),
+    family: (getattr(transformers, name + "Config"), getattr(transformers, name + "Model"))
+    for family, name in _NAMES.items()
+    if hasattr(transformers, name + "Model")
 }
+FAMILIES = list(_BASE)
 # Task classes, by the names of our heads.
 _SUFFIXES = {
     "sequence": "ForSequenceClassification",
@@ -112,22 +161,14 @@ _SUFFIXES = {
     "choice": "ForMultipleChoice",
     "masked_lm": "ForMaskedLM",
 }
-_MODELS = {
-    "albert": "Albert",
-    "bert": "Bert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "roberta": "Roberta",
-    "xlm": "XLM",
-    "xlm_roberta": "XLMRoberta",
-}
 _TASKS: dict[str, dict[str, type]] = {
     family: {
-        head: getattr(transformers, name + suffix)
+        head: getattr(transformers, _NAMES[family] + suffix)
         for head, suffix in _SUFFIXES.items()
-        if hasattr(transformers, name + suffix)
+        if hasattr(transformers, _NAMES[family] + suffix)
     }
-    for family, name in _MODELS.items()
+    for family in FAMILIES
+    if family not in ("spanbert", "tinybert")
 }
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
 _TASKS["bert"]["pair"] = transformers.BertForNextSentencePrediction
@@ -135,15 +176,22 @@ _TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
 # The class without the suffix searches with beams: another head.
 _TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple
 _TASKS["xlm"]["masked_lm"] = transformers.XLMWithLMHeadModel
+_TASKS["xlnet"]["span"] = transformers.XLNetForQuestionAnsweringSimple
+_TASKS["xlnet"]["causal_lm"] = transformers.XLNetLMHeadModel
+_TASKS["xlnet"]["permutation_lm"] = transformers.XLNetLMHeadModel
+if "transformer_xl" in FAMILIES:
+    _TASKS["transformer_xl"]["causal_lm"] = transformers.TransfoXLLMHeadModel
 HEADS = [(family, head) for family, tasks in _TASKS.items() for head in tasks]
 # Heads' activations and epsilons are the config's in some families and fixed in others.
 _UNUSUAL: dict[str, dict] = {
     family: {**SMALL[family], "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3}
-    for family in _MODELS
+    for family in _TASKS
 } | {
     "bert": {**_SMALLER, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
     "distilbert": {**SMALL["distilbert"], "n_layers": 1, "activation": "relu"},
     "xlm": {**SMALL["xlm"], "n_layers": 1, "layer_norm_eps": 1e-3},
+    "transformer_xl": {**_TRANSFORMER_XL, "n_layer": 1, "d_embed": 16, "pad_token_id": 3},
+    "xlnet": {**_XLNET, "n_layer": 1, "layer_norm_eps": 1e-3},
 }
 LABELS = 3
 
@@ -166,7 +214,7 @@ def build(family: str, **settings) -> torch.nn.Module:
     return perturbed(_BASE[family][1](config(family, **settings)))
 
 
-def config(family: str, **settings) -> transformers.PreTrainedConfig:
+def config(family: str, **settings) -> Any:
     """The family's config; what ``settings`` leave out is transformers' default."""
     return _BASE[family][0](**settings)
 
@@ -188,16 +236,26 @@ def build_task(family: str, head: str) -> torch.nn.Module:
 def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Random int32 inputs (BATCH, length) with rows of different lengths, padded on the right.
 
-    No real token is the padding id: the reference gives that row of the table no gradient.
+    XLNet's are padded on the left. No real token is the padding id: the reference gives that row
+    of the table no gradient. Families with a memory read short inputs as three segments, of
+    ``segment_length``; with them go XLNet's ``perm_mask`` and ``target_mapping``.
     """
     rng = np.random.default_rng(seed + length)
-    pad = config.pad_token_id
-    tokens = rng.integers(0, config.vocab_size - 1, (BATCH, length))
-    tokens += tokens >= pad
-    segments = rng.integers(0, getattr(config, "type_vocab_size", 1), (BATCH, length))
-    languages = rng.integers(0, getattr(config, "n_langs", 1), (BATCH, length))
-    lengths = np.array([length, max(length // 2, 1), length - 1])[:, None]
+    pad, family = config.pad_token_id, config.model_type
+    # Of these, half are read from right to left.
+    rows = BATCH + 1 if getattr(config, "bi_data", False) else BATCH
+    tokens = rng.integers(0, config.vocab_size - (pad is not None), (rows, length))
+    tokens += tokens >= (config.vocab_size if pad is None else pad)
+    segments = rng.integers(
+        0, getattr(config, "type_vocab_size", 1 + (family == "xlnet")), (rows, length)
+    )
+    languages = rng.integers(0, getattr(config, "n_langs", 1), (rows, length))
+    lengths = np.resize([length, max(length // 2, 1), length - 1], rows)[:, None]
+    if pad is None:
+        lengths = np.full_like(lengths, length)
     mask = np.arange(length)[None] < lengths
+    if family == "xlnet":
+        mask = mask[:, ::-1]
     # Positions start again in the middle of each row, as those of translation pairs do.
     positions = np.arange(length)[None] - np.where(
         np.arange(length) < lengths // 2, 0, lengths // 2
@@ -207,9 +265,54 @@ def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
         "padding_mask": mask,
         "segment_ids": np.where(mask, segments, 0),
     }
-    if config.model_type == "xlm":
+    if family == "xlm":
         given |= {"position_ids": positions, "language_ids": languages}
+    if family in ("xlnet", "transfo-xl") and length < 10:
+        given["segment_length"] = np.array(-(-length // 3))
+    if family == "xlnet" and length < 10:
+        given |= _permutation(rng, config, mask, int(given["segment_length"]))
     return {name: value.astype("i4") for name, value in given.items()}
+
+
+def _permutation(rng, config, mask: np.ndarray, segment_length: int) -> dict[str, np.ndarray]:
+    """A random order of each segment's real tokens, and a prediction in each that allows one.
+
+    What sees nothing is no target: the reference shows it all alike.
+    """
+    rows, length = mask.shape
+    starts = range(0, length, segment_length)
+    perm_mask = np.zeros((rows, length, length), "i4")
+    targets = np.zeros((rows, len(starts), length), "i4")
+    causal = config.attn_type == "uni"
+    for row in range(rows):
+        for k, start in enumerate(starts):
+            order = rng.permutation(
+                start + np.flatnonzero(mask[row, start : start + segment_length])
+            )
+            seeing = []
+            for i, place in enumerate(order):
+                perm_mask[row, place, order[i:]] = 1
+                before = order[:i][order[:i] < place] if causal else order[:i]
+                if k or (len(before) and not config.same_length):
+                    seeing.append(place)
+            if seeing:
+                targets[row, k, seeing[-1]] = 1
+    return {"perm_mask": perm_mask, "target_mapping": targets}
+
+
+def segments(given: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The inputs of each segment; of one without ``segment_length`` all of it."""
+    length = given["token_ids"].shape[1]
+    step = int(given.get("segment_length", length))
+    pieces = []
+    for start in range(0, length, step):
+        part = slice(start, start + step)
+        piece = {k: v[:, part] for k, v in given.items() if v.ndim == 2}
+        if "perm_mask" in given:
+            piece["perm_mask"] = given["perm_mask"][:, part, part]
+            piece["target_mapping"] = given["target_mapping"][:, :, part]
+        pieces.append(piece)
+    return pieces
 
 
 # Names of the reference's arguments.
@@ -219,6 +322,8 @@ _ARGUMENTS = {
     "segment_ids": "token_type_ids",
     "position_ids": "position_ids",
     "language_ids": "langs",
+    "perm_mask": "perm_mask",
+    "target_mapping": "target_mapping",
 }
 
 
@@ -229,28 +334,39 @@ def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.nd
     networks differ by more than 1e-5, and a ReLU near its kink by a hundredth.
 
     Returns:
-        ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output`` where the model has
-        one, the directions ``hidden_direction`` and ``pooled_direction`` whose products with them
-        (at real tokens) sum to the scalar loss, and ``gradient/NAME`` of that loss for each of the
-        model's weights.
+        ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output`` and
+        ``query_output`` where there are such, each with a direction whose product with it (at real
+        tokens) is summed into the scalar loss, ``gradient/NAME`` of that loss for each of the
+        model's weights, and ``new_memory`` (layers, batch, length, hidden) where there is one.
     """
-    model = model.double()
-    model.zero_grad()
-    arguments = _arguments(model, given)
-    # XLM's softmax asks for float32 by name.
-    with mock.patch.object(torch.Tensor, "float", lambda self: self):
-        out = model(**arguments, output_hidden_states=True)
-    hidden = torch.stack(out.hidden_states)
+    hidden_parts, queries, memory = [], [], None
+    with _doubled(model):
+        for piece in segments(given):
+            arguments = _arguments(model, piece, memory)
+            out = model(**arguments, output_hidden_states=True)
+            memory = getattr(out, "mems", None)
+            states = out.hidden_states
+            if "target_mapping" in arguments:
+                states = states[::2]  # between them are those of the queries
+                queries.append(out.last_hidden_state)
+            hidden_parts.append(torch.stack(states))
+    hidden = torch.cat(hidden_parts, dim=2)
     rng = np.random.default_rng(1)
     direction = rng.normal(size=hidden.shape).astype("f4").astype("f8")
     direction *= given["padding_mask"][None, :, :, None]
     loss = (hidden * torch.tensor(direction)).sum()
     result = {"hidden_states": hidden.detach().numpy(), "hidden_direction": direction}
-    pooled = getattr(out, "pooler_output", None)
-    if pooled is not None:
-        direction = rng.normal(size=pooled.shape).astype("f4").astype("f8")
-        loss = loss + (pooled * torch.tensor(direction)).sum()
-        result |= {"pooled_output": pooled.detach().numpy(), "pooled_direction": direction}
+    others = {
+        "pooled": getattr(out, "pooler_output", None),
+        "query": torch.cat(queries, dim=1) if queries else None,
+    }
+    for name, other in others.items():
+        if other is not None:
+            direction = rng.normal(size=other.shape).astype("f4").astype("f8")
+            loss = loss + (other * torch.tensor(direction)).sum()
+            result |= {f"{name}_output": other.detach().numpy(), f"{name}_direction": direction}
+    if memory is not None:
+        result["new_memory"] = np.stack([m.numpy().swapaxes(0, 1) for m in memory])
     loss.backward()
     return result | _gradients(model)
 
@@ -264,12 +380,14 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
         ``logits``, the ``direction`` whose product with them (at real tokens) sums to the scalar
         loss, and ``gradient/NAME`` of that loss for each of the model's weights.
     """
-    model = model.double()
-    model.zero_grad()
-    arguments = _arguments(model, given)
-    if head == "choice":
-        arguments = {name: value[None] for name, value in arguments.items()}
-    with mock.patch.object(torch.Tensor, "float", lambda self: self):
+    given = segments(given)[0]
+    if head != "permutation_lm":
+        given = {k: v for k, v in given.items() if k not in ("perm_mask", "target_mapping")}
+    with _doubled(model):
+        arguments = _arguments(model, given)
+        if head == "choice":
+            arguments.pop("mems", None)
+            arguments = {name: value[None] for name, value in arguments.items()}
         out = model(**arguments)
     if head == "span":
         logits = torch.stack([out.start_logits, out.end_logits], dim=-1)
@@ -281,21 +399,71 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
         logits = out.logits
     direction = np.random.default_rng(1).normal(size=logits.shape).astype("f4").astype("f8")
     mask = given["padding_mask"]
-    if logits.shape[:2] == mask.shape:
+    if head != "permutation_lm" and logits.shape[:2] == mask.shape:
         direction *= mask.reshape(mask.shape + (1,) * (logits.ndim - 2))
     (logits * torch.tensor(direction)).sum().backward()
     return {"logits": logits.detach().numpy(), "direction": direction} | _gradients(model)
 
 
-def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+@contextmanager
+def _doubled(model: torch.nn.Module) -> Iterator[None]:
+    """All in float64, also where the reference asks for float32 by name."""
+    torch.set_default_dtype(torch.float64)
+    model.double()
+    model.zero_grad()
+    for module in model.modules():
+        if hasattr(module, "inv_freq"):
+            width = 2 * len(module.inv_freq)
+            module.inv_freq = 1 / 10000 ** (torch.arange(0.0, width, 2.0) / width)
+    as_other = torch.Tensor.type_as
+
+    def type_as(self, other=None, dtype=None):  # Transformer-XL's call has no such argument
+        return as_other(self, other) if dtype is None else self.to(dtype)
+
+    float_ = mock.patch.object(torch.Tensor, "float", lambda self: self)
+    try:
+        with float_, mock.patch.object(torch.Tensor, "type_as", type_as), _causal(model):
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class _ForEachRow:
+    """XLNet's causal mask, of which it makes one for all rows and then adds that of each row."""
+
+    def __init__(self, mask: torch.Tensor):
+        self.mask = mask
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return self.mask[key].repeat(1, 1, BATCH, 1)
+
+
+def _causal(model: torch.nn.Module) -> AbstractContextManager:
+    base = getattr(model, "transformer", model)
+    create = getattr(base, "create_mask", None)
+    if create is None:
+        return nullcontext()
+    return mock.patch.object(base, "create_mask", lambda *sizes: _ForEachRow(create(*sizes)))
+
+
+def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any = None) -> dict:
     taken = inspect.signature(model.forward).parameters.keys()
     if model.config.model_type == "xlm":
         taken -= {"token_type_ids"}  # there it adds the embeddings of pieces
-    return {
+    arguments: dict[str, Any] = {
         theirs: torch.tensor(given[ours]).long()
         for ours, theirs in _ARGUMENTS.items()
         if ours in given and theirs in taken
     }
+    for name in ("perm_mask", "target_mapping"):
+        if name in arguments:
+            arguments[name] = arguments[name].double()
+    if "mems" in taken:
+        # Where none is given, Transformer-XL's memory is zeros that are attended to.
+        rows, config = len(given["token_ids"]), model.config
+        empty = [torch.empty(0, rows, config.d_model) for _ in range(config.n_layer)]
+        arguments["mems"] = memory or empty
+    return arguments
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -308,4 +476,11 @@ def _gradients(model: torch.nn.Module) -> dict[str, np.ndarray]:
 
 def save(model: torch.nn.Module, directory: Path) -> None:
     """Writes ``config.json`` and ``model.safetensors``."""
-    model.save_pretrained(directory)
+    if model.config.model_type != "transfo-xl":
+        model.save_pretrained(directory)
+        return
+    # Its own way to save refuses weights that layers share.
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(directory)
+    tensors = {name: p.detach().contiguous() for name, p in model.named_parameters()}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

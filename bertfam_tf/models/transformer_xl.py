@@ -117,7 +117,7 @@ HUGGINGFACE = HuggingFaceNames(
         "tie_word_embeddings": (True,),
         # All projections but the first are the embedding's.
         "proj_share_all_but_first": (True,),
-        "tie_projs": tuple([False] + [True] * n for n in range(1, 8)),
+        "tie_projs": tuple([False] + [True] * n for n in range(6)),
     },
     weights={
         "token_embedding/embeddings_{c}": "word_emb.emb_layers.{c}.weight",
