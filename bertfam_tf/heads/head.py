@@ -59,6 +59,22 @@ class Head(keras.layers.Layer):
         return ops.squeeze(x, -1) if self.scalar else x
 
 
+    def log_probabilities_of(self, outputs, targets, training=None):
+        """Log-probabilities of tokens, for heads over the vocabulary.
+
+        Args:
+            outputs: a backbone's dict.
+            targets: int (batch, length).
+
+        Returns:
+            (batch, length).
+        """
+        if isinstance(self.parts[-1], layers.AdaptiveSoftmax):
+            return self(outputs, targets=targets, training=training)
+        logits = ops.log_softmax(self(outputs, training=training), axis=-1)
+        return ops.squeeze(ops.take_along_axis(logits, ops.expand_dims(targets, -1), -1), -1)
+
+
 class TokenDecoder(keras.layers.Layer):
     """Logits over the vocabulary: the token embedding turned round, and a bias where there is one.
 
