@@ -63,7 +63,7 @@ def _write_head(family: str, head: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     reference.save(model, directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
-    given = reference.inputs(model.config, reference.LENGTHS[0])
+    given = reference.inputs(model.config, reference.LENGTHS[0], head=head)
     logits = reference.run_task(model, head, given)["logits"].astype("f4")
     np.savez_compressed(directory / "logits.npz", **given, logits=logits)
 

@@ -233,12 +233,12 @@ def build_task(family: str, head: str) -> torch.nn.Module:
     return perturbed(_TASKS[family][head](config(family, **_UNUSUAL[family], **labels)))
 
 
-def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
     """Random int32 inputs (BATCH, length) with rows of different lengths, padded on the right.
 
     XLNet's are padded on the left. No real token is the padding id: the reference gives that row
-    of the table no gradient. Families with a memory read short inputs as three segments, of
-    ``segment_length``; with them go XLNet's ``perm_mask`` and ``target_mapping``.
+    of the table no gradient. Without a head, families with a memory read short inputs as three
+    segments, of ``segment_length``; with them go XLNet's ``perm_mask`` and ``target_mapping``.
     """
     rng = np.random.default_rng(seed + length)
     pad, family = config.pad_token_id, config.model_type
@@ -267,10 +267,12 @@ def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
     }
     if family == "xlm":
         given |= {"position_ids": positions, "language_ids": languages}
-    if family in ("xlnet", "transfo-xl") and length < 10:
-        given["segment_length"] = np.array(-(-length // 3))
-    if family == "xlnet" and length < 10:
-        given |= _permutation(rng, config, mask, int(given["segment_length"]))
+    short = length < 10 and head is None
+    step = -(-length // 3) if short else length
+    if family in ("xlnet", "transfo-xl") and short:
+        given["segment_length"] = np.array(step)
+    if family == "xlnet" and (short or head == "permutation_lm"):
+        given |= _permutation(rng, config, mask, step)
     return {name: value.astype("i4") for name, value in given.items()}
 
 
@@ -380,9 +382,6 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
         ``logits``, the ``direction`` whose product with them (at real tokens) sums to the scalar
         loss, and ``gradient/NAME`` of that loss for each of the model's weights.
     """
-    given = segments(given)[0]
-    if head != "permutation_lm":
-        given = {k: v for k, v in given.items() if k not in ("perm_mask", "target_mapping")}
     with _doubled(model):
         arguments = _arguments(model, given)
         if head == "choice":

@@ -121,7 +121,7 @@ def describe(family: registry.Family, config: Any) -> dict[str, Any]:
     fields = names.write(config.to_dict())
     values = {"model_type": names.model_type}
     values |= {theirs: fields[ours] for theirs, ours in names.config.items()}
-    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS}
+    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS if hasattr(config, name)}
     _, back = translate(values, family.name, **shown)
     lost = [name for name in back.to_dict() if getattr(back, name) != getattr(config, name)]
     if lost:
