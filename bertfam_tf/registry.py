@@ -148,12 +148,27 @@ class Head:
         return last if isinstance(last, Decoder) else None
 
 
+# What Hugging Face calls the class of a model with a head, behind the model's name.
+CLASSES = {
+    "sequence": "ForSequenceClassification",
+    "tokens": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "choice": "ForMultipleChoice",
+    "masked_lm": "ForMaskedLM",
+    "causal_lm": "LMHeadModel",
+    "permutation_lm": "LMHeadModel",
+    "pair": "ForNextSentencePrediction",
+    "rtd": "ForPreTraining",
+}
+
+
 @dataclass(frozen=True)
 class HuggingFaceNames:
     """Two-column tables that translate one family's Hugging Face checkpoints.
 
     Attributes:
         model_type: the ``model_type`` in ``config.json``.
+        model: what the names of their classes begin with, such as ``"Bert"``.
         prefix: what task checkpoints put before each of the encoder's names.
         config: their config key -> our config field.
         required: config keys that change the computation and of which only the listed values
@@ -165,10 +180,13 @@ class HuggingFaceNames:
         defaults: what an absent config key means, where that is not our field's default.
         read: from config fields as renamed to the fields as they are meant, where a field follows
             from others; ``write`` is the way back.
+        classes: what the class of a head is called behind ``model``, where that is not as in
+            ``CLASSES``.
         indices: letters in braces that a path may have -> the config field that says how many.
     """
 
     model_type: str
+    model: str
     prefix: str
     config: Mapping[str, str]
     required: Mapping[str, tuple]
@@ -177,7 +195,14 @@ class HuggingFaceNames:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[dict], dict] = dict
     write: Callable[[dict], dict] = dict
+    classes: Mapping[str, str] = field(default_factory=dict)
     indices: Mapping[str, str] = field(default_factory=lambda: {"i": "num_layers"})
+
+    def class_of(self, head: str | None) -> str:
+        """Their class of a model with that head; None for one without."""
+        if head is None:
+            return f"{self.model}Model"
+        return self.model + (self.classes.get(head) or CLASSES[head])
 
     def expand(self, table: Mapping[str, str], config: Any) -> dict[str, str]:
         """One of the tables with an entry for each value of the indices."""

@@ -168,10 +168,10 @@ _TASKS: dict[str, dict[str, type]] = {
         if hasattr(transformers, _NAMES[family] + suffix)
     }
     for family in FAMILIES
-    if family not in ("spanbert", "tinybert")
 }
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
-_TASKS["bert"]["pair"] = transformers.BertForNextSentencePrediction
+for family in ("bert", "tinybert"):
+    _TASKS[family]["pair"] = transformers.BertForNextSentencePrediction
 _TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
 # The class without the suffix searches with beams: another head.
 _TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple

@@ -139,3 +139,17 @@ def labels(values: dict[str, Any]) -> list[str] | None:
         return [str(table[key]) for key in sorted(table, key=int)]
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{CONFIG}: the keys of id2label are not numbers: {error}") from error
+
+
+def classes(values: dict[str, Any]) -> list[str]:
+    """The names in ``architectures``, none where the config has no such list."""
+    said = values.get("architectures")
+    return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
+
+
+def languages(values: dict[str, Any]) -> dict[str, int]:
+    """The table ``lang2id``, empty where the config has none."""
+    table = values.get("lang2id") or {}
+    if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
+        raise CheckpointError(f"{CONFIG}: lang2id is a table of numbers, not {table!r}.")
+    return table

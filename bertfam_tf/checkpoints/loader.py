@@ -15,17 +15,6 @@ from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import CheckpointError, resolve
 
-# Heads by the ends of the names that Hugging Face's task classes have.
-_TASKS = {
-    "sequence": ("ForSequenceClassification",),
-    "tokens": ("ForTokenClassification",),
-    "span": ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
-    "choice": ("ForMultipleChoice",),
-    "masked_lm": ("ForMaskedLM", "WithLMHeadModel"),
-    "causal_lm": ("LMHeadModel",),
-    "permutation_lm": ("LMHeadModel",),
-    "pair": ("ForNextSentencePrediction",),
-}
 # TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
 _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -43,6 +32,8 @@ class Checkpoint:
         family: the card that reads it.
         config: that family's config.
         labels: label names stored with it, or None.
+        languages: numbers of the languages that its config names, none in most families.
+        classes: Hugging Face's classes that its config names.
 
     Raises:
         CheckpointError: missing, damaged or unsupported; the text names what and where.
@@ -54,6 +45,8 @@ class Checkpoint:
         fields = {**source.fields, **overrides}
         self.family, self.config = huggingface.translate(source.values, family, **fields)
         self.labels = huggingface.labels(source.values)
+        self.languages = huggingface.languages(source.values)
+        self.classes = huggingface.classes(source.values)
         self._values = source.values
         self._tensors = source.tensors.renamed(
             lambda name: _canonical(name, self.family.huggingface.prefix)
@@ -118,6 +111,12 @@ class Checkpoint:
         self._check_tied(head)
         self._fill(layer, what.weights(head), (".*",), f"{head} head")
 
+    def heads(self) -> list[str]:
+        """Heads that are stored for certain: none of those that several have the names of."""
+        found = [head for head in self.family.heads if self.has_head(head)]
+        names = {head: self._stored_of(head) for head in found}
+        return [a for a in found if not any(names[a] & names[b] for b in found if b != a)]
+
     def head_tensors(self) -> dict[str, np.ndarray]:
         """What is stored of the heads that the card knows, under Hugging Face's names."""
         for head in self.family.heads:
@@ -136,9 +135,10 @@ class Checkpoint:
 
     def _said_heads(self) -> set[str]:
         """Heads of the family that the config says the checkpoint has."""
-        said = self._values.get("architectures")
-        names = [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
-        return {h for h in self.family.heads for name in names if name.endswith(_TASKS.get(h, ()))}
+        names = self.classes
+        theirs = self.family.huggingface
+        ends = {head: theirs.class_of(head)[len(theirs.model) :] for head in self.family.heads}
+        return {head for head, end in ends.items() if any(name.endswith(end) for name in names)}
 
     def _has_no_pooler(self) -> bool:
         """Whether the pooler was left out for a head that does without."""

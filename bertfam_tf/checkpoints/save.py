@@ -57,6 +57,7 @@ def save_pretrained(
         if name not in card.heads:
             raise ValueError(unknown(f"head of {card.name}", name, card.heads))
         extra |= _tensors(card, card.heads[name].weights(name), layer, backbone.config)
+    values |= _classes(card, list(heads or {}))
     target = Path(directory)
     with _beside(target) as temporary:
         _write(temporary, values, tensors, extra, card.huggingface.prefix)
@@ -90,11 +91,19 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     checkpoint = Checkpoint(source, **options)
     backbone = checkpoint.backbone()
     card = checkpoint.family
+    found = checkpoint.head_tensors()
     values = huggingface.describe(card, backbone.config) | _label_values(checkpoint.labels)
+    known = checkpoint.heads()
+    # A class that is not known for certain is not named: transformers would start its head anew.
+    if checkpoint.languages:
+        values["lang2id"] = checkpoint.languages
+    if checkpoint.classes:
+        values["architectures"] = checkpoint.classes
+    elif known or not found:
+        values |= _classes(card, known)
     tensors = _tensors(card, card.huggingface.weights, backbone)
     with _beside(target) as temporary:
-        heads = checkpoint.head_tensors()
-        _write(temporary, values, tensors, heads, card.huggingface.prefix)
+        _write(temporary, values, tensors, found, card.huggingface.prefix)
         tokenizer_files.copy(checkpoint.directory, temporary)
         if target.exists():
             target.rmdir()
@@ -133,6 +142,10 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }
+
+
+def _classes(card: registry.Family, heads: Sequence[str]) -> dict[str, list[str]]:
+    return {"architectures": [card.huggingface.class_of(head) for head in heads or (None,)]}
 
 
 def _write(

@@ -111,6 +111,8 @@ _EMBEDDINGS = {k: v for k, v in bert.HUGGINGFACE.weights.items() if "embedding" 
 HUGGINGFACE = replace(
     bert.HUGGINGFACE,
     model_type="albert",
+    model="Albert",
+    classes={"pair": "ForPreTraining"},
     prefix="albert.",
     config={
         **{k: v for k, v in bert.HUGGINGFACE.config.items() if k != "classifier_dropout"},

@@ -55,6 +55,7 @@ _LAYER = "encoder.layer.{i}."
 
 HUGGINGFACE = HuggingFaceNames(
     model_type="bert",
+    model="Bert",
     prefix="bert.",
     config={
         "vocab_size": "vocab_size",

@@ -61,6 +61,7 @@ _LAYER = "transformer.layer.{i}."
 
 HUGGINGFACE = HuggingFaceNames(
     model_type="distilbert",
+    model="DistilBert",
     prefix="distilbert.",
     config={
         "vocab_size": "vocab_size",

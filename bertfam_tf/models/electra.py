@@ -66,6 +66,7 @@ HEADS = {
 HUGGINGFACE = replace(
     bert.HUGGINGFACE,
     model_type="electra",
+    model="Electra",
     prefix="electra.",
     config={
         **bert.HUGGINGFACE.config,

@@ -26,7 +26,7 @@ def wire(config: RobertaConfig) -> tuple[dict, dict]:
 
 
 HUGGINGFACE = replace(
-    bert.HUGGINGFACE, model_type="roberta", prefix="roberta.",
+    bert.HUGGINGFACE, model_type="roberta", model="Roberta", prefix="roberta.",
     ignored=(bert.HUGGINGFACE.ignored[0], r"(classifier|qa_outputs|lm_head)\..*"),
     defaults=dict(pad_token_id=1, layer_norm_eps=1e-12, type_vocab_size=2)
     | dict(max_position_embeddings=512),

@@ -87,6 +87,7 @@ _ATTENTION = _LAYER + "dec_attn."
 
 HUGGINGFACE = HuggingFaceNames(
     model_type="transfo-xl",
+    model="TransfoXL",
     prefix="transformer.",
     config={
         "vocab_size": "vocab_size",

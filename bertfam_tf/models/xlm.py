@@ -93,6 +93,7 @@ HEADS = {
 
 HUGGINGFACE = HuggingFaceNames(
     model_type="xlm",
+    model="XLM",
     prefix="transformer.",
     config={
         "vocab_size": "vocab_size",
@@ -149,6 +150,8 @@ HUGGINGFACE = HuggingFaceNames(
     defaults=dict(emb_dim=2048),
     read=_read,
     write=_write,
+    # Their ForQuestionAnswering searches with beams: another head.
+    classes={"span": "ForQuestionAnsweringSimple", "masked_lm": "WithLMHeadModel"},
 )
 
 register(

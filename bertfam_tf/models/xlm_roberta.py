@@ -16,6 +16,7 @@ class XlmRobertaConfig(roberta.RobertaConfig):
 HUGGINGFACE = replace(
     roberta.HUGGINGFACE,
     model_type="xlm-roberta",
+    model="XLMRoberta",
     defaults={**roberta.HUGGINGFACE.defaults, "vocab_size": 30522},
 )
 

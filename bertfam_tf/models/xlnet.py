@@ -119,6 +119,7 @@ def _read(fields: dict) -> dict:
 
 HUGGINGFACE = HuggingFaceNames(
     model_type="xlnet",
+    model="XLNet",
     prefix="transformer.",
     config={
         "vocab_size": "vocab_size",
@@ -167,6 +168,8 @@ HUGGINGFACE = HuggingFaceNames(
     ),
     defaults=dict(d_model=1024, n_layer=24, n_head=16, d_inner=4096, mem_len=512),
     read=_read,
+    # Their ForQuestionAnswering searches with beams: another head.
+    classes={"span": "ForQuestionAnsweringSimple"},
 )
 
 register(

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 import bertfam_tf
 from bertfam_tf import optimizers
-from bertfam_tf.checkpoints import fill, safetensors
+from bertfam_tf.checkpoints import Checkpoint, fill, safetensors
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.data.batching import TEXT, TEXT_PAIR, batches
 from bertfam_tf.data.errors import as_value_errors
@@ -28,6 +28,7 @@ _TASKS: dict[str, type[Task]] = {}
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
 _MAX_LENGTH = 512
+_LANGUAGES = "language_ids"
 _NO_DATA = "There is no text in the input."
 
 
@@ -44,10 +45,12 @@ class Task(keras.Model):
         pair: whether an input is two texts; None decides at the first data seen.
         max_length: most tokens of an input; None for as many as the backbone has positions, or
             512 where their number has no end.
+        language_id: the language of all texts, where the backbone has embeddings of languages.
 
     Raises:
-        ValueError: for a ``max_length`` beyond the backbone's positions, or a tokenizer with more
-            pieces than the backbone has embeddings.
+        ValueError: for a ``max_length`` beyond the backbone's positions, a tokenizer with more
+            pieces than the backbone has embeddings, or a ``language_id`` that is missing, unwanted
+            or not one of the backbone's.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -63,6 +66,7 @@ class Task(keras.Model):
         tokenizer: Tokenizer,
         pair: bool | None,
         max_length: int | None,
+        language_id: int | None = None,
         **kwargs,
     ):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
@@ -80,6 +84,7 @@ class Task(keras.Model):
         self.tokenizer = tokenizer
         self.pair = pair
         self.max_length = max_length
+        self.language_id = _checked_language(backbone, language_id)
         self._packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
         self._compiled_by_user = False
 
@@ -89,7 +94,11 @@ class Task(keras.Model):
     def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to the model's inputs, int32 (batch, longest row)."""
         segments = [self.tokenizer.tokenize(features[name]) for name in self.feature_names]
-        return self.backbone.complete(self._packer(segments))
+        inputs = self._packer(segments)
+        if self.language_id is not None:
+            languages = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
+            inputs = {**inputs, _LANGUAGES: languages}
+        return self.backbone.complete(inputs)
 
     def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
         """The head's outputs to answers; dim 0 of each is the batch."""
@@ -268,7 +277,10 @@ class Task(keras.Model):
 
     def _options(self) -> dict[str, Any]:
         """Arguments of the constructor besides backbone and tokenizer, as JSON values."""
-        return {"pair": self.pair, "max_length": self.max_length}
+        options = {"pair": self.pair, "max_length": self.max_length}
+        if self.language_id is not None:
+            options["language_id"] = self.language_id
+        return options
 
     def describe(self) -> dict[str, Any]:
         """What ``save`` and ``export`` write beside the weights: all it takes to build the task."""
@@ -315,6 +327,43 @@ class Task(keras.Model):
         from bertfam_tf.export import export_saved_model
 
         return export_saved_model(self, directory, version=version, **kwargs)
+
+
+def tokenizer_and_language(
+    checkpoint: Checkpoint, backbone: Backbone, language: str | None
+) -> tuple[Tokenizer, int | None]:
+    """A checkpoint's tokenizer, and the number of the language where the backbone takes one.
+
+    Args:
+        checkpoint: what is loaded.
+        backbone: loaded from it.
+        language: its code, such as ``"de"``; None for that of the tokenizer.
+
+    Raises:
+        CheckpointError: as ``load_tokenizer`` raises it.
+        ValueError: for a language that the checkpoint does not have.
+    """
+    if language is not None and not checkpoint.languages:
+        raise ValueError(f"{checkpoint.directory} names no languages to choose {language!r} from.")
+    options = {} if language is None else {"language": language}
+    tokenizer = load_tokenizer(checkpoint.directory, **options)
+    if _LANGUAGES not in backbone.input:
+        return tokenizer, None
+    language = language or tokenizer.get_config().get("language")
+    if language not in checkpoint.languages:
+        raise ValueError(unknown("language", str(language), checkpoint.languages))
+    return tokenizer, checkpoint.languages[language]
+
+
+def _checked_language(backbone: Backbone, language_id: int | None) -> int | None:
+    if _LANGUAGES not in backbone.input:
+        if language_id is not None:
+            raise ValueError(f"This {backbone.family} backbone has no languages to choose from.")
+        return None
+    count = backbone.config.num_languages
+    if language_id is None or not 0 <= language_id < count:
+        raise ValueError(f"language_id is a number below {count}, not {language_id!r}.")
+    return language_id
 
 
 def _files(directory: Path) -> list[Path]:

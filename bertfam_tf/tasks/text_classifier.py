@@ -16,8 +16,8 @@ from bertfam_tf import heads
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task, as_text
-from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.tasks.base import Task, as_text, tokenizer_and_language
+from bertfam_tf.text import Tokenizer
 
 _HEAD = "sequence"
 _log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class TextClassifier(Task):
         labels: names of the classes; their order is that of the scores.
         pair: whether an input is two texts; None decides at the first data seen.
         max_length: most tokens of an input; longer ones are cut. None for all positions.
+        language_id: the language of the texts, where the backbone has embeddings of languages.
 
     Raises:
         ValueError: for fewer than two labels, a repeated one, or a backbone without the pooler that
@@ -46,6 +47,7 @@ class TextClassifier(Task):
         *,
         pair: bool | None = None,
         max_length: int | None = None,
+        language_id: int | None = None,
         **kwargs: Any,
     ):
         labels = list(labels)
@@ -60,6 +62,7 @@ class TextClassifier(Task):
             tokenizer=tokenizer,
             pair=pair,
             max_length=max_length,
+            language_id=language_id,
             **kwargs,
         )
         self.head = head
@@ -73,6 +76,7 @@ class TextClassifier(Task):
         *,
         pair: bool | None = None,
         max_length: int | None = None,
+        language: str | None = None,
         **overrides: Any,
     ) -> TextClassifier:
         """A classifier on a published checkpoint, ready to ``fit`` (or to ``predict``).
@@ -82,6 +86,8 @@ class TextClassifier(Task):
             labels: names of the classes; None takes those stored with the checkpoint's head.
             pair: whether an input is two texts; None decides at the first data seen.
             max_length: most tokens of an input.
+            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM; None
+                for their tokenizer's.
             **overrides: config fields of the backbone, such as ``dropout=0.0``.
 
         The checkpoint's own head is used when it has one for the same labels; otherwise the head
@@ -97,12 +103,15 @@ class TextClassifier(Task):
             if stored is None:
                 raise ValueError(f"{path} has no classification head; say which labels to learn.")
             labels = stored
+        backbone = checkpoint.backbone()
+        tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
         task = cls(
-            checkpoint.backbone(),
-            load_tokenizer(checkpoint.directory),
+            backbone,
+            tokenizer,
             labels,
             pair=pair,
             max_length=max_length,
+            language_id=language_id,
         )
         if stored == list(labels):
             checkpoint.fill_head(task.head, _HEAD)

@@ -13,8 +13,8 @@ import tensorflow as tf
 from bertfam_tf import layers
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.tasks.base import Task, tokenizer_and_language
+from bertfam_tf.text import Tokenizer
 
 
 class TextEmbedder(Task):
@@ -26,6 +26,7 @@ class TextEmbedder(Task):
         pooling: ``"mean"`` over the real tokens, or ``"first"``, the first token.
         normalize: whether embeddings have length 1, so that a dot product is the cosine.
         max_length: most tokens of an input; longer ones are cut. None for all positions.
+        language_id: the language of the texts, where the backbone has embeddings of languages.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class TextEmbedder(Task):
         pooling: Literal["mean", "first"] = "mean",
         normalize: bool = True,
         max_length: int | None = None,
+        language_id: int | None = None,
         pair: bool | None = False,
         **kwargs: Any,
     ):
@@ -56,6 +58,7 @@ class TextEmbedder(Task):
             tokenizer=tokenizer,
             pair=pair,
             max_length=max_length,
+            language_id=language_id,
             **kwargs,
         )
         self.pooling = pooling
@@ -63,7 +66,12 @@ class TextEmbedder(Task):
 
     @classmethod
     def from_pretrained(
-        cls, path: str | Path, *, max_length: int | None = None, **overrides: Any
+        cls,
+        path: str | Path,
+        *,
+        max_length: int | None = None,
+        language: str | None = None,
+        **overrides: Any,
     ) -> TextEmbedder:
         """An embedder on a published checkpoint.
 
@@ -73,6 +81,8 @@ class TextEmbedder(Task):
         Args:
             path: a directory, ``package:NAME``, or a hub id.
             max_length: most tokens of an input; None takes the checkpoint's.
+            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM; None
+                for their tokenizer's.
             **overrides: config fields of the backbone.
 
         Raises:
@@ -83,8 +93,9 @@ class TextEmbedder(Task):
         options = _stored_options(checkpoint.directory)
         if max_length is not None:
             options["max_length"] = max_length
-        tokenizer = load_tokenizer(checkpoint.directory)
-        return cls(checkpoint.backbone(), tokenizer, **options)
+        backbone = checkpoint.backbone()
+        tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
+        return cls(backbone, tokenizer, language_id=language_id, **options)
 
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Embeddings (batch, hidden), float32."""

@@ -86,10 +86,21 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
     directory = resolve(path)
     try:
         chosen = find_format(directory)
-        kind = getattr(import_module(f"bertfam_tf.text.{chosen.module}"), chosen.name)
-        return kind.load(directory, **_unstated(chosen.options, directory) | options)
+        try:
+            return _load(chosen, directory, options)
+        except FileNotFoundError:
+            # Some models were trained with another tokenizer than is usual for theirs.
+            other = None if _stated_class(directory) else _file_format(directory)
+            if other is None or other.module == chosen.module:
+                raise
+            return _load(other, directory, options)
     except (ValueError, OSError) as error:
         raise CheckpointError(f"The tokenizer of {directory}: {error}") from error
+
+
+def _load(chosen: Format, directory: Path, options: dict[str, Any]) -> Tokenizer:
+    kind = getattr(import_module(f"bertfam_tf.text.{chosen.module}"), chosen.name)
+    return kind.load(directory, **_unstated(chosen.options, directory) | options)
 
 
 def find_format(directory: Path) -> Format:
@@ -99,15 +110,12 @@ def find_format(directory: Path) -> Format:
         FileNotFoundError: the directory has no file that tells.
         ValueError: a file names a class or model that is not supported, or is damaged.
     """
-    anything = False
-    for file in (CONFIG_FILE, _MODEL_FILE):
-        config = read_json(directory / file) if (directory / file).is_file() else {}
-        name = str(config.get("tokenizer_class") or "").removesuffix("Fast")
-        if name in _ANY_CLASS:
-            anything = True
-        elif name:
-            return _by_class(name, directory / file)
-    model = config.get("model_type")
+    stated = _stated_class(directory)
+    if stated:
+        return _by_class(*stated)
+    anything = any(_classes(directory).values())
+    file = directory / _MODEL_FILE
+    model = read_json(file).get("model_type") if file.is_file() else None
     if model in _CLASS_OF_MODEL:
         return _by_class(_CLASS_OF_MODEL[model], directory / _MODEL_FILE)
     if anything or model is None:
@@ -116,6 +124,21 @@ def find_format(directory: Path) -> Format:
         f"{directory / _MODEL_FILE}: no tokenizer is known for the model_type {model!r}, "
         f"expected one of {', '.join(_CLASS_OF_MODEL)}, or a tokenizer_class in {CONFIG_FILE}"
     )
+
+
+def _classes(directory: Path) -> dict[Path, str]:
+    """What each file that is there says of the class."""
+    files = [directory / name for name in (CONFIG_FILE, _MODEL_FILE)]
+    said = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
+    return {file: str(name or "").removesuffix("Fast") for file, name in said.items()}
+
+
+def _stated_class(directory: Path) -> tuple[str, Path] | None:
+    """The class that the files name, and the file that does."""
+    for file, name in _classes(directory).items():
+        if name and name not in _ANY_CLASS:
+            return name, file
+    return None
 
 
 def _by_class(name: str, source: Path) -> Format:
@@ -128,13 +151,26 @@ def _by_class(name: str, source: Path) -> Format:
 
 
 def _by_files(directory: Path) -> Format:
+    found = _file_format(directory)
+    if found:
+        return found
+    raise FileNotFoundError(
+        f"{directory}: found no tokenizer, expected {CONFIG_FILE} or {_MODEL_FILE} that names its "
+        f"kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, *.model, *.bpe, "
+        "codes*, vocab.pkl"
+    )
+
+
+def _file_format(directory: Path) -> Format | None:
     def has(*names: str) -> bool:
         return all((directory / name).is_file() for name in names)
 
     if has("vocab.txt"):
         return _WORD_PIECE
     if has("vocab.json", "merges.txt"):
-        ends = any(line.endswith("</w>") for line in read_lines(directory / "merges.txt"))
+        # Some lists have a third column, of counts.
+        pairs = (line.split(" ")[:2] for line in read_lines(directory / "merges.txt"))
+        ends = any(pair[-1].endswith("</w>") for pair in pairs)
         return _BPE if ends else _BYTE_BPE
     if has(JSON_FILE):
         return _by_tokenizer_json(directory / JSON_FILE)
@@ -143,13 +179,7 @@ def _by_files(directory: Path) -> Format:
     # As OpenAI and fastBPE name them.
     if any(directory.glob("*.bpe")) or any(directory.glob("codes*")):
         return _BPE
-    if has("vocab.pkl"):
-        return _WORDS
-    raise FileNotFoundError(
-        f"{directory}: found no tokenizer, expected {CONFIG_FILE} or {_MODEL_FILE} that names its "
-        f"kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, *.model, *.bpe, "
-        "codes*, vocab.pkl"
-    )
+    return _WORDS if has("vocab.pkl") else None
 
 
 def _by_tokenizer_json(path: Path) -> Format:

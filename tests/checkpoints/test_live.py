@@ -1,5 +1,6 @@
 """What is written, transformers loads: nothing missing or left over, equal outputs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import convert
-from tests.checkpoints.test_save import CHECKPOINTS, FIXTURES, _family, _name
+from tests.checkpoints.test_save import CHECKPOINTS, FIXTURES, HEADS, _family, _name
 from tests.parity import relative
 
 torch = pytest.importorskip("torch")
@@ -55,6 +56,19 @@ def test_a_converted_checkpoint_computes_what_its_library_did(name, tmp_path):
         sequence = expected["sequence_output"] * real
         assert relative(found.last_hidden_state.numpy() * real, sequence) < 1e-5
         assert relative(found.pooler_output.numpy(), expected["pooled_output"]) < 1e-5
+
+
+@pytest.mark.parametrize("directory", HEADS, ids=_name)
+def test_the_class_that_is_named_loads_a_head_whole(directory, tmp_path):
+    convert(directory, tmp_path / "out", family=_family(directory))
+    name = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0]
+    model, report = getattr(transformers, name).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    before = type(model).from_pretrained(directory)
+    for one, other in zip(before.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_converted_classifier_and_its_tokenizer(tiny, tmp_path):

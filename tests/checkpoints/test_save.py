@@ -13,6 +13,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert, save_pretrained
 from bertfam_tf.cli import main
+from tests.parity import load_head
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -21,6 +22,7 @@ CHECKPOINTS = sorted(
     for file in GOLDENS.glob("*/*/model.safetensors")
     if (file.parent / "length_7.npz").exists()
 )
+HEADS = sorted(file.parent for file in GOLDENS.glob("*/heads/*/model.safetensors"))
 WEIGHTS = "model.safetensors"
 
 
@@ -103,6 +105,31 @@ def test_a_head_and_its_labels(tiny, tmp_path):
     assert found["label2id"] == {"negative": 0, "neutral": 1, "positive": 2}
     with pytest.raises(ValueError, match=r"head of bert 'sequenze'. Did you mean 'sequence'"):
         save_pretrained(task.backbone, tmp_path, heads={"sequenze": task.head})
+
+
+@pytest.mark.parametrize("directory", HEADS, ids=_name)
+def test_the_class_is_named(directory, tmp_path):
+    """For transformers, and because some heads have the same names."""
+    family, head = _family(directory), directory.name
+    said = json.loads((directory / "config.json").read_text())["architectures"]
+    convert(directory, tmp_path / "converted", family=family)
+    backbone, layer = load_head(directory, family, head)
+    save_pretrained(backbone, tmp_path / "saved", heads={head: layer})
+    for written in ("converted", "saved"):
+        found = json.loads((tmp_path / written / "config.json").read_text())["architectures"]
+        assert found == said
+        again = Checkpoint(tmp_path / written, family)
+        assert again.has_head(head)
+        assert not any(again.has_head(o) for o in ("sequence", "tokens", "choice") if o != head)
+
+
+def test_a_class_that_is_not_known_is_not_named(tmp_path):
+    source = shutil.copytree(GOLDENS / "bert" / "heads" / "tokens", tmp_path / "in")
+    values = json.loads((source / "config.json").read_text())
+    del values["architectures"]
+    (source / "config.json").write_text(json.dumps(values))
+    convert(source, tmp_path / "out")
+    assert "architectures" not in json.loads((tmp_path / "out" / "config.json").read_text())
 
 
 SAYS_NOT = {

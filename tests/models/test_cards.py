@@ -1,5 +1,7 @@
 """What is particular to one family, beyond what every family's tests show."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -21,6 +23,12 @@ def _build(family, **overrides):
 
 def _weights(backbone):
     return {variable.path: variable for variable in backbone.weights}
+
+
+@pytest.mark.parametrize("family", ["roberta", "spanbert", "tinybert", "xlm_roberta"])
+def test_cards_of_bert_s_shape_stay_short(family):
+    card = Path(bf.models.__file__).with_name(f"{family}.py")
+    assert len(card.read_text("utf-8").splitlines()) <= 40
 
 
 # RoBERTa --------------------------------------------------------------------------------------

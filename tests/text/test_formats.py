@@ -180,3 +180,17 @@ def test_published_vocabularies(name, kind, size):
         pytest.skip(f"no vocab/{name} in the data folder ($BERTFAM_DATA)")
     tokenizer = load_tokenizer(directory)
     assert (type(tokenizer).__name__, tokenizer.vocab_size) == (kind, size)
+
+
+def test_a_model_with_another_tokenizer_than_usual(tmp_path):
+    pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n"
+    write(tmp_path, {"config.json": {"model_type": "albert"}, "vocab.txt": pieces})
+    assert isinstance(load_tokenizer(tmp_path), WordPieceTokenizer)
+    write(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "AlbertTokenizer"}})
+    with pytest.raises(CheckpointError, match="model"):
+        load_tokenizer(tmp_path)
+
+
+def test_merges_with_counts(tmp_path):
+    write(tmp_path, {"vocab.json": {"a</w>": 0}, "merges.txt": "a b</w> 17\n"})
+    assert find_format(tmp_path).module == "bpe"
