@@ -42,9 +42,14 @@ PUBLISHED = {
     ("electra", "small_generator"): 13_483_008,
     ("electra", "base_generator"): 33_511_168,
     ("electra", "large_generator"): 50_999_552,
+    ("gpt", "base"): 116_534_784,
+    ("gpt2", "base"): 124_439_808,
+    ("gpt2", "medium"): 354_823_168,
+    ("gpt2", "large"): 774_030_080,
+    ("gpt2", "xl"): 1_557_611_200,
 }
 
-HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair", "rtd"}
+HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "causal_lm", "pair", "rtd"}
 
 families = pytest.mark.parametrize("family", bf.families())
 

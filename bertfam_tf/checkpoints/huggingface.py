@@ -30,6 +30,7 @@ _SILENT = frozenset(
     num_memory_blocks qa_dropout same_enc_dec seq_classif_dropout share_inout_emb start_n_top
     summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels
     summary_type summary_use_proj tie_weights_ unk_index bos_index eos_index
+    n_ctx n_special predict_special_tokens task_specific_params
     """.split()
 )
 
@@ -119,7 +120,7 @@ def describe(family: registry.Family, config: Any) -> dict[str, Any]:
     fields = names.write(config.to_dict())
     values = {"model_type": names.model_type}
     values |= {theirs: fields[ours] for theirs, ours in names.config.items()}
-    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS}
+    shown = {name: value for name, value in config.to_dict().items() if name in _SHOWN_BY_TENSORS}
     _, back = translate(values, family.name, **shown)
     lost = [name for name, value in back.to_dict().items() if value != getattr(config, name)]
     if lost:

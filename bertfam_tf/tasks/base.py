@@ -89,7 +89,8 @@ class Task(keras.Model):
     def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to the model's inputs, int32 (batch, longest row)."""
         segments = [self.tokenizer.tokenize(features[name]) for name in self.feature_names]
-        return self.backbone.complete(self._packer(segments))
+        inputs = self.backbone.complete(self._packer(segments))
+        return {name: inputs[name] for name in self.backbone.row_inputs}
 
     def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
         """The head's outputs to answers; dim 0 of each is the batch."""
