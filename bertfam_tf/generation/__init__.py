@@ -1,17 +1,19 @@
 """Generation: from a function that gives next-token logits to token ids, in the graph."""
 
 from bertfam_tf.generation.beams import beam_search
-from bertfam_tf.generation.models import CachedDecoder, Step
+from bertfam_tf.generation.models import CachedDecoder, PlainDecoder, Step
 from bertfam_tf.generation.options import Options
-from bertfam_tf.generation.rows import Progress, advance, begin, run
+from bertfam_tf.generation.rows import Progress, advance, among, begin, run
 from bertfam_tf.generation.sampling import filtered, sample
 
 __all__ = [
     "CachedDecoder",
     "Options",
+    "PlainDecoder",
     "Progress",
     "Step",
     "advance",
+    "among",
     "beam_search",
     "begin",
     "filtered",

@@ -77,6 +77,10 @@ def beam_search(
         return _extend(now._replace(state=state), logits, options, stop_ids, pad_id)
 
     shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
+    hypotheses = tf.TensorShape([None, beams, None])
+    shapes = shapes._replace(
+        running=hypotheses, finished=hypotheses, padding_mask=tf.TensorShape([None, None])
+    )
     best = _Beams(
         *tf.while_loop(going_on, body, tuple(first), shape_invariants=tuple(shapes))
     ).finished[:, 0]
@@ -127,8 +131,6 @@ def _extend(
         finished_scores=finished_scores,
         is_finished=is_finished,
         improvable=now.improvable & tf.reduce_any(hope > worst, axis=1, keepdims=True),
-        padding_mask=tf.concat(
-            [now.padding_mask, tf.ones_like(now.padding_mask[:, :1])], axis=1
-        ),
+        padding_mask=tf.concat([now.padding_mask, tf.ones_like(now.padding_mask[:, :1])], axis=1),
         state=tf.nest.map_structure(lambda tensor: tf.gather(tensor, source), now.state),
     )

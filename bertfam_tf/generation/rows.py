@@ -45,9 +45,7 @@ def begin(
     """Reads the prompts and chooses the first token."""
     logits, state = step(token_ids, padding_mask, None)
     token = sample(logits, options, seed, 0)
-    return Progress(
-        token[:, tf.newaxis], _longer(padding_mask), among(token, stop_ids), state
-    )
+    return Progress(token[:, tf.newaxis], _longer(padding_mask), among(token, stop_ids), state)
 
 
 def advance(

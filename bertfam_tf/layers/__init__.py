@@ -6,7 +6,13 @@ from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.embeddings import PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward
 from bertfam_tf.layers.initializers import normal
-from bertfam_tf.layers.masks import DecoderMask, causal, keys_from_padding, real_positions, zero_padding
+from bertfam_tf.layers.masks import (
+    DecoderMask,
+    causal,
+    keys_from_padding,
+    real_positions,
+    zero_padding,
+)
 from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, MeanPooling
 
 __all__ = [

@@ -17,9 +17,7 @@ def inputs(config: Any) -> dict:
     shape = (config.num_heads, None, config.hidden_size // config.num_heads)
     dtype = keras.config.dtype_policy().compute_dtype
     given["cache"] = tuple(
-        tuple(
-            keras.Input(shape, dtype=dtype, name=f"cached_{what}_{i}") for what in ("keys", "values")
-        )
+        tuple(keras.Input(shape, dtype=dtype, name=f"cached_{x}_{i}") for x in ("keys", "values"))
         for i in range(config.num_layers)
     )
     return given
