@@ -47,10 +47,15 @@ PUBLISHED = {
     ("transformer_xl", "enwik8_base"): 41_066_496,
     ("xlnet", "base_cased"): 116_718_336,
     ("xlnet", "large_cased"): 360_268_800,
+    ("gpt", "base"): 116_534_784,
+    ("gpt2", "base"): 124_439_808,
+    ("gpt2", "medium"): 354_823_168,
+    ("gpt2", "large"): 774_030_080,
+    ("gpt2", "xl"): 1_557_611_200,
 }
 
-HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair", "rtd"}
-HEADS |= {"causal_lm", "permutation_lm"}
+HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "causal_lm", "pair", "rtd"}
+HEADS |= {"permutation_lm"}
 
 families = pytest.mark.parametrize("family", bf.families())
 

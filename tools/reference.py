@@ -52,6 +52,7 @@ _TRANSFORMER_XL = dict(
     clamp_len=-1,
     same_length=False,
 )
+_GPT = dict(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=24, pad_token_id=0)
 SMALL: dict[str, dict] = {
     "albert": {**_SMALLER, "num_hidden_layers": 3, "embedding_size": 8},
     "bert": _BERT,
@@ -59,6 +60,8 @@ SMALL: dict[str, dict] = {
         vocab_size=32, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=24
     ),
     "electra": {**_SMALLER, "embedding_size": 8},
+    "gpt": _GPT,
+    "gpt2": _GPT,
     "roberta": _ROBERTA,
     "spanbert": _SMALLER,
     "tinybert": _SMALLER,
@@ -79,6 +82,8 @@ TINY: dict[str, dict] = {
     for family in SMALL
 } | {
     "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
+    "gpt": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
+    "gpt2": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
     "xlm": dict(emb_dim=128, n_layers=2, n_heads=2, n_langs=2),
     "transformer_xl": {**_TRANSFORMER_XL, "d_model": 128, "d_embed": 128, "d_inner": 512},
     "xlnet": dict(d_model=128, n_layer=2, n_head=2, d_inner=512),
@@ -104,6 +109,17 @@ VARIANTS: dict[str, dict[str, dict]] = {
     "electra": {
         "default": dict(layer_norm_eps=1e-5),
         "embeddings_as_wide": dict(embedding_size=16, hidden_act="relu"),
+    },
+    "gpt": {
+        "default": {},
+        "relu": dict(afn="relu", layer_norm_epsilon=1e-3),
+    },
+    "gpt2": {
+        "default": {},
+        "scaled_by_layer": dict(scale_attn_by_inverse_layer_idx=True, n_inner=24, n_layer=3),
+        "exact_gelu_unscaled": dict(
+            scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-12
+        ),
     },
     "roberta": {
         "default": {},
@@ -138,6 +154,8 @@ _NAMES = {
     "bert": "Bert",
     "distilbert": "DistilBert",
     "electra": "Electra",
+    "gpt": "OpenAIGPT",
+    "gpt2": "GPT2",
     "roberta": "Roberta",
     "spanbert": "Bert",
     "tinybert": "Bert",
@@ -172,6 +190,14 @@ _TASKS: dict[str, dict[str, type]] = {
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
 for family in ("bert", "tinybert"):
     _TASKS[family]["pair"] = transformers.BertForNextSentencePrediction
+_TASKS["gpt"] |= {
+    "causal_lm": transformers.OpenAIGPTLMHeadModel,
+    "choice": transformers.OpenAIGPTDoubleHeadsModel,
+}
+_TASKS["gpt2"] |= {
+    "causal_lm": transformers.GPT2LMHeadModel,
+    "choice": transformers.GPT2DoubleHeadsModel,
+}
 _TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
 # The class without the suffix searches with beams: another head.
 _TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple
@@ -189,6 +215,8 @@ _UNUSUAL: dict[str, dict] = {
 } | {
     "bert": {**_SMALLER, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
     "distilbert": {**SMALL["distilbert"], "n_layers": 1, "activation": "relu"},
+    "gpt": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
+    "gpt2": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
     "xlm": {**SMALL["xlm"], "n_layers": 1, "layer_norm_eps": 1e-3},
     "transformer_xl": {**_TRANSFORMER_XL, "n_layer": 1, "d_embed": 16, "pad_token_id": 3},
     "xlnet": {**_XLNET, "n_layer": 1, "layer_norm_eps": 1e-3},
@@ -384,14 +412,19 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
     """
     with _doubled(model):
         arguments = _arguments(model, given)
+        mask = arguments.get("attention_mask")
+        if "mc_token_ids" in inspect.signature(model.forward).parameters:
+            arguments["mc_token_ids"] = mask.sum(1) - 1
         if head == "choice":
             arguments.pop("mems", None)
             arguments = {name: value[None] for name, value in arguments.items()}
+            if "mc_token_ids" in arguments:
+                arguments["attention_mask"] = mask  # GPT's takes rows alone
         out = model(**arguments)
     if head == "span":
         logits = torch.stack([out.start_logits, out.end_logits], dim=-1)
     elif head == "choice":
-        logits = out.logits[0]
+        logits = (out.mc_logits if "mc_logits" in out else out.logits)[0]
     elif "sop_logits" in out:
         logits = out.sop_logits
     else:
@@ -447,7 +480,7 @@ def _causal(model: torch.nn.Module) -> AbstractContextManager:
 
 def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any = None) -> dict:
     taken = inspect.signature(model.forward).parameters.keys()
-    if model.config.model_type == "xlm":
+    if model.config.model_type in ("xlm", "openai-gpt", "gpt2"):
         taken -= {"token_type_ids"}  # there it adds the embeddings of pieces
     arguments: dict[str, Any] = {
         theirs: torch.tensor(given[ours]).long()

@@ -32,6 +32,7 @@ _SILENT = frozenset(
     summary_type summary_use_proj tie_weights_ unk_index bos_index eos_index
     d_head do_sample ext_len init init_range proj_init_std task_specific_params tgt_len
     trainer_compatible use_mems use_mems_eval use_mems_train
+    n_ctx n_special predict_special_tokens task_specific_params
     """.split()
 )
 

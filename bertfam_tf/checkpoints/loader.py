@@ -51,6 +51,7 @@ class Checkpoint:
         self._tensors = source.tensors.renamed(
             lambda name: _canonical(name, self.family.huggingface.prefix)
         )
+        self._name_tied()
         if self._has_no_pooler() and "pooler" not in overrides:
             self.config = dataclasses.replace(self.config, pooler=False)
 
@@ -65,13 +66,15 @@ class Checkpoint:
         return backbone
 
     def has_head(self, head: str) -> bool:
-        """Whether any tensor of that head is stored.
+        """Whether any tensor of that head is stored; one without any of its own if it is named.
 
         Several heads may have the same names; which one they are is said by ``architectures`` in
         the config. Without it they are taken for each of them.
         """
         stored = self._stored_of(head)
         said = self._said_heads()
+        if not self._head_tensors(head):
+            return head in said
         other = {name for each in said for name in self._head_tensors(each)}
         return bool(stored) and (head in said or not stored & other)
 
@@ -151,6 +154,16 @@ class Checkpoint:
             self._stored_of(name) and self.has_head(name) and head.reads != "pooled_output"
             for name, head in heads
         )
+
+    def _name_tied(self) -> None:
+        """Of a tied table a file may hold the decoder's name alone."""
+        table = self.family.huggingface.weights.get("token_embedding/embeddings")
+        decoders = [head.decoder() for head in self.family.heads.values()]
+        copies = {f"{decoder.theirs}.weight" for decoder in decoders if decoder}
+        found = copies & self._tensors.keys()
+        if table and table not in self._tensors and found:
+            copy = found.pop()
+            self._tensors = self._tensors.renamed(lambda name: table if name == copy else name)
 
     def _check_tied(self, head: str) -> None:
         """Raises where the stored decoder is another than the token embedding."""

@@ -60,7 +60,7 @@ def save_pretrained(
     values |= _classes(card, list(heads or {}))
     target = Path(directory)
     with _beside(target) as temporary:
-        _write(temporary, values, tensors, extra, card.huggingface.prefix)
+        _write(temporary, values, tensors, extra, card.huggingface.prefix if heads else "")
         target.mkdir(parents=True, exist_ok=True)
         for file in sorted(temporary.iterdir(), reverse=True):  # the weights first
             os.replace(file, target / file.name)
@@ -103,7 +103,8 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
         values |= _classes(card, known)
     tensors = _tensors(card, card.huggingface.weights, backbone)
     with _beside(target) as temporary:
-        _write(temporary, values, tensors, found, card.huggingface.prefix)
+        above = found or any(checkpoint.has_head(name) for name in card.heads)
+        _write(temporary, values, tensors, found, card.huggingface.prefix if above else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
         if target.exists():
             target.rmdir()
@@ -156,8 +157,7 @@ def _write(
     prefix: str,
 ) -> None:
     # As transformers does: the encoder alone has plain names, below a head it has its prefix.
-    named = {(prefix if heads else "") + name: array for name, array in tensors.items()}
-    named |= heads
+    named = {prefix + name: array for name, array in tensors.items()} | dict(heads)
     bad = sorted(_not_finite(named.items()))
     if bad:
         raise CheckpointError(f"Not written, because of NaN or infinity in {listed(bad)}.")

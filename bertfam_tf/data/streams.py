@@ -85,14 +85,13 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
         )
     total = len(ids) - 1
     width = -(-total // batch_size)
-    rows = np.zeros((3, batch_size * width), "int32")
-    rows[:, :total] = ids[:-1], ids[1:], np.ones(total)
-    rows = rows.reshape(3, batch_size, width)
+    flat = np.zeros((3, batch_size * width), "int32")
+    flat[:, :total] = ids[:-1], ids[1:], np.ones(total)
 
     def cut(start: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
         tokens, targets, weights = tf.unstack(stream[:, :, start : start + length])
         begins = tf.fill([batch_size], tf.equal(start, 0))
         return {"token_ids": tokens, "begins": begins}, targets, tf.cast(weights, tf.float32)
 
-    stream = tf.constant(rows)
+    stream = tf.constant(flat.reshape(3, batch_size, width))
     return tf.data.Dataset.range(0, width, length).map(cut).prefetch(2)

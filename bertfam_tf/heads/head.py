@@ -58,7 +58,6 @@ class Head(keras.layers.Layer):
         x = self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
         return ops.squeeze(x, -1) if self.scalar else x
 
-
     def log_probabilities_of(self, outputs, targets, training=None):
         """Log-probabilities of tokens, for heads over the vocabulary.
 

@@ -2,12 +2,14 @@
 
 from bertfam_tf.layers.activations import activation
 from bertfam_tf.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from bertfam_tf.layers.attention import SelfAttention
+from bertfam_tf.layers.attention import CachedSelfAttention, SelfAttention
 from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import (
+    DecoderMask,
+    causal,
     keys_from_padding,
     keys_with_memory,
     nothing_behind,
@@ -16,7 +18,7 @@ from bertfam_tf.layers.masks import (
     zero_padding,
 )
 from bertfam_tf.layers.memory import remembered, with_memory
-from bertfam_tf.layers.pooling import FirstTokenPooler, MeanPooling, last_token
+from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, MeanPooling
 from bertfam_tf.layers.relative import (
     Distances,
     QueryBias,
@@ -28,9 +30,12 @@ from bertfam_tf.layers.relative import (
 __all__ = [
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
+    "CachedSelfAttention",
+    "DecoderMask",
     "Distances",
     "FeedForward",
     "FirstTokenPooler",
+    "LastTokenPooling",
     "MaskEmbedding",
     "MeanPooling",
     "PositionEmbedding",
@@ -42,9 +47,9 @@ __all__ = [
     "SinusoidalEmbedding",
     "TransformerBlock",
     "activation",
+    "causal",
     "keys_from_padding",
     "keys_with_memory",
-    "last_token",
     "normal",
     "nothing_behind",
     "other_segment",

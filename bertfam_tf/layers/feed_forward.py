@@ -15,6 +15,7 @@ class FeedForward(keras.layers.Layer):
         activation: function between the two.
         stddev: of the initial weights.
         dropout: rate behind the activation.
+        output_stddev: of the output's initial weights, where that is another.
 
     Call:
         x: (batch, length, width).
@@ -29,12 +30,13 @@ class FeedForward(keras.layers.Layer):
         activation: Callable,
         stddev: float = 0.02,
         dropout: float = 0.0,
+        output_stddev: float | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.intermediate_size = intermediate_size
         self.activation = activation
-        self.stddev = stddev
+        self.output_stddev = output_stddev or stddev
         self.intermediate = keras.layers.Dense(
             intermediate_size, kernel_initializer=normal(stddev), name="intermediate"
         )
@@ -42,7 +44,7 @@ class FeedForward(keras.layers.Layer):
 
     def build(self, input_shape):
         self.output_dense = keras.layers.Dense(
-            input_shape[-1], kernel_initializer=normal(self.stddev), name="output"
+            input_shape[-1], kernel_initializer=normal(self.output_stddev), name="output"
         )
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))

@@ -3,6 +3,7 @@
 Several combine by ``logical_and``; attention broadcasts them.
 """
 
+import keras
 from keras import ops
 
 
@@ -84,3 +85,51 @@ def other_segment(segment_ids, memory):
     before = ops.zeros_like(memory[:, :, 0], dtype=segment_ids.dtype)
     keys = ops.concatenate([before, segment_ids], axis=1)
     return ops.not_equal(ops.expand_dims(segment_ids, 2), ops.expand_dims(keys, 1))
+
+
+def causal(padding_mask, length):
+    """Lets the last positions attend to the real tokens at and before each.
+
+    Args:
+        padding_mask: (batch, cached length + length), non-zero at real tokens.
+        length: how many positions ask.
+
+    Returns:
+        Boolean (batch, 1, length, cached length + length).
+    """
+    keys = ops.arange(ops.shape(padding_mask)[1])
+    queries = ops.expand_dims(keys[ops.shape(keys)[0] - length :], 1)
+    return ops.logical_and(
+        ops.expand_dims(ops.expand_dims(ops.expand_dims(keys, 0) <= queries, 0), 0),
+        keys_from_padding(padding_mask),
+    )
+
+
+class DecoderMask(keras.layers.Layer):
+    """Positions and mask of tokens that stand at the end of what ``padding_mask`` covers.
+
+    A layer, because lengths are only known in a call.
+
+    Call:
+        token_ids: int (batch, length).
+        padding_mask: (batch, cached length + length), non-zero at real tokens; padding may stand
+            on either side.
+
+    Returns:
+        ``(position_ids, attention_mask)``: int32 (batch, length), which count the real tokens of
+        each row, 0 where there is none yet; and as ``causal`` returns it.
+    """
+
+    def call(self, token_ids, padding_mask):
+        length = ops.shape(token_ids)[1]
+        real = ops.cast(ops.cast(padding_mask, "bool"), "int32")
+        positions = ops.maximum(ops.cumsum(real, axis=1) - 1, 0)
+        start = ops.shape(padding_mask)[1] - length
+        return positions[:, start:], causal(padding_mask, length)
+
+    def compute_output_spec(self, token_ids, padding_mask):
+        (batch, length), keys = token_ids.shape, padding_mask.shape[1]
+        return (
+            keras.KerasTensor((batch, length), "int32"),
+            keras.KerasTensor((batch, 1, length, keys), "bool"),
+        )

@@ -14,6 +14,8 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     bert,
     distilbert,
     electra,
+    gpt,
+    gpt2,
     roberta,
     spanbert,
     tinybert,

@@ -56,13 +56,16 @@ def _check_tuple(name: str, value: Any, kind: type) -> None:
 
 
 def _nothing(tokens: Any, spec: Any) -> Any:
-    """Zeros of the row's number, and of length 0 where the length is free."""
-    batch = ops.shape(tokens)[0]
+    """Of the rows' number, and of length 0 where the length is free."""
 
-    def zeros(like):
-        return ops.zeros((batch, *(size or 0 for size in like.shape[1:])), like.dtype)
+    def empty(like):
+        x = ops.cast(tokens[:, :0], like.dtype)
+        for axis, size in enumerate(like.shape[1:], 1):
+            if size is not None:
+                x = ops.repeat(ops.expand_dims(x, axis), size, axis)
+        return x
 
-    return keras.tree.map_structure(zeros, spec)
+    return keras.tree.map_structure(empty, spec)
 
 
 def _no_predictions(tokens: Any, spec: Any) -> Any:
@@ -163,6 +166,11 @@ class Backbone(keras.Model):
     def required_inputs(self) -> tuple[str, ...]:
         """Names of the inputs that cannot be left out."""
         return tuple(name for name in self.input if _INPUTS[name] is None)
+
+    @property
+    def row_inputs(self) -> dict[str, Any]:
+        """The inputs (batch, length) that say what stands in each row: all but memories."""
+        return {n: spec for n, spec in self.input.items() if getattr(spec, "ndim", None) == 2}
 
     @property
     def max_length(self) -> int | None:

@@ -126,6 +126,6 @@ def encode(
         "hidden_states": [*hidden_states, x],
         "attention_scores": attention_scores,
         "memory": tuple(memory),
-        "last_token": layers.last_token(x, given["padding_mask"]),
+        "last_token": layers.LastTokenPooling(name="last_token")(x, given["padding_mask"]),
     }
     return outputs, contexts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -30,6 +31,18 @@ _TOKENIZER = "tokenizer"
 _MAX_LENGTH = 512
 _LANGUAGES = "language_ids"
 _NO_DATA = "There is no text in the input."
+
+
+class Signature(NamedTuple):
+    """One of an export's functions.
+
+    Fields:
+        function: string tensors (batch,) by ``feature_names`` to answers, dim 0 of each the batch.
+        repeatable: whether the same input gets the same answer.
+    """
+
+    function: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
+    repeatable: bool = True
 
 
 class Task(keras.Model):
@@ -98,7 +111,8 @@ class Task(keras.Model):
         if self.language_id is not None:
             languages = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
             inputs = {**inputs, _LANGUAGES: languages}
-        return self.backbone.complete(inputs)
+        inputs = self.backbone.complete(inputs)
+        return {name: inputs[name] for name in self.backbone.row_inputs}
 
     def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
         """The head's outputs to answers; dim 0 of each is the batch."""
@@ -107,6 +121,13 @@ class Task(keras.Model):
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to answers: the whole way, as it is exported."""
         return self.postprocess(self(self.preprocess(features), training=False))
+
+    def signatures(self) -> dict[str, Signature]:
+        """What is exported beside ``serving_default``, which is ``answer``, by name.
+
+        Arguments that a task's takes are arguments of ``export``.
+        """
+        return {}
 
     @property
     def feature_names(self) -> tuple[str, ...]:

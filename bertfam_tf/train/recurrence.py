@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from bertfam_tf.data.streams import segments
 from bertfam_tf.heads import Head
@@ -119,16 +118,20 @@ class SegmentRecurrence(keras.Model):
         """
         step = tf.function(self.test_step, autograph=False, reduce_retracing=True)
         found, sums = {}, np.zeros(2)
-        total = sum(len(ids) - 1 for ids in corpora.values())
-        with tqdm(total=total, unit="token", unit_scale=True, disable=not verbose) as bar:
-            for name, ids in corpora.items():
-                bar.set_description(name)
-                self.loss_mean.reset_state()
-                for batch in segments(ids, batch_size, length):
-                    step(batch)
-                    bar.update(int(np.sum(batch[2])))
-                    bar.set_postfix(perplexity=f"{np.exp(self.loss_mean.result()):.2f}")
-                loss = float(self.loss_mean.result())
-                found[name] = float(np.exp(loss))
-                sums += loss * (len(ids) - 1), len(ids) - 1
+        for name, ids in corpora.items():
+            if verbose:
+                print(name)
+            bar = keras.utils.Progbar(
+                len(ids) - 1,
+                verbose=int(verbose),
+                unit_name="token",
+                stateful_metrics=["perplexity"],
+            )
+            self.loss_mean.reset_state()
+            for batch in segments(ids, batch_size, length):
+                told = step(batch)
+                bar.add(int(np.sum(batch[2])), [("perplexity", float(told["perplexity"]))])
+            loss = float(self.loss_mean.result())
+            found[name] = float(np.exp(loss))
+            sums += loss * (len(ids) - 1), len(ids) - 1
         return found if len(found) == 1 else {**found, "all": float(np.exp(sums[0] / sums[1]))}

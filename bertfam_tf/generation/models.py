@@ -1,0 +1,71 @@
+"""What generation asks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+
+class Step(Protocol):
+    """A function from tokens and what is remembered to the next token's logits."""
+
+    def __call__(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        """One call.
+
+        Args:
+            token_ids: int32 (rows, length), the tokens that ``state`` has not seen.
+            padding_mask: int32 (rows, all tokens so far); padding stands on the left.
+            state: from the call before; None in the first.
+
+        Returns:
+            ``(logits, state)``: float32 (rows, vocabulary) of the token behind the last; and a
+            structure of tensors whose dim 0 is the rows, so that beam search can choose among
+            them.
+        """
+        ...
+
+
+class CachedDecoder:
+    """A decoder's backbone and head as a ``Step`` that keeps keys and values.
+
+    Args:
+        backbone: has the input and the output ``cache``, and the output ``last_token``.
+        head: logits (rows, vocabulary) of vectors (rows, hidden).
+    """
+
+    def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        self.backbone = backbone
+        self.head = head
+
+    def __call__(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        given = {"token_ids": token_ids, "padding_mask": padding_mask}
+        given |= {} if state is None else {"cache": state}
+        outputs = self.backbone(given, training=False)
+        return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs["cache"]
+
+
+class PlainDecoder:
+    """The same ``Step`` without a cache: it reads everything again for each token.
+
+    Args:
+        backbone: has the output ``last_token``.
+        head: as for ``CachedDecoder``.
+    """
+
+    def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        self.backbone = backbone
+        self.head = head
+
+    def __call__(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        tokens = token_ids if state is None else tf.concat([state, token_ids], axis=1)
+        given = {"token_ids": tokens, "padding_mask": padding_mask}
+        outputs = self.backbone(given, training=False)
+        return tf.cast(self.head(outputs["last_token"]), tf.float32), tokens
