@@ -351,23 +351,26 @@ class Task(keras.Model):
 
 
 def tokenizer_and_language(
-    checkpoint: Checkpoint, backbone: Backbone, language: str | None
+    checkpoint: Checkpoint, backbone: Backbone, language: str | int | None
 ) -> tuple[Tokenizer, int | None]:
     """A checkpoint's tokenizer, and the number of the language where the backbone takes one.
 
     Args:
         checkpoint: what is loaded.
         backbone: loaded from it.
-        language: its code, such as ``"de"``; None for that of the tokenizer.
+        language: its code, such as ``"de"``, or its number where the checkpoint names none; None
+            for that of the tokenizer.
 
     Raises:
         CheckpointError: as ``load_tokenizer`` raises it.
         ValueError: for a language that the checkpoint does not have.
     """
-    if language is not None and not checkpoint.languages:
+    if isinstance(language, str) and not checkpoint.languages:
         raise ValueError(f"{checkpoint.directory} names no languages to choose {language!r} from.")
-    options = {} if language is None else {"language": language}
+    options = {"language": language} if isinstance(language, str) else {}
     tokenizer = load_tokenizer(checkpoint.directory, **options)
+    if isinstance(language, int):
+        return tokenizer, language
     if _LANGUAGES not in backbone.input:
         return tokenizer, None
     language = language or tokenizer.get_config().get("language")

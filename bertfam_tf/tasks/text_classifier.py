@@ -77,7 +77,7 @@ class TextClassifier(Task):
         *,
         pair: bool | None = None,
         max_length: int | None = None,
-        language: str | None = None,
+        language: str | int | None = None,
         **overrides: Any,
     ) -> TextClassifier:
         """A classifier on a published checkpoint, ready to ``fit`` (or to ``predict``).
@@ -87,8 +87,8 @@ class TextClassifier(Task):
             labels: names of the classes; None takes those stored with the checkpoint's head.
             pair: whether an input is two texts; None decides at the first data seen.
             max_length: most tokens of an input.
-            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM; None
-                for their tokenizer's.
+            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM, or its
+                number where they name none; None for their tokenizer's.
             **overrides: config fields of the backbone, such as ``dropout=0.0``.
 
         The checkpoint's own head is used when it has one for the same labels; otherwise the head

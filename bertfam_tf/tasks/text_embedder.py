@@ -70,7 +70,7 @@ class TextEmbedder(Task):
         path: str | Path,
         *,
         max_length: int | None = None,
-        language: str | None = None,
+        language: str | int | None = None,
         **overrides: Any,
     ) -> TextEmbedder:
         """An embedder on a published checkpoint.
@@ -81,8 +81,8 @@ class TextEmbedder(Task):
         Args:
             path: a directory, ``package:NAME``, or a hub id.
             max_length: most tokens of an input; None takes the checkpoint's.
-            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM; None
-                for their tokenizer's.
+            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM, or its
+                number where they name none; None for their tokenizer's.
             **overrides: config fields of the backbone.
 
         Raises:
