@@ -226,11 +226,12 @@ def build_classifier(family: str, labels: list[str], **settings) -> torch.nn.Mod
     return perturbed(_TASKS[family]["sequence"](config(family, **settings)))
 
 
-def build_task(family: str, head: str) -> torch.nn.Module:
+def build_task(family: str, head: str, **settings) -> torch.nn.Module:
     """A small encoder with a head, perturbed; with LABELS labels where the head has labels."""
+    settings = settings or _UNUSUAL[family]
     torch.manual_seed(0)
     labels = {"num_labels": LABELS} if head in ("sequence", "tokens") else {}
-    return perturbed(_TASKS[family][head](config(family, **_UNUSUAL[family], **labels)))
+    return perturbed(_TASKS[family][head](config(family, **settings, **labels)))
 
 
 def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
