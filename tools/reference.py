@@ -237,9 +237,10 @@ def build_task(family: str, head: str, **settings) -> torch.nn.Module:
 def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
     """Random int32 inputs (BATCH, length) with rows of different lengths, padded on the right.
 
-    XLNet's are padded on the left. No real token is the padding id: the reference gives that row
-    of the table no gradient. Without a head, families with a memory read short inputs as three
-    segments, of ``segment_length``; with them go XLNet's ``perm_mask`` and ``target_mapping``.
+    XLNet's are padded on the left, the last one on the right. No real token is the padding id:
+    the reference gives that row of the table no gradient. Without a head, families with a memory
+    read short inputs as three segments, of ``segment_length``; with them go XLNet's ``perm_mask``
+    and ``target_mapping``.
     """
     rng = np.random.default_rng(seed + length)
     pad, family = config.pad_token_id, config.model_type
@@ -256,7 +257,9 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
         lengths = np.full_like(lengths, length)
     mask = np.arange(length)[None] < lengths
     if family == "xlnet":
-        mask = mask[:, ::-1]
+        mask = mask[:, ::-1].copy()
+        if head is None:  # heads read the last column
+            mask[-1] = mask[-1, ::-1]
     # Positions start again in the middle of each row, as those of translation pairs do.
     positions = np.arange(length)[None] - np.where(
         np.arange(length) < lengths // 2, 0, lengths // 2

@@ -61,10 +61,12 @@ def wire(config: TransformerXlConfig) -> tuple[dict, dict]:
         config.initializer_range,
         name="token_embedding",
     )(tokens)
-    positions = layers.RelativePositions(config.hidden_size, config.clamp_len)(tokens, memory)
+    positions = layers.RelativePositions(config.hidden_size, config.clamp_len, name="positions")(
+        tokens, memory
+    )
     reach = config.mem_len if config.same_length else None
     mask = layers.keys_with_memory(inputs["padding_mask"], memory)
-    distances = layers.Distances()(tokens, memory)
+    distances = layers.Distances(name="distances")(tokens, memory)
     mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
     outputs, _ = relative.encode(
         config,
@@ -72,7 +74,7 @@ def wire(config: TransformerXlConfig) -> tuple[dict, dict]:
         inputs,
         relative.blocks(config, config.head_size),
         mask,
-        positions=relative.dropout(config, positions),
+        positions=relative.dropout(config, positions, "position"),
     )
     return inputs, outputs
 
