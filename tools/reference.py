@@ -485,5 +485,11 @@ def save(model: torch.nn.Module, directory: Path) -> None:
     # Its own way to save refuses weights that layers share.
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
-    tensors = {name: p.detach().contiguous() for name, p in model.named_parameters()}
+    # As in its files, without what the head shares with the embedding.
+    once = {name for name, _ in model.named_parameters()}
+    tensors = {
+        name: parameter.detach().clone().contiguous()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name in once or not name.startswith("crit.")
+    }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

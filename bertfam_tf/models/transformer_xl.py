@@ -142,12 +142,14 @@ HUGGINGFACE = HuggingFaceNames(
         "layer_{i}/feed_forward_norm/gamma": _LAYER + "pos_ff.layer_norm.weight",
         "layer_{i}/feed_forward_norm/beta": _LAYER + "pos_ff.layer_norm.bias",
     },
-    # Frequencies of the sines; in each layer a copy of biases that all layers share; heads.
+    # Frequencies of the sines; the copies below; heads.
     ignored=(
         r"pos_emb\.inv_freq",
         r"layers\.\d+\.dec_attn\.r_[wr]_bias",
         r"(crit|score)\..*",
     ),
+    # Biases that the layers share.
+    copies={_ATTENTION + "r_w_bias": "r_w_bias", _ATTENTION + "r_r_bias": "r_r_bias"},
     indices={"i": "num_layers", "c": "num_tables"},
 )
 

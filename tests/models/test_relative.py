@@ -1,11 +1,13 @@
 """Transformer-XL and XLNet: what memory, masks, two streams and clusters have to do."""
 
+import shutil
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import heads, layers, registry
@@ -359,3 +361,26 @@ def test_what_their_format_cannot_say(family, fields):
     card = registry.get(family)
     with pytest.raises(CheckpointError, match=f"no way to say {next(iter(fields))} = "):
         huggingface.describe(card, card.config.from_dict(fields))
+
+
+def test_what_their_files_hold_beside_the_weights(tmp_path):
+    """Frequencies of the sines; and of biases that layers share a copy in each."""
+    for variant in ("default", "shared_biases"):
+        shutil.copytree(GOLDENS / "transformer_xl" / variant, tmp_path / variant)
+        tensors = load_file(tmp_path / variant / "model.safetensors")
+        assert ("r_w_bias" in tensors) == (variant == "shared_biases")
+        assert "layers.1.dec_attn.r_w_bias" in tensors
+        tensors["pos_emb.inv_freq"] = np.ones(8, "float32")
+        save_file(tensors, tmp_path / variant / "model.safetensors")
+        bf.load_backbone(tmp_path / variant)
+
+
+def test_parts_of_one_tensor_are_checked(tmp_path):
+    shutil.copytree(GOLDENS / "transformer_xl" / "default", tmp_path / "in")
+    tensors = load_file(tmp_path / "in" / "model.safetensors")
+    name = "layers.0.dec_attn.qkv_net.weight"
+    for rows, error in ((71, "Wrong shapes: .*qkv_net"), (69, "Wrong shapes: .*qkv_net")):
+        cut = {**tensors, name: tensors[name][:rows].copy()}
+        save_file(cut, tmp_path / "in" / "model.safetensors")
+        with pytest.raises(CheckpointError, match=error):
+            bf.load_backbone(tmp_path / "in")
