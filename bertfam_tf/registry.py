@@ -177,6 +177,7 @@ class HuggingFaceNames:
             name may end in ``|`` and how it is stored: ``1/3``, as the second of three equal parts
             of a tensor's rows; ``T``, transposed; ``F``, all axes but the first as one.
         ignored: regular expressions of tensor names that carry no weight of the encoder.
+        copies: their name -> that of the tensor that they store there once more.
         defaults: what an absent config key means, where that is not our field's default.
         read: from config fields as renamed to the fields as they are meant, where a field follows
             from others; ``write`` is the way back.
@@ -192,6 +193,7 @@ class HuggingFaceNames:
     required: Mapping[str, tuple]
     weights: Mapping[str, str]
     ignored: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[dict], dict] = dict
     write: Callable[[dict], dict] = dict

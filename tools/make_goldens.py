@@ -68,6 +68,21 @@ def _write_head(family: str, head: str) -> None:
     np.savez_compressed(directory / "logits.npz", **given, logits=logits)
 
 
+def _write_language_model(variant: str) -> None:
+    """Transformer-XL's with the gradients, which no live test sees."""
+    family, head = "transformer_xl", "causal_lm"
+    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    model = reference.build_task(family, head, **settings)
+    directory = GOLDENS / family / f"lm_{variant}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    reference.save(model, directory)
+    given = reference.inputs(model.config, reference.LENGTHS[0], head=head)
+    expected = reference.run_task(model, head, given)
+    expected = {name: value.astype("f4") for name, value in expected.items()}
+    np.savez_compressed(directory / "log_probabilities.npz", **given, **expected)
+
+
 def main() -> None:
     for family in sys.argv[1:] or reference.FAMILIES:
         for variant, settings in reference.VARIANTS[family].items():
@@ -76,6 +91,9 @@ def main() -> None:
             _write_head(family, head)
         if family in CLASSIFIERS:
             _write_classifier(family)
+        if family == "transformer_xl":
+            for variant in ("default", "shared_biases", "one_table", "plain_embedding"):
+                _write_language_model(variant)
     files = [file for file in GOLDENS.rglob("*") if file.is_file()]
     print(f"{len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.2f} MB in {GOLDENS}")
 

@@ -254,19 +254,21 @@ def build_classifier(family: str, labels: list[str], **settings) -> torch.nn.Mod
     return perturbed(_TASKS[family]["sequence"](config(family, **settings)))
 
 
-def build_task(family: str, head: str) -> torch.nn.Module:
+def build_task(family: str, head: str, **settings) -> torch.nn.Module:
     """A small encoder with a head, perturbed; with LABELS labels where the head has labels."""
+    settings = settings or _UNUSUAL[family]
     torch.manual_seed(0)
     labels = {"num_labels": LABELS} if head in ("sequence", "tokens") else {}
-    return perturbed(_TASKS[family][head](config(family, **_UNUSUAL[family], **labels)))
+    return perturbed(_TASKS[family][head](config(family, **settings, **labels)))
 
 
 def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
     """Random int32 inputs (BATCH, length) with rows of different lengths, padded on the right.
 
-    XLNet's are padded on the left. No real token is the padding id: the reference gives that row
-    of the table no gradient. Without a head, families with a memory read short inputs as three
-    segments, of ``segment_length``; with them go XLNet's ``perm_mask`` and ``target_mapping``.
+    XLNet's are padded on the left, the last one on the right. No real token is the padding id:
+    the reference gives that row of the table no gradient. Without a head, families with a memory
+    read short inputs as three segments, of ``segment_length``; with them go XLNet's ``perm_mask``
+    and ``target_mapping``.
     """
     rng = np.random.default_rng(seed + length)
     pad, family = config.pad_token_id, config.model_type
@@ -283,7 +285,9 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
         lengths = np.full_like(lengths, length)
     mask = np.arange(length)[None] < lengths
     if family == "xlnet":
-        mask = mask[:, ::-1]
+        mask = mask[:, ::-1].copy()
+        if head is None:  # heads read the last column
+            mask[-1] = mask[-1, ::-1]
     # Positions start again in the middle of each row, as those of translation pairs do.
     positions = np.arange(length)[None] - np.where(
         np.arange(length) < lengths // 2, 0, lengths // 2
@@ -514,5 +518,11 @@ def save(model: torch.nn.Module, directory: Path) -> None:
     # Its own way to save refuses weights that layers share.
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
-    tensors = {name: p.detach().contiguous() for name, p in model.named_parameters()}
+    # As in its files, without what the head shares with the embedding.
+    once = {name for name, _ in model.named_parameters()}
+    tensors = {
+        name: parameter.detach().clone().contiguous()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name in once or not name.startswith("crit.")
+    }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

@@ -133,6 +133,8 @@ def _tensors(
         found.setdefault(name, {})[transform] = array
     # What is stored as one tensor has its parts' numbers in front.
     joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
+    copies = card.huggingface.expand(card.huggingface.copies, config or layer.config)
+    joined |= {copy: joined[name] for copy, name in copies.items() if name in joined}
     return {name: np.ascontiguousarray(array) for name, array in joined.items()}
 
 

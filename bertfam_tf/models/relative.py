@@ -84,9 +84,9 @@ def blocks(config: Any, head_size: int, segments: bool = False) -> list[layers.T
     return made
 
 
-def dropout(config: Any, x: Any) -> Any:
-    """Dropout at the config's rate."""
-    return keras.layers.Dropout(config.dropout)(x)
+def dropout(config: Any, x: Any, name: str) -> Any:
+    """Dropout at the config's rate, on what ``name`` says."""
+    return keras.layers.Dropout(config.dropout, name=f"{name}_dropout")(x)
 
 
 def encode(
@@ -112,7 +112,7 @@ def encode(
     Returns:
         The dict that ``Backbone`` returns, and what each block's keys came from.
     """
-    x = dropout(config, x)
+    x = dropout(config, x, "embedding")
     hidden_states, attention_scores, memory, contexts = [], [], [], []
     for block, old in zip(stack, given["memory"], strict=True):
         hidden_states.append(x)
@@ -120,7 +120,7 @@ def encode(
         contexts.append(layers.with_memory(old, x))
         x, scores = block(x, context=contexts[-1], attention_mask=attention_mask, **more)
         attention_scores.append(scores)
-    x = dropout(config, x)
+    x = dropout(config, x, "output")
     outputs = {
         "sequence_output": x,
         "hidden_states": [*hidden_states, x],

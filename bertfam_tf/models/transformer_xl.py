@@ -61,10 +61,12 @@ def wire(config: TransformerXlConfig) -> tuple[dict, dict]:
         config.initializer_range,
         name="token_embedding",
     )(tokens)
-    positions = layers.RelativePositions(config.hidden_size, config.clamp_len)(tokens, memory)
+    positions = layers.RelativePositions(config.hidden_size, config.clamp_len, name="positions")(
+        tokens, memory
+    )
     reach = config.mem_len if config.same_length else None
     mask = layers.keys_with_memory(inputs["padding_mask"], memory)
-    distances = layers.Distances()(tokens, memory)
+    distances = layers.Distances(name="distances")(tokens, memory)
     mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
     outputs, _ = relative.encode(
         config,
@@ -72,7 +74,7 @@ def wire(config: TransformerXlConfig) -> tuple[dict, dict]:
         inputs,
         relative.blocks(config, config.head_size),
         mask,
-        positions=relative.dropout(config, positions),
+        positions=relative.dropout(config, positions, "position"),
     )
     return inputs, outputs
 
@@ -141,12 +143,14 @@ HUGGINGFACE = HuggingFaceNames(
         "layer_{i}/feed_forward_norm/gamma": _LAYER + "pos_ff.layer_norm.weight",
         "layer_{i}/feed_forward_norm/beta": _LAYER + "pos_ff.layer_norm.bias",
     },
-    # Frequencies of the sines; in each layer a copy of biases that all layers share; heads.
+    # Frequencies of the sines; the copies below; heads.
     ignored=(
         r"pos_emb\.inv_freq",
         r"layers\.\d+\.dec_attn\.r_[wr]_bias",
         r"(crit|score)\..*",
     ),
+    # Biases that the layers share.
+    copies={_ATTENTION + "r_w_bias": "r_w_bias", _ATTENTION + "r_r_bias": "r_r_bias"},
     indices={"i": "num_layers", "c": "num_tables"},
 )
 

@@ -48,16 +48,20 @@ def wire(config: XlnetConfig) -> tuple[dict, dict]:
     tokens, memory = inputs["token_ids"], inputs["memory"][0]
     x = encoder.table(config, config.vocab_size, config.hidden_size, "token_embedding")(tokens)
     positions = layers.RelativePositions(
-        config.hidden_size, config.clamp_len, future=both, bi_data=config.bi_data
+        config.hidden_size,
+        config.clamp_len,
+        future=both,
+        bi_data=config.bi_data,
+        name="positions",
     )(tokens, memory)
-    distances = layers.Distances()(tokens, memory)
+    distances = layers.Distances(name="distances")(tokens, memory)
     mask = layers.keys_with_memory(inputs["padding_mask"], memory, inputs["perm_mask"])
     if not both:
         # The first query is as far from the first key as the memory is long.
         reach = distances[:1, :1] + 1 if config.same_length else None
         mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
     given = {
-        "positions": relative.dropout(config, positions),
+        "positions": relative.dropout(config, positions, "position"),
         "other_segment": layers.other_segment(inputs["segment_ids"], memory),
     }
     blocks = relative.blocks(config, config.hidden_size // config.num_heads, segments=True)
@@ -74,10 +78,11 @@ def wire(config: XlnetConfig) -> tuple[dict, dict]:
     query = layers.MaskEmbedding(
         config.hidden_size, config.initializer_range, name="mask_embedding"
     )(targets)
-    query = relative.dropout(config, query)
+    query = relative.dropout(config, query, "query")
     for block, context in zip(blocks, contexts, strict=True):
         query, _ = block(query, context=context, attention_mask=mask, targets=targets, **given)
-    return inputs, {**outputs, "query_output": relative.dropout(config, query)}
+    query = relative.dropout(config, query, "query_output")
+    return inputs, {**outputs, "query_output": query}
 
 
 def _summary(width: int | str) -> Head:
