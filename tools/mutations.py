@@ -26,7 +26,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import layers, registry
-from bertfam_tf.layers import activations
+from bertfam_tf.layers import activations, attention, masks
 from tests import parity, test_goldens
 
 RESULT = Path(__file__).parent / "results" / "mutations.md"
@@ -65,6 +65,27 @@ def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
     return _renamed(family, rename)
 
 
+def _fused(family: str) -> bool:
+    """Whether query, key and value are one tensor, as decoders have them."""
+    return any("query_key_value" in path for path in registry.get(family).huggingface.weights)
+
+
+def _queries_as_keys(family: str) -> AbstractContextManager:
+    if _fused(family):
+        old, new = "query, key, value =", "key, query, value ="
+        return _edited(layers.CachedSelfAttention, "call", old, new)
+    return _swapped(family, "query/bias", "key/bias")
+
+
+def _transposed(family: str) -> AbstractContextManager:
+    def rename(path, name):
+        if "query/kernel" in path:
+            return path, name.removesuffix("|T")
+        return path, name + "|T" * (_fused(family) and "attention/output/kernel" in path)
+
+    return _renamed(family, rename)
+
+
 def _epsilon(embedding: bool) -> AbstractContextManager:
     build = keras.layers.LayerNormalization.build
 
@@ -84,23 +105,21 @@ def _gelu() -> AbstractContextManager:
 # What is broken -> how, given the family's name.
 MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "norms swapped": lambda family: _swapped(family, "attention_norm", "feed_forward_norm"),
-    "q/k biases swapped": lambda family: _swapped(family, "query/bias", "key/bias"),
+    "q/k biases swapped": _queries_as_keys,
     "wrong GELU": lambda family: _gelu(),
     "epsilon of embeddings": lambda family: _epsilon(embedding=True),
     "epsilon of layers": lambda family: _epsilon(embedding=False),
     "no 1/√d": lambda family: _edited(
-        layers.SelfAttention, "call", "(self.head_size**-0.5)", "1.0"
+        attention._Attention, "_attend", "query * self.scale", "query * self.head_size**0"
     ),
     "positions + 1": lambda family: _edited(
         layers.PositionEmbedding, "call", "self.offset", "(self.offset + 1)"
     ),
-    "query not transposed": lambda family: _renamed(
-        family,
-        lambda path, name: (path, name.removesuffix("|T") if "query/kernel" in path else name),
-    ),
+    "query not transposed": _transposed,
     "padding attended to": lambda family: _edited(
-        layers.SelfAttention, "call", "attention_mask is not None", "False"
+        attention._Attention, "_attend", "attention_mask is not None", "False"
     ),
+    "future attended to": lambda family: _edited(masks, "causal", "<= queries", "<= queries + 1"),
 }
 _MEANING = """
 * **norms swapped**, **q/k biases swapped**: in the card's table of names.
@@ -108,7 +127,18 @@ _MEANING = """
 * **epsilon**: 1e-5 where it is 1e-12, 1e-12 where it is larger, in the norm of the embeddings or
   in those of the layers.
 * **query not transposed**: its kernel is square, so that it loads all the same.
+* Decoders hold query, key and value in one tensor: there queries and keys are swapped whole, the
+  attention's output is transposed, and without a mask tokens see those behind them.
+* **–**: the family has no such part.
 """
+
+
+def applies(family: str, name: str) -> bool:
+    """Whether the family has the part that a mutation breaks."""
+    table = registry.get(family).huggingface.weights
+    if name == "epsilon of embeddings":
+        return any("embedding_norm" in path for path in table)
+    return name != "future attended to" or _fused(family)
 
 
 # Tests ----------------------------------------------------------------------------------------
@@ -197,7 +227,7 @@ def table(outcomes: dict[str, dict[str, Outcome]], clean: dict[str, Outcome]) ->
     rows = [["family", "unbroken", *MUTATIONS], ["---"] * (len(MUTATIONS) + 2)]
     for family, found in outcomes.items():
         first = f"{clean[family].outputs:.0e} / {clean[family].gradients:.0e}"
-        rows.append([family, first, *(str(found[name]) for name in MUTATIONS)])
+        rows.append([family, first, *(str(found.get(name, "–")) for name in MUTATIONS)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -225,7 +255,8 @@ def main(arguments: list[str]) -> int:
         bar.add(1)
         outcomes[family] = {}
         for name, mutation in MUTATIONS.items():
-            outcomes[family][name] = run(family, mutation)
+            if applies(family, name):
+                outcomes[family][name] = run(family, mutation)
             bar.add(1)
     text = table(outcomes, clean)
     print(text)

@@ -349,15 +349,16 @@ def generation_cases(model: torch.nn.Module, given: dict[str, np.ndarray]) -> li
     """Options of each search, with no stop tokens and with ones that the model writes."""
     greedy = generate(model, given, {"max_new_tokens": 20})
     often = np.bincount(greedy.flatten()).argsort()[::-1]
-    stops = [[], [int(often[1])], [int(often[2])], sorted(int(i) for i in often[:2])]
-    searches: list[dict] = [
-        {},
-        {"num_beams": 3},
-        {"num_beams": 4, "length_penalty": 0.0},
-        {"num_beams": 4, "length_penalty": 3.0},
-        {"num_beams": 2, "length_penalty": -1.0},
+    none, one, other = [], [int(often[1])], sorted(int(i) for i in often[[0, 2]])
+    cases = [
+        *({"stop_ids": ids} for ids in (none, one, other)),
+        *({"stop_ids": ids, "num_beams": 3} for ids in (none, one, other)),
+        {"stop_ids": one, "num_beams": 4, "length_penalty": 0.0},
+        {"stop_ids": one, "num_beams": 4, "length_penalty": 3.0},
+        {"stop_ids": other, "num_beams": 4, "length_penalty": 3.0},
+        {"stop_ids": one, "num_beams": 2, "length_penalty": -1.0},
     ]
-    return [{"max_new_tokens": 20, "stop_ids": ids, **s} for s in searches for ids in stops]
+    return [{"max_new_tokens": 20, **case} for case in cases]
 
 
 def generate(model: torch.nn.Module, given: dict[str, np.ndarray], case: dict) -> np.ndarray:
