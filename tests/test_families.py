@@ -172,6 +172,66 @@ def test_rows_do_not_see_each_other(family):
         np.testing.assert_allclose(together[row], alone[0], atol=2e-5)
 
 
+# Decoders -------------------------------------------------------------------------------------
+
+decoders = pytest.mark.parametrize(
+    "family", [name for name in bf.families() if registry.get(name).objectives == ("clm",)]
+)
+
+
+@decoders
+def test_no_token_sees_what_comes_after(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    before = np.asarray(backbone(inputs)["sequence_output"])
+    for j in range(9):
+        changed = {name: value.copy() for name, value in inputs.items()}
+        changed["token_ids"][:, j] = changed["token_ids"][:, j] % 49 + 1
+        after = np.asarray(backbone(changed)["sequence_output"])
+        np.testing.assert_array_equal(after[:, :j], before[:, :j])
+        assert (np.abs(after[:, j:] - before[:, j:]).max(axis=(0, 2)) > 1e-5).all()
+
+
+@decoders
+@pytest.mark.parametrize("pieces", [(4, 5), (1,) * 9, (3, 1, 5)])
+def test_in_pieces_as_at_once(family, pieces):
+    """Rows padded on the left, on the right, and in pieces with what the cache holds."""
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    mask = inputs["padding_mask"]
+    mask[1, :3] = 0
+    mask[2, 6:] = 0
+    whole = backbone(inputs)
+    parts, given, begin = [], {}, 0
+    for length in pieces:
+        end = begin + length
+        given |= {"token_ids": inputs["token_ids"][:, begin:end], "padding_mask": mask[:, :end]}
+        outputs = backbone(given)
+        parts.append(outputs["sequence_output"])
+        given, begin = {"cache": outputs["cache"]}, end
+    real = mask[:, :, None]
+    found = np.concatenate(parts, axis=1)
+    np.testing.assert_allclose(found * real, whole["sequence_output"] * real, atol=2e-5)
+    for ours, theirs in zip(outputs["cache"], whole["cache"], strict=True):
+        np.testing.assert_allclose(np.stack(ours)[:, :2], np.stack(theirs)[:, :2], atol=2e-5)
+    rows = np.arange(3)
+    last = np.asarray(whole["sequence_output"])[rows, [8, 8, 5]]
+    np.testing.assert_allclose(whole["last_token"], last)
+    np.testing.assert_allclose(outputs["last_token"][:2], last[:2], atol=2e-5)
+
+
+@decoders
+def test_padding_on_the_left_changes_nothing(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    plain = backbone(inputs)
+    padded = {name: np.pad(value, ((0, 0), (4, 0))) for name, value in inputs.items()}
+    outputs = backbone(padded)
+    for name in ("sequence_output", "last_token"):
+        found = outputs[name][:, 4:] if outputs[name].ndim == 3 else outputs[name]
+        np.testing.assert_allclose(found, plain[name], atol=2e-5)
+
+
 @families
 def test_a_row_of_padding_alone_stays_finite(family):
     backbone = _small(family)

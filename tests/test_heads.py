@@ -271,6 +271,7 @@ def test_a_decoder_of_its_own_is_refused(tmp_path):
         ("xlm", "choice", "summary_activation", "tanh"),
         ("xlm", "sequence", "summary_use_proj", False),
         ("electra", "choice", "summary_type", "mean"),
+        ("gpt2", "choice", "summary_type", "first"),
     ],
 )
 def test_a_summary_of_another_kind_is_refused(family, head, key, value, tmp_path):

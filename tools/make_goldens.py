@@ -7,6 +7,7 @@ tools/references-requirements.txt). Each directory holds a checkpoint in
 Hugging Face's format and, per input length, the inputs, outputs and gradients.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -83,12 +84,26 @@ def _write_language_model(variant: str) -> None:
     np.savez_compressed(directory / "log_probabilities.npz", **given, **expected)
 
 
+def _write_generation(family: str) -> None:
+    model = reference.build_generator(family)
+    directory = GOLDENS / family / "generation"
+    shutil.rmtree(directory, ignore_errors=True)
+    reference.save(model, directory)
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    given = reference.prompts(model.config)
+    cases = reference.generation_cases(model, given)
+    tokens = {f"tokens_{i}": reference.generate(model, given, case) for i, case in enumerate(cases)}
+    np.savez_compressed(directory / "tokens.npz", cases=json.dumps(cases), **given, **tokens)
+
+
 def main() -> None:
     for family in sys.argv[1:] or reference.FAMILIES:
         for variant, settings in reference.VARIANTS[family].items():
             _write_backbone(family, variant, settings)
         for head in [head for name, head in reference.HEADS if name == family]:
             _write_head(family, head)
+        if family in reference.GENERATORS:
+            _write_generation(family)
         if family in CLASSIFIERS:
             _write_classifier(family)
         if family == "transformer_xl":

@@ -26,7 +26,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import layers, registry
-from bertfam_tf.layers import activations, attention, relative
+from bertfam_tf.layers import activations, attention, masks, relative
 from tests import parity, test_goldens
 
 RESULT = Path(__file__).parent / "results" / "mutations.md"
@@ -83,6 +83,27 @@ def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
     return _renamed(family, rename)
 
 
+def _fused(family: str) -> bool:
+    """Whether query, key and value are one tensor, as decoders have them."""
+    return any("query_key_value" in path for path in registry.get(family).huggingface.weights)
+
+
+def _queries_as_keys(family: str) -> AbstractContextManager:
+    if _fused(family):
+        old, new = "query, key, value =", "key, query, value ="
+        return _edited(layers.CachedSelfAttention, "call", old, new)
+    return _swapped(family, "query/bias", "key/bias")
+
+
+def _transposed(family: str) -> AbstractContextManager:
+    def rename(path, name):
+        if "query/kernel" in path:
+            return path, name.removesuffix("|T")
+        return path, name + "|T" * (_fused(family) and "attention/output/kernel" in path)
+
+    return _renamed(family, rename)
+
+
 def _epsilon(embedding: bool) -> AbstractContextManager:
     build = keras.layers.LayerNormalization.build
 
@@ -97,11 +118,6 @@ def _epsilon(embedding: bool) -> AbstractContextManager:
 def _gelu() -> AbstractContextManager:
     exact, tanh = activations._gelu_exact, activations._gelu_tanh
     return mock.patch.dict(activations._ACTIVATIONS, {"gelu": tanh, "gelu_new": exact})
-
-
-def _scores(family: str) -> Any:
-    """The class that computes the family's attention scores."""
-    return layers.RelativeAttention if _has("position_bias")(family) else layers.SelfAttention
 
 
 def _has(part: str) -> Callable[[str], bool]:
@@ -126,21 +142,25 @@ def _uses_gelu(family: str) -> bool:
 # What is broken -> how, given the family's name.
 MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "norms swapped": lambda family: _swapped(family, "attention_norm", "feed_forward_norm"),
-    "q/k biases swapped": lambda family: _swapped(family, "query/bias", "key/bias"),
+    "q/k biases swapped": _queries_as_keys,
     "wrong GELU": lambda family: _gelu(),
     "epsilon of embeddings": lambda family: _epsilon(embedding=True),
     "epsilon of layers": lambda family: _epsilon(embedding=False),
-    "no 1/√d": lambda family: _edited(_scores(family), "call", "(self.head_size**-0.5)", "1.0"),
+    "no 1/√d": lambda family: (
+        _edited(layers.RelativeAttention, "call", "(self.head_size**-0.5)", "1.0")
+        if _has("position_bias")(family)
+        else _edited(
+            attention._Attention, "_attend", "query * self.scale", "query * self.head_size**0"
+        )
+    ),
     "positions + 1": lambda family: _edited(
         layers.PositionEmbedding, "call", "self.offset", "(self.offset + 1)"
     ),
-    "query not transposed": lambda family: _renamed(
-        family,
-        lambda path, name: (path, name.removesuffix("|T") if "query/kernel" in path else name),
-    ),
+    "query not transposed": _transposed,
     "mask ignored": lambda family: _edited(
         attention, "attend", "attention_mask is not None", "False"
     ),
+    "future attended to": lambda family: _edited(masks, "causal", "<= queries", "<= queries + 1"),
     "u and v swapped": lambda family: _swapped(family, "content_bias", "position_bias"),
     "no relative shift": lambda family: mock.patch.object(
         relative, "_shift", lambda scores, keys: scores[..., :keys]
@@ -169,11 +189,12 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
 }
 # Which families a mistake can be made in, where that is not all.
 _WHERE: dict[str, Callable[[str], bool]] = {
-    "q/k biases swapped": _has("query/bias"),
+    "q/k biases swapped": lambda family: _fused(family) or _has("query/bias")(family),
     "wrong GELU": _uses_gelu,
     "epsilon of embeddings": _has("embedding_norm"),
     "positions + 1": _has("position_embedding"),
-    "query not transposed": _has_square_query,
+    "query not transposed": lambda family: _fused(family) or _has_square_query(family),
+    "future attended to": _fused,
     "u and v swapped": _has("position_bias"),
     "no relative shift": _has("position_bias"),
     "no clamp": _has("position_bias"),
@@ -189,10 +210,17 @@ _MEANING = """
 * **epsilon**: 1e-5 where it is 1e-12, 1e-12 where it is larger, in the norm of the embeddings or
   in those of the layers.
 * **query not transposed**: its kernel is square, so that it loads all the same.
+* Decoders hold query, key and value in one tensor: there queries and keys are swapped whole, and
+  the attention's output is transposed.
 * **mask ignored**: padding is attended to, and what stands behind where that is hidden.
 * **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
 * –: the family has no such thing.
 """
+
+
+def applies(family: str, name: str) -> bool:
+    """Whether the family has the part that a mutation breaks."""
+    return _WHERE.get(name, lambda family: True)(family)
 
 
 # Tests ----------------------------------------------------------------------------------------
@@ -309,7 +337,7 @@ def main(arguments: list[str]) -> int:
         bar.add(1)
         outcomes[family] = {}
         for name, mutation in MUTATIONS.items():
-            if _WHERE.get(name, lambda family: True)(family):
+            if applies(family, name):
                 outcomes[family][name] = run(family, mutation)
             bar.add(1)
     text = table(outcomes, clean)

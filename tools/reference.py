@@ -482,6 +482,70 @@ def _causal(model: torch.nn.Module) -> AbstractContextManager:
     return mock.patch.object(base, "create_mask", lambda *sizes: _ForEachRow(create(*sizes)))
 
 
+# Generation -----------------------------------------------------------------------------------
+
+# Families that generate, with shapes whose continuations vary.
+GENERATORS: dict[str, tuple[dict, float]] = {
+    "gpt": ({**_GPT, "vocab_size": 60, "n_positions": 48}, 1.0),
+    "gpt2": ({**_GPT, "vocab_size": 60, "n_positions": 48}, 0.3),
+}
+
+
+def build_generator(family: str, seed: int = 0) -> torch.nn.Module:
+    """A small language model, perturbed."""
+    torch.manual_seed(0)
+    settings, stddev = GENERATORS[family]
+    return perturbed(_TASKS[family]["causal_lm"](config(family, **settings)), seed, stddev)
+
+
+def prompts(config, seed: int = 0) -> dict[str, np.ndarray]:
+    """Prompts of different lengths, padded on the left."""
+    tokens = np.random.default_rng(seed).integers(1, config.vocab_size, (3, 9))
+    mask = np.arange(9) >= np.array([[0], [4], [8]])
+    return {"token_ids": (tokens * mask).astype("i4"), "padding_mask": mask.astype("i4")}
+
+
+def generation_cases(model: torch.nn.Module, given: dict[str, np.ndarray]) -> list[dict]:
+    """Options of each search, with no stop tokens and with ones that the model writes."""
+    greedy = generate(model, given, {"max_new_tokens": 20})
+    often = np.bincount(greedy.flatten()).argsort()[::-1]
+    none, one, other = [], [int(often[1])], sorted(int(i) for i in often[[0, 2]])
+    cases = [
+        *({"stop_ids": ids} for ids in (none, one, other)),
+        *({"stop_ids": ids, "num_beams": 3} for ids in (none, one, other)),
+        {"stop_ids": one, "num_beams": 4, "length_penalty": 0.0},
+        {"stop_ids": one, "num_beams": 4, "length_penalty": 3.0},
+        {"stop_ids": other, "num_beams": 4, "length_penalty": 3.0},
+        {"stop_ids": one, "num_beams": 2, "length_penalty": -1.0},
+    ]
+    return [{"max_new_tokens": 20, **case} for case in cases]
+
+
+def generate(model: torch.nn.Module, given: dict[str, np.ndarray], case: dict) -> np.ndarray:
+    """New tokens by transformers' own search, int32 (rows, new tokens), 0 behind stop tokens."""
+    case = dict(case)
+    options = {
+        "eos_token_id": case.pop("stop_ids", []) or None,
+        "pad_token_id": 0,
+        "do_sample": False,
+        **case,
+    }
+    width = given["token_ids"].shape[1]
+    rows = []
+    # GPT's class counts positions from the padding, so that each row goes alone.
+    together = model.config.model_type != "openai-gpt"
+    for i in [slice(None)] if together else range(len(given["token_ids"])):
+        mask = given["padding_mask"][i]
+        tokens = given["token_ids"][i] if together else given["token_ids"][i][mask > 0][None]
+        mask = mask if together else np.ones_like(tokens)
+        found = model.generate(
+            torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long(), **options
+        )
+        rows.extend(found[:, (width if together else tokens.shape[1]) :].numpy())
+    longest = max(map(len, rows))
+    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows]).astype("i4")
+
+
 def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any = None) -> dict:
     taken = inspect.signature(model.forward).parameters.keys()
     if model.config.model_type in ("xlm", "openai-gpt", "gpt2"):

@@ -103,16 +103,10 @@ def _write(task: Task, directory: Path, **options: Any) -> None:
     # The endpoint brings the variables that it reads; tracking the task as well would write each
     # of them a second time.
     archive.track(task.tokenizer)
-    for name, signature in signatures.items():
-
-        def answer(*texts: tf.Tensor, to: Any = signature.function) -> dict[str, tf.Tensor]:
-            return to(dict(zip(names, texts, strict=True)))
-
-        archive.add_endpoint(
-            name,
-            answer,
-            input_signature=[tf.TensorSpec([None], tf.string, name=name) for name in names],
-        )
+    specs = [tf.TensorSpec([None], tf.string, name=name) for name in names]
+    for signature_name, signature in signatures.items():
+        function = _of_texts(signature, names)
+        archive.add_endpoint(signature_name, function, input_signature=specs)
     archive.write_out(str(directory), verbose=False)
     extra = directory / _EXTRA
     extra.mkdir()
@@ -122,6 +116,13 @@ def _write(task: Task, directory: Path, **options: Any) -> None:
             for rows in _WARMUP_BATCHES:
                 record = _warmup_record(signature_name, names, rows)
                 writer.write(record.SerializeToString())
+
+
+def _of_texts(signature: Signature, names: tuple[str, ...]) -> Any:
+    def answer(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        return signature.function(dict(zip(names, texts, strict=True)))
+
+    return answer
 
 
 def _warmup_record(

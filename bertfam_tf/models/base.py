@@ -83,7 +83,7 @@ _INPUTS: dict[str, Callable | None] = {
     "cache": _nothing,
     "memory": _nothing,
     # One value for all pairs: there are many.
-    "perm_mask": lambda tokens, spec: ops.zeros((ops.shape(tokens)[0], 1, 1), spec.dtype),
+    "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
     "target_mapping": _no_predictions,
 }
 

@@ -36,7 +36,9 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         losses = keras.ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        return super().update_state(losses, sample_weight)
+        # Flat, because Keras takes means of rows first, and rows differ in length.
+        weights = keras.ops.ones_like(losses) if sample_weight is None else sample_weight
+        return super().update_state(keras.ops.reshape(losses, -1), keras.ops.reshape(weights, -1))
 
     def result(self) -> Any:
         return keras.ops.exp(super().result())
@@ -117,7 +119,7 @@ class CausalLM(Task):
             targets, tf.cast(logits, tf.float32)
         )
         return {
-            "log_likelihood": -tf.reduce_sum(losses * weights, axis=1),
+            "log_likelihood": 0.0 - tf.reduce_sum(losses * weights, axis=1),
             "tokens": tf.cast(tf.reduce_sum(weights, axis=1), tf.int32),
         }
 
