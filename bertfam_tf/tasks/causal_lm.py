@@ -364,6 +364,8 @@ def _shifted(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _seed(seed: int | None) -> tf.Tensor:
     """Two numbers; the second counts on with the tokens."""
+    if seed is not None and not isinstance(seed, int):
+        raise ValueError(f"seed is a whole number or None, not {seed!r}.")
     if seed is None:
         return tf.constant(np.random.default_rng().integers(2**30, size=2), tf.int32)
     return tf.constant([seed % 2**31, 0], tf.int32)

@@ -16,7 +16,7 @@ from tools import reference  # noqa: E402
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("family", reference.GENERATORS)
 def test_tokens(family, seed, tmp_path):
     model = reference.build_generator(family, seed)

@@ -26,7 +26,7 @@ def _tokenizer(**options):
     )
 
 
-def _model(max_length=None, scale=0.2, **overrides):
+def _model(max_length=None, scale=0.4, **overrides):
     keras.utils.set_random_seed(1)
     shape = dict(vocab_size=262, hidden_size=16, intermediate_size=32, max_positions=48)
     quiet = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
@@ -109,8 +109,8 @@ def test_save_load_and_from_pretrained(model, tmp_path):
     assert again.generate(TEXTS, max_new_tokens=9) == model.generate(TEXTS, max_new_tokens=9)
     save_pretrained(model.backbone, tmp_path / "hf", heads={"causal_lm": model.head})
     model.tokenizer.save(tmp_path / "hf")
-    third = bf.CausalLM.from_pretrained(tmp_path / "hf", max_length=20)
-    assert third.max_length == 20
+    assert bf.CausalLM.from_pretrained(tmp_path / "hf", max_length=20).max_length == 20
+    third = bf.CausalLM.from_pretrained(tmp_path / "hf")
     assert third.generate(TEXTS, max_new_tokens=9) == model.generate(TEXTS, max_new_tokens=9)
 
 
@@ -172,6 +172,7 @@ def test_streaming_holds_back_half_characters():
         (dict(num_beams=2, callback=print), "Beam search has no text before its end"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
         (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),
+        (dict(seed="a"), "seed is a whole number or None, not 'a'"),
         (dict(stop_tokens="y"), "stop_tokens is a list of tokens, not 'y'"),
         (dict(topk=3), r"Unknown option of generation 'topk'\. Did you mean 'top_k'"),
     ],
