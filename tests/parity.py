@@ -34,10 +34,7 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
     """
     real = np.asarray(expected["padding_mask"])[None, :, :, None]
     with tf.GradientTape() as tape:
-        outputs, memory = [], {}
-        for piece in segments(backbone, expected):
-            outputs.append(backbone({**piece, **memory}, training=False))
-            memory = {name: outputs[-1][name] for name in ("memory",) if name in outputs[-1]}
+        outputs = _outputs(backbone, expected)
         hidden = tf.concat([tf.stack(each["hidden_states"]) for each in outputs], 2)
         others = {
             name: tf.concat([each[name] for each in outputs], 1)
@@ -55,7 +52,8 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
     }
     result |= {name: relative(other, expected[name]) for name, other in others.items()}
     if "new_memory" in expected:
-        for i, (a, b) in enumerate(zip(memory["memory"], expected["new_memory"], strict=True)):
+        memory = outputs[-1]["memory"]
+        for i, (a, b) in enumerate(zip(memory, expected["new_memory"], strict=True)):
             result[f"memory[{i}]"] = relative(a, b)
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
     sources = _sources(backbone)
@@ -117,12 +115,12 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         backbone, layer = load_head(directory, family, head)
     finally:
         keras.config.set_dtype_policy(before)
-    given = segments(backbone, expected)[0]
     theirs = expected["logits"]
     with tf.GradientTape() as tape:
-        logits = layer(backbone(given, training=False), training=False)
+        found = [layer(each, training=False) for each in _outputs(backbone, expected)]
+        logits = tf.concat(found, 1) if len(found) > 1 else found[0]
         loss = tf.reduce_sum(logits * _like(logits, expected.get("direction", theirs)))
-    real = np.asarray(given["padding_mask"])
+    real = np.asarray(expected["padding_mask"])
     real = (
         real.reshape(real.shape + (1,) * (theirs.ndim - 2))
         if layer.reads == "sequence_output"
@@ -165,6 +163,15 @@ def load_head(directory, family: str, head: str) -> tuple[keras.Model, keras.lay
     layer(backbone.output)
     checkpoint.fill_head(layer, head)
     return backbone, layer
+
+
+def _outputs(backbone: keras.Model, expected: dict) -> list[dict]:
+    """Of each segment, with the memory of those before."""
+    outputs, memory = [], {}
+    for piece in segments(backbone, expected):
+        outputs.append(backbone({**piece, **memory}, training=False))
+        memory = {name: outputs[-1][name] for name in ("memory",) if name in outputs[-1]}
+    return outputs
 
 
 def segments(backbone: keras.Model, expected: dict) -> list[dict[str, tf.Tensor]]:

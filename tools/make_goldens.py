@@ -78,7 +78,7 @@ def _write_language_model(variant: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     reference.save(model, directory)
-    given = reference.inputs(model.config, reference.LENGTHS[0], head=head)
+    given = reference.inputs(model.config, reference.LENGTHS[0])
     expected = reference.run_task(model, head, given)
     expected = {name: value.astype("f4") for name, value in expected.items()}
     np.savez_compressed(directory / "log_probabilities.npz", **given, **expected)

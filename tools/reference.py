@@ -414,31 +414,36 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
         ``logits``, the ``direction`` whose product with them (at real tokens) sums to the scalar
         loss, and ``gradient/NAME`` of that loss for each of the model's weights.
     """
+    logits, memory = [], None
     with _doubled(model):
-        arguments = _arguments(model, given)
-        mask = arguments.get("attention_mask")
-        if "mc_token_ids" in inspect.signature(model.forward).parameters:
-            arguments["mc_token_ids"] = mask.sum(1) - 1
-        if head == "choice":
-            arguments.pop("mems", None)
-            arguments = {name: value[None] for name, value in arguments.items()}
-            if "mc_token_ids" in arguments:
-                arguments["attention_mask"] = mask  # GPT's takes rows alone
-        out = model(**arguments)
-    if head == "span":
-        logits = torch.stack([out.start_logits, out.end_logits], dim=-1)
-    elif head == "choice":
-        logits = (out.mc_logits if "mc_logits" in out else out.logits)[0]
-    elif "sop_logits" in out:
-        logits = out.sop_logits
-    else:
-        logits = out.logits
+        for piece in segments(given):
+            arguments = _arguments(model, piece, memory)
+            mask = arguments.get("attention_mask")
+            if "mc_token_ids" in inspect.signature(model.forward).parameters:
+                arguments["mc_token_ids"] = mask.sum(1) - 1
+            if head == "choice":
+                arguments.pop("mems", None)
+                arguments = {name: value[None] for name, value in arguments.items()}
+                if "mc_token_ids" in arguments:
+                    arguments["attention_mask"] = mask  # GPT's takes rows alone
+            out = model(**arguments)
+            memory = getattr(out, "mems", None)
+            logits.append(_logits(out, head))
+    logits = torch.cat(logits, dim=1) if len(logits) > 1 else logits[0]
     direction = np.random.default_rng(1).normal(size=logits.shape).astype("f4").astype("f8")
     mask = given["padding_mask"]
     if head != "permutation_lm" and logits.shape[:2] == mask.shape:
         direction *= mask.reshape(mask.shape + (1,) * (logits.ndim - 2))
     (logits * torch.tensor(direction)).sum().backward()
     return {"logits": logits.detach().numpy(), "direction": direction} | _gradients(model)
+
+
+def _logits(out: Any, head: str) -> torch.Tensor:
+    if head == "span":
+        return torch.stack([out.start_logits, out.end_logits], dim=-1)
+    if head == "choice":
+        return (out.mc_logits if "mc_logits" in out else out.logits)[0]
+    return out.sop_logits if "sop_logits" in out else out.logits
 
 
 @contextmanager

@@ -30,24 +30,28 @@ class Step(Protocol):
 
 
 class CachedDecoder:
-    """A decoder's backbone and head as a ``Step`` that keeps keys and values.
+    """A decoder's backbone and head as a ``Step`` that keeps what the backbone remembers.
+
+    That is all keys and values, or a memory of as many tokens as the backbone's config says.
 
     Args:
-        backbone: has the input and the output ``cache``, and the output ``last_token``.
+        backbone: has the input and the output ``cache`` or ``memory``, and the output
+            ``last_token``.
         head: logits (rows, vocabulary) of vectors (rows, hidden).
     """
 
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
         self.backbone = backbone
         self.head = head
+        self.kept = "cache" if "cache" in backbone.input else "memory"
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
     ) -> tuple[tf.Tensor, Any]:
         given = {"token_ids": token_ids, "padding_mask": padding_mask}
-        given |= {} if state is None else {"cache": state}
+        given |= {} if state is None else {self.kept: state}
         outputs = self.backbone(given, training=False)
-        return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs["cache"]
+        return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs[self.kept]
 
 
 class PlainDecoder:

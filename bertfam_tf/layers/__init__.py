@@ -9,9 +9,9 @@ from bertfam_tf.layers.feed_forward import FeedForward
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import (
     DecoderMask,
+    KeysWithMemory,
     causal,
     keys_from_padding,
-    keys_with_memory,
     nothing_behind,
     other_segment,
     real_positions,
@@ -35,6 +35,7 @@ __all__ = [
     "Distances",
     "FeedForward",
     "FirstTokenPooler",
+    "KeysWithMemory",
     "LastTokenPooling",
     "MaskEmbedding",
     "MeanPooling",
@@ -49,7 +50,6 @@ __all__ = [
     "activation",
     "causal",
     "keys_from_padding",
-    "keys_with_memory",
     "normal",
     "nothing_behind",
     "other_segment",

@@ -39,23 +39,37 @@ def zero_padding(x, padding_mask):
     return x * ops.expand_dims(real, -1)
 
 
-def keys_with_memory(padding_mask, memory, hidden=None):
-    """Lets positions attend to all of the memory, and to real tokens that are not hidden from them.
+class KeysWithMemory(keras.layers.Layer):
+    """Lets positions attend to memory and tokens that are real, and not hidden from them.
 
-    Args:
-        padding_mask: (batch, length), non-zero at real tokens.
-        memory: (batch, memory length, width); only its shape is read.
+    A layer, because lengths are only known in a call.
+
+    Call:
+        padding_mask: (batch, length), non-zero at real tokens; all of the memory is real then. Or
+            (batch, earlier length + length), where earlier tokens may be padding too.
+        memory: (batch, memory length, width).
+        x: (batch, length, …). Of both only the shapes are read.
         hidden: (batch, length or 1, length or 1), non-zero where a token must not see another.
 
     Returns:
         Boolean (batch, 1, length or 1, memory length + length).
     """
-    seen = ops.expand_dims(ops.cast(padding_mask, "bool"), 1)
-    if hidden is not None:
-        seen = ops.logical_and(seen, ops.logical_not(ops.cast(hidden, "bool")))
-    before = ops.expand_dims(ops.ones_like(memory[:, :, 0], dtype="bool"), 1)
-    before = ops.logical_or(before, seen[:, :, :1])  # as many queries as the rest has
-    return ops.expand_dims(ops.concatenate([before, seen], axis=-1), 1)
+
+    def call(self, padding_mask, memory, x, hidden=None):
+        before, length = ops.shape(memory)[1], ops.shape(x)[1]
+        real = ops.ones_like(memory[:, :, 0], dtype="bool")
+        real = ops.concatenate([real, ops.cast(padding_mask, "bool")], axis=1)
+        real = real[:, ops.shape(real)[1] - before - length :]
+        earlier, seen = ops.expand_dims(real[:, :before], 1), ops.expand_dims(real[:, before:], 1)
+        if hidden is not None:
+            seen = ops.logical_and(seen, ops.logical_not(ops.cast(hidden, "bool")))
+            # As many queries as the rest has.
+            earlier = ops.logical_and(earlier, ops.ones_like(seen[:, :, :1]))
+        return ops.expand_dims(ops.concatenate([earlier, seen], axis=-1), 1)
+
+    def compute_output_spec(self, padding_mask, memory, x, hidden=None):
+        queries = 1 if hidden is None else None
+        return keras.KerasTensor((x.shape[0], 1, queries, None), "bool")
 
 
 def nothing_behind(distances, reach=None):

@@ -24,9 +24,6 @@ class Distances(keras.layers.Layer):
         ends = ops.expand_dims(ops.arange(0, queries, dtype="int32") + before, 1)
         return ends - ops.expand_dims(ops.arange(0, before + queries, dtype="int32"), 0)
 
-    def compute_output_shape(self, x_shape, memory_shape):
-        return (None, None)
-
     def compute_output_spec(self, x, memory):
         return keras.KerasTensor((None, None), "int32")
 

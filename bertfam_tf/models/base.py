@@ -109,9 +109,10 @@ class Backbone(keras.Model):
             tokens, 0 at padding) and, where the family has them, ``segment_ids`` (zeros if left
             out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``. What a model
             remembers of earlier tokens is an input too, empty if left out: ``memory``, a tuple of
-            (batch, memory length, hidden) for each layer, or ``cache``, a tuple of (keys, values)
-            for each layer, both (batch, heads, cached length, head size); with a cache, the
-            padding mask is (batch, cached length + length). ``perm_mask`` (batch, length, length)
+            (batch, memory length, hidden) for each layer, all of which is attended to, or
+            ``cache``, a tuple of (keys, values) for each layer, both (batch, heads, cached length,
+            head size); with a cache, the padding mask is (batch, cached length + length).
+            ``perm_mask`` (batch, length, length)
             is 1 where the token of the second axis must not see that of the third, and
             ``target_mapping`` (batch, predictions, length) 1 where a prediction stands; without
             them all is seen and nothing predicted.

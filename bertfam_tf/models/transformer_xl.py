@@ -65,7 +65,7 @@ def wire(config: TransformerXlConfig) -> tuple[dict, dict]:
         tokens, memory
     )
     reach = config.mem_len if config.same_length else None
-    mask = layers.keys_with_memory(inputs["padding_mask"], memory)
+    mask = layers.KeysWithMemory(name="mask")(inputs["padding_mask"], memory, tokens)
     distances = layers.Distances(name="distances")(tokens, memory)
     mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
     outputs, _ = relative.encode(

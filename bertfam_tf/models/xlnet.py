@@ -55,7 +55,9 @@ def wire(config: XlnetConfig) -> tuple[dict, dict]:
         name="positions",
     )(tokens, memory)
     distances = layers.Distances(name="distances")(tokens, memory)
-    mask = layers.keys_with_memory(inputs["padding_mask"], memory, inputs["perm_mask"])
+    mask = layers.KeysWithMemory(name="mask")(
+        inputs["padding_mask"], memory, tokens, inputs["perm_mask"]
+    )
     if not both:
         # The first query is as far from the first key as the memory is long.
         reach = distances[:1, :1] + 1 if config.same_length else None

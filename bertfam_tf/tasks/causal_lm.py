@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import generation, heads
+from bertfam_tf import generation, heads, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.data.batching import TEXT, batches
 from bertfam_tf.generation import CachedDecoder, Options
@@ -67,6 +67,8 @@ class CausalLM(Task):
         max_length: int | None = None,
         **kwargs: Any,
     ):
+        if "clm" not in registry.get(backbone.family).objectives:
+            raise ValueError(f"{backbone.family} does not read from left to right.")
         head = heads.build(backbone, _HEAD)
         inputs = backbone.row_inputs
         super().__init__(

@@ -1,6 +1,8 @@
 """Transformer-XL and XLNet: what memory, masks, two streams and clusters have to do."""
 
+import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -308,6 +310,18 @@ def test_targets_give_the_same_gradients():
         np.testing.assert_allclose(tf.convert_to_tensor(a), tf.convert_to_tensor(b), atol=2e-4)
 
 
+def test_parameters_of_the_published_language_model():
+    def count():
+        with keras.StatelessScope(initialize_variables=False):
+            backbone = bf.build("transformer_xl", "wt103")
+            head = heads.build(backbone, "causal_lm")
+            head(backbone.output)
+            return backbone.count_params() + head.count_params()
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        assert thread.submit(count).result() == 285_205_322
+
+
 def test_clusters_that_do_not_fit():
     with pytest.raises(ValueError, match=r"cut-offs \(12, 60\) have to rise, and end below 40"):
         _build("transformer_xl", cutoffs=(12, 60))
@@ -384,3 +398,33 @@ def test_parts_of_one_tensor_are_checked(tmp_path):
         save_file(cut, tmp_path / "in" / "model.safetensors")
         with pytest.raises(CheckpointError, match=error):
             bf.load_backbone(tmp_path / "in")
+
+
+def test_published_configs(caplog):
+    """As they stand beside the published weights."""
+    theirs = {
+        "wt103": json.loads(
+            """{"adaptive": true, "attn_type": 0, "clamp_len": 1000, "cutoffs": [20000, 40000,
+            200000], "d_embed": 1024, "d_head": 64, "d_inner": 4096, "d_model": 1024, "div_val": 4,
+            "do_sample": true, "dropatt": 0.0, "dropout": 0.1, "eos_token_id": 0, "ext_len": 0,
+            "init": "normal", "init_range": 0.01, "init_std": 0.02, "layer_norm_epsilon": 1e-05,
+            "mem_len": 1600, "model_type": "transfo-xl", "n_head": 16, "n_layer": 18,
+            "pre_lnorm": false, "proj_init_std": 0.01, "same_length": true, "sample_softmax": -1,
+            "tgt_len": 128, "tie_projs": [false, true, true, true], "tie_weight": true,
+            "untie_r": true, "vocab_size": 267735}"""
+        ),
+        "base_cased": json.loads(
+            """{"attn_type": "bi", "bi_data": false, "bos_token_id": 1, "clamp_len": -1,
+            "d_head": 64, "d_inner": 3072, "d_model": 768, "dropout": 0.1, "end_n_top": 5,
+            "eos_token_id": 2,
+            "ff_activation": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12,
+            "mem_len": null, "model_type": "xlnet", "n_head": 12, "n_layer": 12, "pad_token_id": 5,
+            "reuse_len": null, "same_length": false, "start_n_top": 5, "summary_activation": "tanh",
+            "summary_last_dropout": 0.1, "summary_type": "last", "summary_use_proj": true,
+            "untie_r": true, "vocab_size": 32000}"""
+        ),
+    }
+    for size, values in theirs.items():
+        family, config = huggingface.translate(values)
+        assert config == family.config.from_dict(family.sizes[size])
+    assert not caplog.records
