@@ -1,4 +1,4 @@
-"""Language models that remember the segment before (Transformer-XL, arXiv 1901.02860)."""
+"""Language models on long streams, segment by segment (Transformer-XL, arXiv 1901.02860)."""
 
 from __future__ import annotations
 
@@ -14,38 +14,32 @@ from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
 
 
-class SegmentRecurrence(keras.Model):
-    """Trains and evaluates a language model on streams, with the memory of what came before.
+class StreamLM(keras.Model):
+    """Trains and evaluates a language model on streams, with a memory of what came before.
 
-    The memory of each batch is an input of the next; no gradient flows back into it. It belongs
-    to this model, and not to the backbone, whose weights are all that is trained: the backbone is
-    used, saved and exported as before.
+    The memory of each batch, where the backbone has one, is an input of the next; no gradient
+    flows back into it. It belongs to this model, and not to the backbone, whose weights are all
+    that is trained: the backbone is used, saved and exported as before.
 
     Args:
-        backbone: has the input and the output ``memory``.
+        backbone: reads from left to right.
         head: gives log-probabilities or logits of the next token, as
             ``heads.build(backbone, "causal_lm")`` does.
 
-    Call:
-        Batches from ``bertfam_tf.data.segments``. ``fit`` and ``evaluate`` take them; with several
-        epochs the memory begins anew in each.
-
-    Raises:
-        ValueError: for a backbone without a memory.
+    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.data.segments``. The memory begins anew
+    where a stream does, so in each epoch.
     """
 
     def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
         super().__init__(**kwargs)
-        if "memory" not in backbone.input:
-            raise ValueError(f"A {backbone.family} backbone has no memory.")
         self.backbone = backbone
         self.head = head
         self.loss_mean = keras.metrics.Mean(name="loss")
-        width = backbone.config.hidden_size
-        dtype = keras.tree.flatten(backbone.input["memory"])[0].dtype
         self._memory = [
-            tf.Variable(tf.zeros([0, 0, width], dtype), shape=[None, None, width], trainable=False)
-            for _ in range(backbone.config.num_layers)
+            tf.Variable(
+                tf.zeros([0, 0, spec.shape[-1]], spec.dtype), shape=spec.shape, trainable=False
+            )
+            for spec in backbone.input.get("memory", ())
         ]
         self.built = True
 
@@ -61,12 +55,11 @@ class SegmentRecurrence(keras.Model):
         for variable in self._memory:
             empty = tf.zeros([rows, 0, variable.shape[-1]], variable.dtype)
             memory.append(tf.cond(begins, lambda e=empty: e, lambda v=variable: v.read_value()))
-        outputs = self.backbone(
-            {"token_ids": tokens, "padding_mask": tf.ones_like(tokens), "memory": tuple(memory)},
-            **kwargs,
-        )
+        given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
+        given |= {"memory": tuple(memory)} if memory else {}
+        outputs = self.backbone(given, **kwargs)
         found = self.head.log_probabilities_of(outputs, targets, **kwargs)
-        return tf.cast(found, tf.float32), outputs["memory"]
+        return tf.cast(found, tf.float32), outputs["memory"] if memory else ()
 
     def _loss(self, data: Any, training: bool) -> tuple[tf.Tensor, Any, tf.Tensor]:
         inputs, targets, weights = data
@@ -77,6 +70,10 @@ class SegmentRecurrence(keras.Model):
     def _remember(self, memory: Any) -> None:
         for variable, value in zip(self._memory, memory, strict=True):
             variable.assign(value)
+
+    def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
+        # The order of the stream is the point of it.
+        return super().fit(x, shuffle=False, **kwargs)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
