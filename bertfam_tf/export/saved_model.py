@@ -114,7 +114,7 @@ def _write(task: Task, directory: Path, **options: Any) -> None:
     with tf.io.TFRecordWriter(str(extra / _WARMUP)) as writer:
         for signature_name in signatures:
             for rows in _WARMUP_BATCHES:
-                record = _warmup_record(signature_name, names, rows)
+                record = _warmup_record(names, rows, signature_name)
                 writer.write(record.SerializeToString())
 
 
@@ -126,7 +126,7 @@ def _of_texts(signature: Signature, names: tuple[str, ...]) -> Any:
 
 
 def _warmup_record(
-    signature: str, names: tuple[str, ...], rows: int
+    names: tuple[str, ...], rows: int, signature: str = DEFAULT_SIGNATURE
 ) -> prediction_log_pb2.PredictionLog:
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request

@@ -29,7 +29,7 @@ def test_tokens(family, seed, tmp_path):
         ours = generate(step, **given, **case)
         np.testing.assert_array_equal(ours, theirs, err_msg=str(case))
         different.add(theirs.tobytes())
-    assert len(different) > 4
+    assert len(different) >= 3
 
 
 @pytest.mark.parametrize(
