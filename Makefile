@@ -11,7 +11,7 @@ quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
 
 test: .venv/installed-test lint
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

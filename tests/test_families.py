@@ -195,25 +195,26 @@ def test_no_token_sees_what_comes_after(family):
 @decoders
 @pytest.mark.parametrize("pieces", [(4, 5), (1,) * 9, (3, 1, 5)])
 def test_in_pieces_as_at_once(family, pieces):
-    """Rows padded on the left, on the right, and in pieces with what the cache holds."""
+    """Rows padded on the left, on the right, and in pieces with what is remembered."""
     backbone = _small(family)
     inputs = _inputs(backbone)
     mask = inputs["padding_mask"]
     mask[1, :3] = 0
     mask[2, 6:] = 0
     whole = backbone(inputs)
+    remembered = "cache" if "cache" in whole else "memory"
     parts, given, begin = [], {}, 0
     for length in pieces:
         end = begin + length
         given |= {"token_ids": inputs["token_ids"][:, begin:end], "padding_mask": mask[:, :end]}
         outputs = backbone(given)
         parts.append(outputs["sequence_output"])
-        given, begin = {"cache": outputs["cache"]}, end
+        given, begin = {remembered: outputs[remembered]}, end
     real = mask[:, :, None]
     found = np.concatenate(parts, axis=1)
     np.testing.assert_allclose(found * real, whole["sequence_output"] * real, atol=2e-5)
-    for ours, theirs in zip(outputs["cache"], whole["cache"], strict=True):
-        kept = mask[:, None, :, None]
+    kept = mask[:, None, :, None] if remembered == "cache" else mask[:, :, None]
+    for ours, theirs in zip(outputs[remembered], whole[remembered], strict=True):
         np.testing.assert_allclose(np.stack(ours) * kept, np.stack(theirs) * kept, atol=2e-5)
     rows = np.arange(3)
     last = np.asarray(whole["sequence_output"])[rows, [8, 8, 5]]

@@ -491,7 +491,10 @@ def _causal(model: torch.nn.Module) -> AbstractContextManager:
 
 # Families that generate.
 GENERATORS: dict[str, dict] = {
-    family: {**_GPT, "vocab_size": 60, "n_positions": 48} for family in ("gpt", "gpt2")
+    "gpt": {**_GPT, "vocab_size": 60, "n_positions": 48},
+    "gpt2": {**_GPT, "vocab_size": 60, "n_positions": 48},
+    # With memories theirs reads what it remembers once more.
+    "xlnet": {**_XLNET, "vocab_size": 60, "use_mems_eval": False},
 }
 
 
@@ -535,8 +538,9 @@ def generate(model: torch.nn.Module, given: dict[str, np.ndarray], case: dict) -
     }
     width = given["token_ids"].shape[1]
     rows = []
-    # GPT's class counts positions from the padding, so that each row goes alone.
-    together = model.config.model_type != "openai-gpt"
+    # GPT's class counts positions from the padding, and XLNet's forgets that it is padding: each
+    # row goes alone.
+    together = model.config.model_type == "gpt2"
     for i in [slice(None)] if together else range(len(given["token_ids"])):
         mask = given["padding_mask"][i]
         tokens = given["token_ids"][i] if together else given["token_ids"][i][mask > 0][None]

@@ -1,7 +1,13 @@
 """Generation: from a function that gives next-token logits to token ids, in the graph."""
 
 from bertfam_tf.generation.beams import beam_search
-from bertfam_tf.generation.models import CachedDecoder, PlainDecoder, Step
+from bertfam_tf.generation.models import (
+    CachedDecoder,
+    PermutationDecoder,
+    PlainDecoder,
+    Step,
+    decoder,
+)
 from bertfam_tf.generation.options import Options
 from bertfam_tf.generation.rows import Progress, advance, among, begin, run
 from bertfam_tf.generation.sampling import filtered, sample
@@ -9,6 +15,7 @@ from bertfam_tf.generation.sampling import filtered, sample
 __all__ = [
     "CachedDecoder",
     "Options",
+    "PermutationDecoder",
     "PlainDecoder",
     "Progress",
     "Step",
@@ -16,6 +23,7 @@ __all__ = [
     "among",
     "beam_search",
     "begin",
+    "decoder",
     "filtered",
     "generate",
     "run",

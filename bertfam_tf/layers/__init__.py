@@ -10,6 +10,7 @@ from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import (
     DecoderMask,
     KeysWithMemory,
+    LeftToRight,
     causal,
     keys_from_padding,
     nothing_behind,
@@ -37,6 +38,7 @@ __all__ = [
     "FirstTokenPooler",
     "KeysWithMemory",
     "LastTokenPooling",
+    "LeftToRight",
     "MaskEmbedding",
     "MeanPooling",
     "PositionEmbedding",

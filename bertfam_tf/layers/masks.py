@@ -72,6 +72,29 @@ class KeysWithMemory(keras.layers.Layer):
         return keras.KerasTensor((x.shape[0], 1, queries, None), "bool")
 
 
+class LeftToRight(keras.layers.Layer):
+    """What has a model of any order predict each token from those before it.
+
+    Call:
+        token_ids: (batch, length); only its shape is read.
+
+    Returns:
+        ``(perm_mask, target_mapping)``: int32 (batch, length, length), 1 where a token must not
+        see another, as all do themselves and what stands behind them; and 1 where the two
+        positions are one.
+    """
+
+    def call(self, token_ids):
+        places = ops.cumsum(ops.ones_like(token_ids), axis=1)
+        rows, columns = ops.expand_dims(places, 2), ops.expand_dims(places, 1)
+        return ops.cast(columns >= rows, "int32"), ops.cast(ops.equal(columns, rows), "int32")
+
+    def compute_output_spec(self, token_ids):
+        batch, length = token_ids.shape
+        shape = (batch, length, length)
+        return keras.KerasTensor(shape, "int32"), keras.KerasTensor(shape, "int32")
+
+
 def nothing_behind(distances, reach=None):
     """Lets positions attend to themselves and to what stands before them.
 

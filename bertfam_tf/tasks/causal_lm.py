@@ -12,10 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import generation, heads, registry
+from bertfam_tf import generation, heads, layers, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.data.batching import TEXT, batches
-from bertfam_tf.generation import CachedDecoder, Options
+from bertfam_tf.generation import Options
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.base import Signature, Task, as_text
@@ -67,13 +67,19 @@ class CausalLM(Task):
         max_length: int | None = None,
         **kwargs: Any,
     ):
-        if "clm" not in registry.get(backbone.family).objectives:
-            raise ValueError(f"{backbone.family} does not read from left to right.")
-        head = heads.build(backbone, _HEAD)
+        name = _head_of(backbone.family)
+        head = heads.build(backbone, name)
         inputs = backbone.row_inputs
+        if name == _HEAD:
+            logits = head(backbone(inputs))
+        else:
+            hidden, targets = layers.LeftToRight()(inputs["token_ids"])
+            logits = head(backbone({**inputs, "perm_mask": hidden, "target_mapping": targets}))
+            # Made for each token, and not for the one behind it.
+            logits = keras.ops.roll(logits, -1, axis=1)
         super().__init__(
             inputs,
-            head(backbone(inputs)),
+            logits,
             backbone=backbone,
             tokenizer=tokenizer,
             pair=False,
@@ -83,7 +89,7 @@ class CausalLM(Task):
         self.head = head
         self._windows = Windows(A_THEN_B, tokenizer.special_ids, self.max_length, stride=1)
         self._prompts = Frame(_PROMPT, tokenizer.special_ids)
-        self._step = CachedDecoder(backbone, lambda x: head({"sequence_output": x}))
+        self._step = generation.decoder(backbone, lambda x: head({head.reads: x}))
         self._compiled_loop = lru_cache(maxsize=8)(self._make_loop)
         self._compiled_steps = lru_cache(maxsize=8)(self._make_steps)
 
@@ -105,7 +111,7 @@ class CausalLM(Task):
         checkpoint = Checkpoint(path, **overrides)
         tokenizer = load_tokenizer(checkpoint.directory)
         task = cls(checkpoint.backbone(), tokenizer, max_length=max_length)
-        checkpoint.fill_head(task.head, _HEAD)
+        checkpoint.fill_head(task.head, _head_of(checkpoint.family.name))
         return task
 
     # Probabilities of texts --------------------------------------------------------------------
@@ -354,6 +360,20 @@ class CausalLM(Task):
 
     def _options(self) -> dict[str, Any]:
         return {"max_length": self.max_length}
+
+
+def _head_of(family: str) -> str:
+    """The head that says the next token.
+
+    Raises:
+        ValueError: for a family that does not read from left to right, and not in any order.
+    """
+    card = registry.get(family)
+    if "permutation_lm" in card.heads:
+        return "permutation_lm"
+    if "clm" not in card.objectives or _HEAD not in card.heads:
+        raise ValueError(f"{family} does not read from left to right.")
+    return _HEAD
 
 
 def _shifted(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
