@@ -4,13 +4,14 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint live tokenizer-references compare-tokenizers bench-tokenizers clean
+.PHONY: quickstart test lint live transformer-xl-goldens tokenizer-references compare-tokenizers
+.PHONY: bench-tokenizers clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
 
 test: .venv/installed-test lint
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -20,6 +21,10 @@ lint: .venv/installed-test
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -m live -s
+
+# Its reference is gone from later transformers.
+transformer-xl-goldens: build/references/installed
+	build/references/bin/python -m tools.make_goldens transformer_xl
 
 # The three that prove the tokenizers, on the data folder (BERTFAM_DATA): ids of the reference's
 # Python classes, which need an environment of their own; all comparisons; speed and memory.

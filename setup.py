@@ -47,6 +47,7 @@ setup(
             "hypothesis",
             "mypy",
             "pytest",
+            "pytest-xdist",
             "ruff",
             "sacremoses",
             "scipy",

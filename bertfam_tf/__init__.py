@@ -16,6 +16,7 @@ _HOME = {
     "load_backbone": "checkpoints",
     "load_tokenizer": "text",
     "load": "tasks",
+    "CausalLM": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
 }

@@ -53,6 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("recipe", help="a YAML file")
     train.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
 
+    pretrain = command("pretrain", _pretrain, "train a language model by a recipe")
+    pretrain.add_argument("recipe", help="a YAML file")
+    pretrain.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
+
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
@@ -141,6 +145,15 @@ def _train(options: argparse.Namespace) -> None:
     from bertfam_tf.train import run
 
     print(json.dumps(run(recipe)))
+
+
+def _pretrain(options: argparse.Namespace) -> None:
+    from bertfam_tf.config import PretrainRecipe, load_recipe
+
+    recipe = load_recipe(options.recipe, options.override, PretrainRecipe)
+    from bertfam_tf.train import pretrain
+
+    print(json.dumps(pretrain(recipe), ensure_ascii=False))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,60 @@ class TrainConfig:
                 raise ValueError(f"train.{name} is 1 or more, not {getattr(self, name)}.")
 
 
+class _Yaml:
+    def to_yaml(self) -> str:
+        """The recipe with every default written out."""
+        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True)
-class Recipe:
+class NewModelConfig:
+    """What is trained from random weights.
+
+    Attributes:
+        family, size: as ``bertfam_tf.build`` takes them.
+        tokenizer: a directory that ``bertfam vocabulary`` wrote, or a checkpoint.
+        overrides: config fields; the size of the vocabulary is the tokenizer's.
+    """
+
+    family: str
+    size: str
+    tokenizer: str
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """Text files that are read as one stream; ``$NAME`` reads the environment.
+
+    Attributes:
+        train, dev: the files.
+        end: a token behind each line, such as ``<eos>``; None for none.
+        length: tokens of a segment, which are computed at once.
+    """
+
+    train: list[str]
+    dev: list[str]
+    end: str | None = None
+    length: int = 128
+
+
+@dataclass(frozen=True)
+class PretrainRecipe(_Yaml):
+    """One pretraining run of a language model. ``output`` is the directory that it writes into.
+
+    ``prompts`` are texts that the trained model goes on from.
+    """
+
+    output: str
+    model: NewModelConfig
+    data: StreamConfig
+    train: TrainConfig = field(default_factory=TrainConfig)
+    prompts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recipe(_Yaml):
     """One fine-tuning run. ``output`` is the directory that it writes into."""
 
     output: str
@@ -88,16 +141,15 @@ class Recipe:
     task: str = "TextClassifier"
     train: TrainConfig = field(default_factory=TrainConfig)
 
-    def to_yaml(self) -> str:
-        """The recipe with every default written out."""
-        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
 
-
-def load_recipe(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+def load_recipe(
+    file: str | Path, overrides: list[str] | tuple[str, ...] = (), kind: type = Recipe
+) -> Any:
     """Reads a recipe.
 
     Args:
         file: YAML.
+        kind: ``Recipe`` or ``PretrainRecipe``.
         overrides: ``key=value`` with dots into sections, such as ``train.epochs=1``; the value is
             YAML.
 
@@ -116,7 +168,7 @@ def load_recipe(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise ValueError(f"{path} is not a mapping of keys to values.")
     for override in overrides:
         _override(values, override)
-    return _build(values, path)
+    return _build(values, path, kind)
 
 
 def expand(path: str) -> Path:
@@ -147,8 +199,10 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise ValueError(f"{override!r}: the value is not YAML: {error}") from error
 
 
-def _build(values: dict[str, Any], path: Path) -> Recipe:
-    for name, cls in _SECTIONS.items():
+def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
+    types = typing.get_type_hints(kind)
+    sections = {name: each for name, each in types.items() if dataclasses.is_dataclass(each)}
+    for name, cls in {"": kind, **sections}.items():
         known = {field.name for field in dataclasses.fields(cls)}
         for key, value in _inside(values, name).items():
             if key not in known:
@@ -159,7 +213,7 @@ def _build(values: dict[str, Any], path: Path) -> Recipe:
                 where = f"{name}.{key}" if name else key
                 raise ValueError(f"{path}: {where} is {value}; a name such as no needs quotes.")
     try:
-        return dacite.from_dict(Recipe, values, dacite.Config(type_hooks={float: _number}))
+        return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
     except (dacite.DaciteError, ValueError) as error:
         hint = ""
         if getattr(error, "field_path", None) == "data.labels":
@@ -174,14 +228,6 @@ def _number(value: Any) -> Any:
         return float(value)
     except (TypeError, ValueError):
         return value
-
-
-_SECTIONS: dict[str, type] = {
-    "": Recipe,
-    "model": ModelConfig,
-    "data": DataConfig,
-    "train": TrainConfig,
-}
 
 
 def _inside(values: dict[str, Any], section: str) -> dict[str, Any]:

@@ -53,16 +53,19 @@ class Dense:
         theirs: Hugging Face's.
         width: a number, the name of a config field, or ``"labels"`` for the number of labels.
         activation: its name, the name of a config field, or None.
+        bias: whether there is one.
     """
 
     name: str
     theirs: str
     width: int | str
     activation: str | None = None
+    bias: bool = True
 
     def weights(self) -> dict[str, str]:
         path = f"{self.name}/"
-        return {path + "kernel": f"{self.theirs}.weight|T", path + "bias": f"{self.theirs}.bias"}
+        kernel = {path + "kernel": f"{self.theirs}.weight|T"}
+        return kernel | ({path + "bias": f"{self.theirs}.bias"} if self.bias else {})
 
 
 @dataclass(frozen=True)
@@ -83,16 +86,37 @@ class Decoder:
     """Part of a head: the token embedding turned round, and a bias.
 
     Attributes:
-        bias: Hugging Face's name of the bias.
+        bias: Hugging Face's name of the bias; None where there is none.
         theirs: their decoder, of which checkpoints may hold copies of both.
     """
 
-    bias: str
+    bias: str | None
     theirs: str
     name: str = "decoder"
 
     def weights(self) -> dict[str, str]:
-        return {f"{self.name}/bias": self.bias}
+        return {f"{self.name}/bias": self.bias} if self.bias else {}
+
+
+@dataclass(frozen=True)
+class AdaptiveSoftmax:
+    """Part of a head: log-probabilities from an adaptive token embedding turned round.
+
+    Attributes:
+        theirs: what the names of its weights begin with.
+    """
+
+    theirs: str
+    name: str = "softmax"
+
+    def weights(self) -> dict[str, str]:
+        names = {
+            "cluster_kernel": "cluster_weight",
+            "cluster_bias": "cluster_bias",
+            "bias_{c}": "out_layers.{c}.bias",
+            "projection": "out_projs.0",
+        }
+        return {f"{self.name}/{k}": f"{self.theirs}.{v}" for k, v in names.items()}
 
 
 @dataclass(frozen=True)
@@ -100,13 +124,14 @@ class Head:
     """One of a family's heads.
 
     Attributes:
-        reads: ``"pooled_output"``, ``"sequence_output"``, or ``"first_token"`` of the latter.
+        reads: an output of the backbone, such as ``"pooled_output"``, ``"sequence_output"`` or
+            ``"last_token"``; or ``"first_token"`` of the sequence output.
         parts: what that goes through. A last part of width 1 gives scores without that axis.
         required: keys of Hugging Face's config -> the values for which the head is as described.
     """
 
     reads: str
-    parts: tuple[Dropout | Dense | Norm | Decoder, ...]
+    parts: tuple[Dropout | Dense | Norm | Decoder | AdaptiveSoftmax, ...]
     required: Mapping[str, tuple] = field(default_factory=dict)
 
     def weights(self, name: str) -> dict[str, str]:
@@ -130,6 +155,8 @@ CLASSES = {
     "span": "ForQuestionAnswering",
     "choice": "ForMultipleChoice",
     "masked_lm": "ForMaskedLM",
+    "causal_lm": "LMHeadModel",
+    "permutation_lm": "LMHeadModel",
     "pair": "ForNextSentencePrediction",
     "rtd": "ForPreTraining",
 }
@@ -147,8 +174,10 @@ class HuggingFaceNames:
         required: config keys that change the computation and of which only the listed values
             are supported; another value is refused by name.
         weights: our variable path -> their tensor name. ``{i}`` counts as ``indices`` says; a
-            name that ends in ``|T`` is stored transposed.
+            name may end in ``|`` and how it is stored: ``1/3``, as the second of three equal parts
+            of a tensor's rows; ``T``, transposed; ``F``, all axes but the first as one.
         ignored: regular expressions of tensor names that carry no weight of the encoder.
+        copies: their name -> that of the tensor that they store there once more.
         defaults: what an absent config key means, where that is not our field's default.
         read: from config fields as renamed to the fields as they are meant, where a field follows
             from others; ``write`` is the way back.
@@ -164,6 +193,7 @@ class HuggingFaceNames:
     required: Mapping[str, tuple]
     weights: Mapping[str, str]
     ignored: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[dict], dict] = dict
     write: Callable[[dict], dict] = dict

@@ -7,12 +7,15 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.checkpoints.fill import oriented
 
 # Both sides compute in float64, where rounding leaves some 1e-8.
 TOLERANCE = 1e-6
 # In float32 rounding alone is seen at this size in perturbed networks, on either side: the
 # reference's own ALBERT of tiny size is 1.1e-4 away from itself in float64.
 FLOAT32_TOLERANCE = 2e-4
+# Outputs beside the hidden states, and what the loss multiplies them by.
+DIRECTIONS = {"pooled_output": "pooled_direction", "query_output": "query_direction"}
 
 
 def relative(ours, theirs, floor: float = 0.0) -> float:
@@ -29,32 +32,43 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
         backbone: with the reference's weights.
         expected: inputs, outputs, directions and gradients, as ``tools.reference`` makes them.
     """
-    given = {name: tf.constant(expected[name]) for name in backbone.input}
     real = np.asarray(expected["padding_mask"])[None, :, :, None]
     with tf.GradientTape() as tape:
-        outputs = backbone(given, training=False)
-        hidden = tf.stack(outputs["hidden_states"])
+        outputs = _outputs(backbone, expected)
+        hidden = tf.concat([tf.stack(each["hidden_states"]) for each in outputs], 2)
+        others = {
+            name: tf.concat([each[name] for each in outputs], 1)
+            for name in DIRECTIONS
+            if name in expected
+        }
         loss = tf.reduce_sum(hidden * _like(hidden, expected["hidden_direction"]))
-        if "pooled_direction" in expected:
-            pooled = outputs["pooled_output"]
-            loss += tf.reduce_sum(pooled * _like(pooled, expected["pooled_direction"]))
+        for name, other in others.items():
+            loss += tf.reduce_sum(other * _like(other, expected[DIRECTIONS[name]]))
     variables = backbone.trainable_variables
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     result = {
         f"hidden_states[{i}]": relative(np.asarray(hidden[i]) * real[0], theirs * real[0])
         for i, theirs in enumerate(expected["hidden_states"])
     }
-    if "pooled_output" in expected:
-        result["pooled_output"] = relative(outputs["pooled_output"], expected["pooled_output"])
+    result |= {name: relative(other, expected[name]) for name, other in others.items()}
+    if "new_memory" in expected:
+        memory = outputs[-1]["memory"]
+        for i, (a, b) in enumerate(zip(memory, expected["new_memory"], strict=True)):
+            result[f"memory[{i}]"] = relative(a, b)
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
     sources = _sources(backbone)
     for variable, gradient in zip(variables, gradients, strict=True):
-        name, _, transposed = sources[variable.path].partition("|")
-        theirs = expected[f"gradient/{name}"]
+        name, _, transform = sources[variable.path].partition("|")
+        theirs = expected.get(f"gradient/{name}")
+        if gradient is None or theirs is None:
+            result[f"gradient of {variable.path}"] = 0.0 if gradient is theirs else np.inf
+            continue
         # Softmax does not see a key's bias: its gradient is rounding noise around zero, hence
         # the floor.
         result[f"gradient of {variable.path}"] = relative(
-            tf.convert_to_tensor(gradient), theirs.T if transposed else theirs, 0.1 * largest
+            tf.convert_to_tensor(gradient),
+            oriented(theirs, transform, variable.shape),
+            0.1 * largest,
         )
     return result
 
@@ -101,10 +115,10 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         backbone, layer = load_head(directory, family, head)
     finally:
         keras.config.set_dtype_policy(before)
-    given = {name: tf.constant(expected[name]) for name in backbone.input}
     theirs = expected["logits"]
     with tf.GradientTape() as tape:
-        logits = layer(backbone(given, training=False), training=False)
+        found = [layer(each, training=False) for each in _outputs(backbone, expected)]
+        logits = tf.concat(found, 1) if len(found) > 1 else found[0]
         loss = tf.reduce_sum(logits * _like(logits, expected.get("direction", theirs)))
     real = np.asarray(expected["padding_mask"])
     real = (
@@ -117,23 +131,24 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         return result
     card = registry.get(family)
     names = {path: card.huggingface.prefix + name for path, name in _sources(backbone).items()}
-    names |= card.heads[head].weights(head)
+    names |= card.huggingface.expand(card.heads[head].weights(head), backbone.config)
     # What is tied has either name.
     also, decoder = {}, card.heads[head].decoder()
     if decoder:
         also = {names["token_embedding/embeddings"]: f"{decoder.theirs}.weight"}
-        also |= {decoder.bias: f"{decoder.theirs}.bias"}
+        if decoder.bias:
+            also |= {decoder.bias: f"{decoder.theirs}.bias"}
     variables = backbone.trainable_variables + layer.trainable_variables
     gradients = tape.gradient(loss, [variable.value for variable in variables])
     largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient/"))
     for variable, gradient in zip(variables, gradients, strict=True):
-        name, _, transposed = names[variable.path].partition("|")
+        name, _, transform = names[variable.path].partition("|")
         theirs = expected.get(f"gradient/{name}", expected.get(f"gradient/{also.get(name)}"))
         if gradient is None or theirs is None:
             result[f"gradient of {variable.path}"] = 0.0 if gradient is theirs else np.inf
             continue
         gradient = tf.convert_to_tensor(gradient)
-        theirs = theirs.T if transposed else theirs
+        theirs = oriented(theirs, transform, variable.shape)
         result[f"gradient of {variable.path}"] = relative(gradient, theirs, 0.1 * largest)
     return result
 
@@ -148,6 +163,30 @@ def load_head(directory, family: str, head: str) -> tuple[keras.Model, keras.lay
     layer(backbone.output)
     checkpoint.fill_head(layer, head)
     return backbone, layer
+
+
+def _outputs(backbone: keras.Model, expected: dict) -> list[dict]:
+    """Of each segment, with the memory of those before."""
+    outputs, memory = [], {}
+    for piece in segments(backbone, expected):
+        outputs.append(backbone({**piece, **memory}, training=False))
+        memory = {name: outputs[-1][name] for name in ("memory",) if name in outputs[-1]}
+    return outputs
+
+
+def segments(backbone: keras.Model, expected: dict) -> list[dict[str, tf.Tensor]]:
+    """The inputs of each segment; of one where ``expected`` has no ``segment_length``."""
+    length = expected["token_ids"].shape[1]
+    step = int(expected.get("segment_length", length))
+    given = {name: expected[name] for name in backbone.input if name in expected}
+    pieces = []
+    for start in range(0, length, step):
+        part = slice(start, start + step)
+        piece = {name: tf.constant(value[..., part]) for name, value in given.items()}
+        if "perm_mask" in piece:
+            piece["perm_mask"] = piece["perm_mask"][:, part]
+        pieces.append(piece)
+    return pieces
 
 
 def _like(tensor: tf.Tensor, array: np.ndarray) -> tf.Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertfam_tf.config import TrainConfig, expand, load_recipe
+from bertfam_tf.config import PretrainRecipe, Recipe, TrainConfig, expand, load_recipe
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = {"output": "out", "model": {"path": "checkpoint"}, "data": {"train": "train.tsv"}}
@@ -26,7 +26,8 @@ def recipe(tmp_path):
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("configs/*/*.yaml")), ids=lambda f: f.name)
 def test_the_recipes_here_load(file):
-    load_recipe(file)
+    pretrains = "\n  family: " in file.read_text("utf-8")
+    load_recipe(file, kind=PretrainRecipe if pretrains else Recipe)
 
 
 def test_defaults_and_round_trip(recipe):

@@ -42,9 +42,20 @@ PUBLISHED = {
     ("electra", "small_generator"): 13_483_008,
     ("electra", "base_generator"): 33_511_168,
     ("electra", "large_generator"): 50_999_552,
+    ("transformer_xl", "wt103"): 283_885_936,
+    ("transformer_xl", "wt103_base"): 150_850_870,
+    ("transformer_xl", "enwik8_base"): 41_066_496,
+    ("xlnet", "base_cased"): 116_718_336,
+    ("xlnet", "large_cased"): 360_268_800,
+    ("gpt", "base"): 116_534_784,
+    ("gpt2", "base"): 124_439_808,
+    ("gpt2", "medium"): 354_823_168,
+    ("gpt2", "large"): 774_030_080,
+    ("gpt2", "xl"): 1_557_611_200,
 }
 
-HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "pair", "rtd"}
+HEADS = {"sequence", "tokens", "span", "choice", "masked_lm", "causal_lm", "pair", "rtd"}
+HEADS |= {"permutation_lm"}
 
 families = pytest.mark.parametrize("family", bf.families())
 
@@ -71,7 +82,7 @@ def _inputs(backbone, rows=3, length=9, seed=0):
         "position_ids": np.arange(length, dtype="int32")[None].repeat(rows, axis=0),
         "language_ids": rng.integers(0, 2, (rows, length)).astype("int32"),
     }
-    return {name: inputs[name] for name in backbone.input}
+    return {name: inputs[name] for name in backbone.input if name in inputs}
 
 
 @pytest.mark.parametrize(("family", "size"), PUBLISHED)
@@ -161,6 +172,68 @@ def test_rows_do_not_see_each_other(family):
         np.testing.assert_allclose(together[row], alone[0], atol=2e-5)
 
 
+# Decoders -------------------------------------------------------------------------------------
+
+decoders = pytest.mark.parametrize(
+    "family", [name for name in bf.families() if registry.get(name).objectives == ("clm",)]
+)
+
+
+@decoders
+def test_no_token_sees_what_comes_after(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    before = np.asarray(backbone(inputs)["sequence_output"])
+    for j in range(9):
+        changed = {name: value.copy() for name, value in inputs.items()}
+        changed["token_ids"][:, j] = changed["token_ids"][:, j] % 49 + 1
+        after = np.asarray(backbone(changed)["sequence_output"])
+        np.testing.assert_array_equal(after[:, :j], before[:, :j])
+        assert (np.abs(after[:, j:] - before[:, j:]).max(axis=(0, 2)) > 1e-5).all()
+
+
+@decoders
+@pytest.mark.parametrize("pieces", [(4, 5), (1,) * 9, (3, 1, 5)])
+def test_in_pieces_as_at_once(family, pieces):
+    """Rows padded on the left, on the right, and in pieces with what is remembered."""
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    mask = inputs["padding_mask"]
+    mask[1, :3] = 0
+    mask[2, 6:] = 0
+    whole = backbone(inputs)
+    remembered = "cache" if "cache" in whole else "memory"
+    parts, given, begin = [], {}, 0
+    for length in pieces:
+        end = begin + length
+        given |= {"token_ids": inputs["token_ids"][:, begin:end], "padding_mask": mask[:, :end]}
+        outputs = backbone(given)
+        parts.append(outputs["sequence_output"])
+        given, begin = {remembered: outputs[remembered]}, end
+    real = mask[:, :, None]
+    found = np.concatenate(parts, axis=1)
+    np.testing.assert_allclose(found * real, whole["sequence_output"] * real, atol=2e-5)
+    kept = mask[:, None, :, None] if remembered == "cache" else mask[:, :, None]
+    for ours, theirs in zip(outputs[remembered], whole[remembered], strict=True):
+        np.testing.assert_allclose(np.stack(ours) * kept, np.stack(theirs) * kept, atol=2e-5)
+    rows = np.arange(3)
+    last = np.asarray(whole["sequence_output"])[rows, [8, 8, 5]]
+    np.testing.assert_allclose(whole["last_token"], last)
+    np.testing.assert_allclose(outputs["last_token"][:2], last[:2], atol=2e-5)
+
+
+@decoders
+def test_padding_on_the_left_changes_nothing(family):
+    backbone = _small(family)
+    inputs = _inputs(backbone)
+    plain = backbone(inputs)
+    padded = {name: np.pad(value, ((0, 0), (4, 0))) for name, value in inputs.items()}
+    outputs = backbone(padded)
+    for name in ("sequence_output", "last_token"):
+        found = outputs[name][:, 4:] if outputs[name].ndim == 3 else outputs[name]
+        np.testing.assert_allclose(found, plain[name], atol=2e-5)
+
+
 @families
 def test_a_row_of_padding_alone_stays_finite(family):
     backbone = _small(family)
@@ -173,10 +246,14 @@ def test_a_row_of_padding_alone_stays_finite(family):
 def test_a_gradient_in_every_weight(family):
     backbone = _small(family)
     with tf.GradientTape() as tape:
-        outputs = backbone(_inputs(backbone), training=True)
+        inputs = _inputs(backbone)
+        if "target_mapping" in backbone.input:
+            inputs["target_mapping"] = np.eye(9, dtype="int32")[None].repeat(3, axis=0)
+        outputs = backbone(inputs, training=True)
         loss = tf.reduce_sum(outputs["sequence_output"] ** 3)
-        if "pooled_output" in outputs:
-            loss += tf.reduce_sum(outputs["pooled_output"])
+        for name in ("pooled_output", "query_output"):
+            if name in outputs:
+                loss += tf.reduce_sum(outputs[name] ** 3)
     values = [variable.value for variable in backbone.trainable_variables]
     gradients = tape.gradient(loss, values)
     for variable, gradient in zip(backbone.trainable_variables, gradients, strict=True):
@@ -197,7 +274,7 @@ def test_keras_file_round_trip(family, tmp_path):
 
 
 def _write_saved_model(backbone, directory, shape):
-    names = sorted(backbone.input)
+    names = sorted(_inputs(backbone))
 
     def outputs(*tensors):
         inputs = dict(zip(names, tensors, strict=True))
@@ -252,6 +329,8 @@ def test_other_precisions(family, policy):
 
 @families
 def test_input_longer_than_the_positions(family):
+    if _small(family).max_length is None:
+        pytest.skip("positions are relative")
     backbone = _small(family, max_positions=8)
     with pytest.raises(ValueError, match="9 tokens long; this model has 8 positions"):
         backbone(_inputs(backbone))

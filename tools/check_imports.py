@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 
 LAYERS = [
-    {"names"},
+    {"names", "generation"},
     {"registry", "sources", "config"},
     {"layers"},
     {"models", "text", "optimizers", "data"},

@@ -2,10 +2,12 @@
 
     python -m tools.make_goldens [FAMILY…]
 
-Needs torch and transformers (constraints-reference.txt). Each directory holds a checkpoint in
+Needs torch and transformers (tools/requirements.txt; for Transformer-XL, which they dropped,
+tools/references-requirements.txt). Each directory holds a checkpoint in
 Hugging Face's format and, per input length, the inputs, outputs and gradients.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -62,19 +64,51 @@ def _write_head(family: str, head: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     reference.save(model, directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
-    given = reference.inputs(model.config, reference.LENGTHS[0])
+    given = reference.inputs(model.config, reference.LENGTHS[0], head=head)
     logits = reference.run_task(model, head, given)["logits"].astype("f4")
     np.savez_compressed(directory / "logits.npz", **given, logits=logits)
 
 
+def _write_language_model(variant: str) -> None:
+    """Transformer-XL's with the gradients, which no live test sees."""
+    family, head = "transformer_xl", "causal_lm"
+    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    model = reference.build_task(family, head, **settings)
+    directory = GOLDENS / family / f"lm_{variant}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    reference.save(model, directory)
+    given = reference.inputs(model.config, reference.LENGTHS[0])
+    expected = reference.run_task(model, head, given)
+    expected = {name: value.astype("f4") for name, value in expected.items()}
+    np.savez_compressed(directory / "log_probabilities.npz", **given, **expected)
+
+
+def _write_generation(family: str) -> None:
+    model = reference.build_generator(family)
+    directory = GOLDENS / family / "generation"
+    shutil.rmtree(directory, ignore_errors=True)
+    reference.save(model, directory)
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    given = reference.prompts(model.config)
+    cases = reference.generation_cases(model, given)
+    tokens = {f"tokens_{i}": reference.generate(model, given, case) for i, case in enumerate(cases)}
+    np.savez_compressed(directory / "tokens.npz", cases=json.dumps(cases), **given, **tokens)
+
+
 def main() -> None:
-    for family in sys.argv[1:] or reference.VARIANTS:
+    for family in sys.argv[1:] or reference.FAMILIES:
         for variant, settings in reference.VARIANTS[family].items():
             _write_backbone(family, variant, settings)
         for head in [head for name, head in reference.HEADS if name == family]:
             _write_head(family, head)
+        if family in reference.GENERATORS:
+            _write_generation(family)
         if family in CLASSIFIERS:
             _write_classifier(family)
+        if family == "transformer_xl":
+            for variant in ("default", "shared_biases", "one_table", "plain_embedding"):
+                _write_language_model(variant)
     files = [file for file in GOLDENS.rglob("*") if file.is_file()]
     print(f"{len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.2f} MB in {GOLDENS}")
 

@@ -12,8 +12,8 @@ import platform
 import sys
 import textwrap
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
@@ -26,7 +26,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import layers, registry
-from bertfam_tf.layers import activations
+from bertfam_tf.layers import activations, attention, masks, relative
 from tests import parity, test_goldens
 
 RESULT = Path(__file__).parent / "results" / "mutations.md"
@@ -36,14 +36,32 @@ RESULT = Path(__file__).parent / "results" / "mutations.md"
 
 
 def _edited(owner: Any, name: str, old: str, new: str) -> AbstractContextManager:
-    """A method with ``new`` wherever its source says ``old``."""
-    function = getattr(owner, name)
+    """A method or function with ``new`` wherever its source says ``old``."""
+    return mock.patch.object(owner, name, _edit(getattr(owner, name), owner.__name__, old, new))
+
+
+def _edit(function: Any, where: str, old: str, new: str) -> Any:
     source = textwrap.dedent(inspect.getsource(function))
     if old not in source:
-        raise ValueError(f"{owner.__name__}.{name} does not say {old!r} any more.")
+        raise ValueError(f"{where}.{function.__name__} does not say {old!r} any more.")
     made: dict[str, Any] = {}
     exec(source.replace(old, new), function.__globals__, made)
-    return mock.patch.object(owner, name, made[name])
+    return made[function.__name__]
+
+
+def _rewired(family: str, old: str, new: str) -> AbstractContextManager:
+    """The family's card with another text in ``wire``."""
+    card = registry.get(family)
+    wire = _edit(card.wire, family, old, new)
+    return mock.patch.dict(registry._FAMILIES, {family: replace(card, wire=wire)})
+
+
+@contextmanager
+def _all(*mistakes: AbstractContextManager) -> Iterator[None]:
+    with ExitStack() as stack:
+        for mistake in mistakes:
+            stack.enter_context(mistake)
+        yield
 
 
 def _renamed(family: str, rename: Callable[[str, str], tuple[str, str]]) -> AbstractContextManager:
@@ -65,6 +83,27 @@ def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
     return _renamed(family, rename)
 
 
+def _fused(family: str) -> bool:
+    """Whether query, key and value are one tensor, as decoders have them."""
+    return any("query_key_value" in path for path in registry.get(family).huggingface.weights)
+
+
+def _queries_as_keys(family: str) -> AbstractContextManager:
+    if _fused(family):
+        old, new = "query, key, value =", "key, query, value ="
+        return _edited(layers.CachedSelfAttention, "call", old, new)
+    return _swapped(family, "query/bias", "key/bias")
+
+
+def _transposed(family: str) -> AbstractContextManager:
+    def rename(path, name):
+        if "query/kernel" in path:
+            return path, name.removesuffix("|T")
+        return path, name + "|T" * (_fused(family) and "attention/output/kernel" in path)
+
+    return _renamed(family, rename)
+
+
 def _epsilon(embedding: bool) -> AbstractContextManager:
     build = keras.layers.LayerNormalization.build
 
@@ -81,26 +120,89 @@ def _gelu() -> AbstractContextManager:
     return mock.patch.dict(activations._ACTIVATIONS, {"gelu": tanh, "gelu_new": exact})
 
 
+def _has(part: str) -> Callable[[str], bool]:
+    """Whether a family's table of weights has such a path or name."""
+
+    def found(family: str) -> bool:
+        table = registry.get(family).huggingface.weights
+        return any(part in f"{path}={name}" for path, name in table.items())
+
+    return found
+
+
+def _has_square_query(family: str) -> bool:
+    table = registry.get(family).huggingface.weights
+    return any("query/kernel" in path and name.endswith("|T") for path, name in table.items())
+
+
+def _uses_gelu(family: str) -> bool:
+    return "gelu" in registry.get(family).config().activation
+
+
 # What is broken -> how, given the family's name.
 MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "norms swapped": lambda family: _swapped(family, "attention_norm", "feed_forward_norm"),
-    "q/k biases swapped": lambda family: _swapped(family, "query/bias", "key/bias"),
+    "q/k biases swapped": _queries_as_keys,
     "wrong GELU": lambda family: _gelu(),
     "epsilon of embeddings": lambda family: _epsilon(embedding=True),
     "epsilon of layers": lambda family: _epsilon(embedding=False),
-    "no 1/√d": lambda family: _edited(
-        layers.SelfAttention, "call", "(self.head_size**-0.5)", "1.0"
+    "no 1/√d": lambda family: (
+        _edited(layers.RelativeAttention, "call", "(self.head_size**-0.5)", "1.0")
+        if _has("position_bias")(family)
+        else _edited(
+            attention._Attention, "_attend", "query * self.scale", "query * self.head_size**0"
+        )
     ),
     "positions + 1": lambda family: _edited(
         layers.PositionEmbedding, "call", "self.offset", "(self.offset + 1)"
     ),
-    "query not transposed": lambda family: _renamed(
+    "query not transposed": _transposed,
+    "mask ignored": lambda family: _edited(
+        attention, "attend", "attention_mask is not None", "False"
+    ),
+    "future attended to": lambda family: _edited(masks, "causal", "<= queries", "<= queries + 1"),
+    "u and v swapped": lambda family: _swapped(family, "content_bias", "position_bias"),
+    "no relative shift": lambda family: mock.patch.object(
+        relative, "_shift", lambda scores, keys: scores[..., :keys]
+    ),
+    "no clamp": lambda family: _edited(
+        layers.RelativePositions, "call", "self.clamp_len > 0", "False"
+    ),
+    "gradient into memory": lambda family: _all(
+        _edited(layers, "with_memory", "ops.stop_gradient", ""),
+        _edited(layers, "remembered", "ops.stop_gradient", ""),
+    ),
+    "memory + 1": lambda family: _edited(
+        layers, "remembered", "kept[:, -mem_len:]", "kept[:, -mem_len - 1 : -1]"
+    ),
+    "clusters + 1": lambda family: _edited(
+        layers.AdaptiveEmbedding, "call", "token_ids - start", "token_ids - start + 1"
+    ),
+    "no segments": lambda family: _edited(
+        layers.RelativeAttention, "call", "self.segments is not None", "False"
+    ),
+    "query sees itself": lambda family: _rewired(
         family,
-        lambda path, name: (path, name.removesuffix("|T") if "query/kernel" in path else name),
+        "attention_mask=mask,",
+        "attention_mask=ops.logical_or(mask, ops.equal(distances, 0)),",
     ),
-    "padding attended to": lambda family: _edited(
-        layers.SelfAttention, "call", "attention_mask is not None", "False"
-    ),
+}
+# Which families a mistake can be made in, where that is not all.
+_WHERE: dict[str, Callable[[str], bool]] = {
+    "q/k biases swapped": lambda family: _fused(family) or _has("query/bias")(family),
+    "wrong GELU": _uses_gelu,
+    "epsilon of embeddings": _has("embedding_norm"),
+    "positions + 1": _has("position_embedding"),
+    "query not transposed": lambda family: _fused(family) or _has_square_query(family),
+    "future attended to": _fused,
+    "u and v swapped": _has("position_bias"),
+    "no relative shift": _has("position_bias"),
+    "no clamp": _has("position_bias"),
+    "gradient into memory": _has("position_bias"),
+    "memory + 1": _has("position_bias"),
+    "clusters + 1": _has("embeddings_{c}"),
+    "no segments": _has("segment_bias"),
+    "query sees itself": _has("mask_embedding"),
 }
 _MEANING = """
 * **norms swapped**, **q/k biases swapped**: in the card's table of names.
@@ -108,7 +210,17 @@ _MEANING = """
 * **epsilon**: 1e-5 where it is 1e-12, 1e-12 where it is larger, in the norm of the embeddings or
   in those of the layers.
 * **query not transposed**: its kernel is square, so that it loads all the same.
+* Decoders hold query, key and value in one tensor: there queries and keys are swapped whole, and
+  the attention's output is transposed.
+* **mask ignored**: padding is attended to, and what stands behind where that is hidden.
+* **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
+* –: the family has no such thing.
 """
+
+
+def applies(family: str, name: str) -> bool:
+    """Whether the family has the part that a mutation breaks."""
+    return _WHERE.get(name, lambda family: True)(family)
 
 
 # Tests ----------------------------------------------------------------------------------------
@@ -197,7 +309,7 @@ def table(outcomes: dict[str, dict[str, Outcome]], clean: dict[str, Outcome]) ->
     rows = [["family", "unbroken", *MUTATIONS], ["---"] * (len(MUTATIONS) + 2)]
     for family, found in outcomes.items():
         first = f"{clean[family].outputs:.0e} / {clean[family].gradients:.0e}"
-        rows.append([family, first, *(str(found[name]) for name in MUTATIONS)])
+        rows.append([family, first, *(str(found.get(name, "–")) for name in MUTATIONS)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -225,7 +337,8 @@ def main(arguments: list[str]) -> int:
         bar.add(1)
         outcomes[family] = {}
         for name, mutation in MUTATIONS.items():
-            outcomes[family][name] = run(family, mutation)
+            if applies(family, name):
+                outcomes[family][name] = run(family, mutation)
             bar.add(1)
     text = table(outcomes, clean)
     print(text)

@@ -1,15 +1,22 @@
 """The reference implementation (Hugging Face transformers on torch) with perturbed weights.
 
-Used by ``make_goldens.py`` and by the live tests; nothing in the package imports it.
+Used by ``make_goldens.py`` and by the live tests; nothing in the package imports it. Transformer-XL
+is in transformers 4 alone (tools/references-requirements.txt), the others are in 5.
 """
 
+from __future__ import annotations
+
 import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import save_file
 
 # A small shape of each family, under the names of transformers' config classes.
 _BERT = dict(
@@ -30,6 +37,22 @@ _SMALLER = dict(
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
+_XLNET = dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=24, mem_len=4)
+_TRANSFORMER_XL = dict(
+    vocab_size=32,
+    cutoffs=[8, 20],
+    div_val=2,
+    d_model=16,
+    d_embed=12,
+    d_head=6,
+    n_layer=2,
+    n_head=4,
+    d_inner=24,
+    mem_len=4,
+    clamp_len=-1,
+    same_length=False,
+)
+_GPT = dict(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=24, pad_token_id=0)
 SMALL: dict[str, dict] = {
     "albert": {**_SMALLER, "num_hidden_layers": 3, "embedding_size": 8},
     "bert": _BERT,
@@ -37,11 +60,15 @@ SMALL: dict[str, dict] = {
         vocab_size=32, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=24
     ),
     "electra": {**_SMALLER, "embedding_size": 8},
+    "gpt": _GPT,
+    "gpt2": _GPT,
     "roberta": _ROBERTA,
     "spanbert": _SMALLER,
     "tinybert": _SMALLER,
+    "transformer_xl": _TRANSFORMER_XL,
     "xlm": {**_XLM, "n_langs": 3},
     "xlm_roberta": _ROBERTA,
+    "xlnet": _XLNET,
 }
 # As wide as the tiny sizes, and long enough for 130 tokens.
 TINY: dict[str, dict] = {
@@ -55,7 +82,11 @@ TINY: dict[str, dict] = {
     for family in SMALL
 } | {
     "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
+    "gpt": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
+    "gpt2": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
     "xlm": dict(emb_dim=128, n_layers=2, n_heads=2, n_langs=2),
+    "transformer_xl": {**_TRANSFORMER_XL, "d_model": 128, "d_embed": 128, "d_inner": 512},
+    "xlnet": dict(d_model=128, n_layer=2, n_head=2, d_inner=512),
 }
 # Settings of each family that take different paths through the code: each gets a golden and a
 # live comparison.
@@ -79,6 +110,17 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "default": dict(layer_norm_eps=1e-5),
         "embeddings_as_wide": dict(embedding_size=16, hidden_act="relu"),
     },
+    "gpt": {
+        "default": {},
+        "relu": dict(afn="relu", layer_norm_epsilon=1e-3),
+    },
+    "gpt2": {
+        "default": {},
+        "scaled_by_layer": dict(scale_attn_by_inverse_layer_idx=True, n_inner=24, n_layer=3),
+        "exact_gelu_unscaled": dict(
+            scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-12
+        ),
+    },
     "roberta": {
         "default": {},
         "pad_0_two_segments": dict(pad_token_id=0, type_vocab_size=2, layer_norm_eps=1e-3),
@@ -92,18 +134,43 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "no_language_embedding": dict(use_lang_emb=False, layer_norm_eps=1e-5, pad_token_id=5),
     },
     "xlm_roberta": {"default": {}},
+    "transformer_xl": {
+        "default": {},
+        "same_length_clamped": dict(same_length=True, clamp_len=2),
+        "shared_biases": dict(untie_r=False, cutoffs=[10]),
+        "one_table": dict(div_val=1),
+        "plain_embedding": dict(div_val=1, cutoffs=[], d_embed=16, mem_len=9),
+    },
+    "xlnet": {
+        "default": {},
+        "left_to_right": dict(attn_type="uni", ff_activation="relu", layer_norm_eps=1e-5),
+        "same_length": dict(attn_type="uni", same_length=True, clamp_len=2),
+        "clamped_and_cut": dict(clamp_len=2, reuse_len=2, mem_len=3),
+        "both_directions": dict(bi_data=True, mem_len=None, pad_token_id=3),
+    },
 }
+_NAMES = {
+    "albert": "Albert",
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "gpt": "OpenAIGPT",
+    "gpt2": "GPT2",
+    "roberta": "Roberta",
+    "spanbert": "Bert",
+    "tinybert": "Bert",
+    "transformer_xl": "TransfoXL",
+    "xlm": "XLM",
+    "xlm_roberta": "XLMRoberta",
+    "xlnet": "XLNet",
+}
+# Config and encoder of the families that the installed transformers has.
 _BASE: dict[str, tuple[type, type]] = {
-    "albert": (transformers.AlbertConfig, transformers.AlbertModel),
-    "bert": (transformers.BertConfig, transformers.BertModel),
-    "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
-    "electra": (transformers.ElectraConfig, transformers.ElectraModel),
-    "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
-    "spanbert": (transformers.BertConfig, transformers.BertModel),
-    "tinybert": (transformers.BertConfig, transformers.BertModel),
-    "xlm": (transformers.XLMConfig, transformers.XLMModel),
-    "xlm_roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaModel),
+    family: (getattr(transformers, name + "Config"), getattr(transformers, name + "Model"))
+    for family, name in _NAMES.items()
+    if hasattr(transformers, name + "Model")
 }
+FAMILIES = list(_BASE)
 # Task classes, by the names of our heads.
 _SUFFIXES = {
     "sequence": "ForSequenceClassification",
@@ -112,41 +179,47 @@ _SUFFIXES = {
     "choice": "ForMultipleChoice",
     "masked_lm": "ForMaskedLM",
 }
-_MODELS = {
-    "albert": "Albert",
-    "bert": "Bert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "roberta": "Roberta",
-    "spanbert": "Bert",
-    "tinybert": "Bert",
-    "xlm": "XLM",
-    "xlm_roberta": "XLMRoberta",
-}
 _TASKS: dict[str, dict[str, type]] = {
     family: {
-        head: getattr(transformers, name + suffix)
+        head: getattr(transformers, _NAMES[family] + suffix)
         for head, suffix in _SUFFIXES.items()
-        if hasattr(transformers, name + suffix)
+        if hasattr(transformers, _NAMES[family] + suffix)
     }
-    for family, name in _MODELS.items()
+    for family in FAMILIES
 }
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
 for family in ("bert", "tinybert"):
     _TASKS[family]["pair"] = transformers.BertForNextSentencePrediction
+_TASKS["gpt"] |= {
+    "causal_lm": transformers.OpenAIGPTLMHeadModel,
+    "choice": transformers.OpenAIGPTDoubleHeadsModel,
+}
+_TASKS["gpt2"] |= {
+    "causal_lm": transformers.GPT2LMHeadModel,
+    "choice": transformers.GPT2DoubleHeadsModel,
+}
 _TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
 # The class without the suffix searches with beams: another head.
 _TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple
 _TASKS["xlm"]["masked_lm"] = transformers.XLMWithLMHeadModel
+_TASKS["xlnet"]["span"] = transformers.XLNetForQuestionAnsweringSimple
+_TASKS["xlnet"]["causal_lm"] = transformers.XLNetLMHeadModel
+_TASKS["xlnet"]["permutation_lm"] = transformers.XLNetLMHeadModel
+if "transformer_xl" in FAMILIES:
+    _TASKS["transformer_xl"]["causal_lm"] = transformers.TransfoXLLMHeadModel
 HEADS = [(family, head) for family, tasks in _TASKS.items() for head in tasks]
 # Heads' activations and epsilons are the config's in some families and fixed in others.
 _UNUSUAL: dict[str, dict] = {
     family: {**SMALL[family], "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3}
-    for family in _MODELS
+    for family in _TASKS
 } | {
     "bert": {**_SMALLER, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
     "distilbert": {**SMALL["distilbert"], "n_layers": 1, "activation": "relu"},
+    "gpt": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
+    "gpt2": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
     "xlm": {**SMALL["xlm"], "n_layers": 1, "layer_norm_eps": 1e-3},
+    "transformer_xl": {**_TRANSFORMER_XL, "n_layer": 1, "d_embed": 16, "pad_token_id": 3},
+    "xlnet": {**_XLNET, "n_layer": 1, "layer_norm_eps": 1e-3},
 }
 LABELS = 3
 
@@ -169,7 +242,7 @@ def build(family: str, **settings) -> torch.nn.Module:
     return perturbed(_BASE[family][1](config(family, **settings)))
 
 
-def config(family: str, **settings) -> transformers.PreTrainedConfig:
+def config(family: str, **settings) -> Any:
     """The family's config; what ``settings`` leave out is transformers' default."""
     return _BASE[family][0](**settings)
 
@@ -181,26 +254,40 @@ def build_classifier(family: str, labels: list[str], **settings) -> torch.nn.Mod
     return perturbed(_TASKS[family]["sequence"](config(family, **settings)))
 
 
-def build_task(family: str, head: str) -> torch.nn.Module:
+def build_task(family: str, head: str, **settings) -> torch.nn.Module:
     """A small encoder with a head, perturbed; with LABELS labels where the head has labels."""
+    settings = settings or _UNUSUAL[family]
     torch.manual_seed(0)
     labels = {"num_labels": LABELS} if head in ("sequence", "tokens") else {}
-    return perturbed(_TASKS[family][head](config(family, **_UNUSUAL[family], **labels)))
+    return perturbed(_TASKS[family][head](config(family, **settings, **labels)))
 
 
-def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
     """Random int32 inputs (BATCH, length) with rows of different lengths, padded on the right.
 
-    No real token is the padding id: the reference gives that row of the table no gradient.
+    XLNet's are padded on the left, the last one on the right. No real token is the padding id:
+    the reference gives that row of the table no gradient. Without a head, families with a memory
+    read short inputs as three segments, of ``segment_length``; with them go XLNet's ``perm_mask``
+    and ``target_mapping``.
     """
     rng = np.random.default_rng(seed + length)
-    pad = config.pad_token_id
-    tokens = rng.integers(0, config.vocab_size - 1, (BATCH, length))
-    tokens += tokens >= pad
-    segments = rng.integers(0, getattr(config, "type_vocab_size", 1), (BATCH, length))
-    languages = rng.integers(0, getattr(config, "n_langs", 1), (BATCH, length))
-    lengths = np.array([length, max(length // 2, 1), length - 1])[:, None]
+    pad, family = config.pad_token_id, config.model_type
+    # Of these, half are read from right to left.
+    rows = BATCH + 1 if getattr(config, "bi_data", False) else BATCH
+    tokens = rng.integers(0, config.vocab_size - (pad is not None), (rows, length))
+    tokens += tokens >= (config.vocab_size if pad is None else pad)
+    segments = rng.integers(
+        0, getattr(config, "type_vocab_size", 1 + (family == "xlnet")), (rows, length)
+    )
+    languages = rng.integers(0, getattr(config, "n_langs", 1), (rows, length))
+    lengths = np.resize([length, max(length // 2, 1), length - 1], rows)[:, None]
+    if pad is None:
+        lengths = np.full_like(lengths, length)
     mask = np.arange(length)[None] < lengths
+    if family == "xlnet":
+        mask = mask[:, ::-1].copy()
+        if head is None:  # heads read the last column
+            mask[-1] = mask[-1, ::-1]
     # Positions start again in the middle of each row, as those of translation pairs do.
     positions = np.arange(length)[None] - np.where(
         np.arange(length) < lengths // 2, 0, lengths // 2
@@ -210,9 +297,56 @@ def inputs(config, length: int, seed: int = 0) -> dict[str, np.ndarray]:
         "padding_mask": mask,
         "segment_ids": np.where(mask, segments, 0),
     }
-    if config.model_type == "xlm":
+    if family == "xlm":
         given |= {"position_ids": positions, "language_ids": languages}
+    short = length < 10 and head is None
+    step = -(-length // 3) if short else length
+    if family in ("xlnet", "transfo-xl") and short:
+        given["segment_length"] = np.array(step)
+    if family == "xlnet" and (short or head == "permutation_lm"):
+        given |= _permutation(rng, config, mask, step)
     return {name: value.astype("i4") for name, value in given.items()}
+
+
+def _permutation(rng, config, mask: np.ndarray, segment_length: int) -> dict[str, np.ndarray]:
+    """A random order of each segment's real tokens, and a prediction in each that allows one.
+
+    What sees nothing is no target: the reference shows it all alike.
+    """
+    rows, length = mask.shape
+    starts = range(0, length, segment_length)
+    perm_mask = np.zeros((rows, length, length), "i4")
+    targets = np.zeros((rows, len(starts), length), "i4")
+    causal = config.attn_type == "uni"
+    for row in range(rows):
+        for k, start in enumerate(starts):
+            order = rng.permutation(
+                start + np.flatnonzero(mask[row, start : start + segment_length])
+            )
+            seeing = []
+            for i, place in enumerate(order):
+                perm_mask[row, place, order[i:]] = 1
+                before = order[:i][order[:i] < place] if causal else order[:i]
+                if k or (len(before) and not config.same_length):
+                    seeing.append(place)
+            if seeing:
+                targets[row, k, seeing[-1]] = 1
+    return {"perm_mask": perm_mask, "target_mapping": targets}
+
+
+def segments(given: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The inputs of each segment; of one without ``segment_length`` all of it."""
+    length = given["token_ids"].shape[1]
+    step = int(given.get("segment_length", length))
+    pieces = []
+    for start in range(0, length, step):
+        part = slice(start, start + step)
+        piece = {k: v[:, part] for k, v in given.items() if v.ndim == 2}
+        if "perm_mask" in given:
+            piece["perm_mask"] = given["perm_mask"][:, part, part]
+            piece["target_mapping"] = given["target_mapping"][:, :, part]
+        pieces.append(piece)
+    return pieces
 
 
 # Names of the reference's arguments.
@@ -222,6 +356,8 @@ _ARGUMENTS = {
     "segment_ids": "token_type_ids",
     "position_ids": "position_ids",
     "language_ids": "langs",
+    "perm_mask": "perm_mask",
+    "target_mapping": "target_mapping",
 }
 
 
@@ -232,28 +368,39 @@ def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.nd
     networks differ by more than 1e-5, and a ReLU near its kink by a hundredth.
 
     Returns:
-        ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output`` where the model has
-        one, the directions ``hidden_direction`` and ``pooled_direction`` whose products with them
-        (at real tokens) sum to the scalar loss, and ``gradient/NAME`` of that loss for each of the
-        model's weights.
+        ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output`` and
+        ``query_output`` where there are such, each with a direction whose product with it (at real
+        tokens) is summed into the scalar loss, ``gradient/NAME`` of that loss for each of the
+        model's weights, and ``new_memory`` (layers, batch, length, hidden) where there is one.
     """
-    model = model.double()
-    model.zero_grad()
-    arguments = _arguments(model, given)
-    # XLM's softmax asks for float32 by name.
-    with mock.patch.object(torch.Tensor, "float", lambda self: self):
-        out = model(**arguments, output_hidden_states=True)
-    hidden = torch.stack(out.hidden_states)
+    hidden_parts, queries, memory = [], [], None
+    with _doubled(model):
+        for piece in segments(given):
+            arguments = _arguments(model, piece, memory)
+            out = model(**arguments, output_hidden_states=True)
+            memory = getattr(out, "mems", None)
+            states = out.hidden_states
+            if "target_mapping" in arguments:
+                states = states[::2]  # between them are those of the queries
+                queries.append(out.last_hidden_state)
+            hidden_parts.append(torch.stack(states))
+    hidden = torch.cat(hidden_parts, dim=2)
     rng = np.random.default_rng(1)
     direction = rng.normal(size=hidden.shape).astype("f4").astype("f8")
     direction *= given["padding_mask"][None, :, :, None]
     loss = (hidden * torch.tensor(direction)).sum()
     result = {"hidden_states": hidden.detach().numpy(), "hidden_direction": direction}
-    pooled = getattr(out, "pooler_output", None)
-    if pooled is not None:
-        direction = rng.normal(size=pooled.shape).astype("f4").astype("f8")
-        loss = loss + (pooled * torch.tensor(direction)).sum()
-        result |= {"pooled_output": pooled.detach().numpy(), "pooled_direction": direction}
+    others = {
+        "pooled": getattr(out, "pooler_output", None),
+        "query": torch.cat(queries, dim=1) if queries else None,
+    }
+    for name, other in others.items():
+        if other is not None:
+            direction = rng.normal(size=other.shape).astype("f4").astype("f8")
+            loss = loss + (other * torch.tensor(direction)).sum()
+            result |= {f"{name}_output": other.detach().numpy(), f"{name}_direction": direction}
+    if memory is not None:
+        result["new_memory"] = np.stack([m.numpy().swapaxes(0, 1) for m in memory])
     loss.backward()
     return result | _gradients(model)
 
@@ -267,38 +414,166 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
         ``logits``, the ``direction`` whose product with them (at real tokens) sums to the scalar
         loss, and ``gradient/NAME`` of that loss for each of the model's weights.
     """
-    model = model.double()
-    model.zero_grad()
-    arguments = _arguments(model, given)
-    if head == "choice":
-        arguments = {name: value[None] for name, value in arguments.items()}
-    with mock.patch.object(torch.Tensor, "float", lambda self: self):
-        out = model(**arguments)
-    if head == "span":
-        logits = torch.stack([out.start_logits, out.end_logits], dim=-1)
-    elif head == "choice":
-        logits = out.logits[0]
-    elif "sop_logits" in out:
-        logits = out.sop_logits
-    else:
-        logits = out.logits
+    logits, memory = [], None
+    with _doubled(model):
+        for piece in segments(given):
+            arguments = _arguments(model, piece, memory)
+            mask = arguments.get("attention_mask")
+            if "mc_token_ids" in inspect.signature(model.forward).parameters:
+                arguments["mc_token_ids"] = mask.sum(1) - 1
+            if head == "choice":
+                arguments.pop("mems", None)
+                arguments = {name: value[None] for name, value in arguments.items()}
+                if "mc_token_ids" in arguments:
+                    arguments["attention_mask"] = mask  # GPT's takes rows alone
+            out = model(**arguments)
+            memory = getattr(out, "mems", None)
+            logits.append(_logits(out, head))
+    logits = torch.cat(logits, dim=1) if len(logits) > 1 else logits[0]
     direction = np.random.default_rng(1).normal(size=logits.shape).astype("f4").astype("f8")
     mask = given["padding_mask"]
-    if logits.shape[:2] == mask.shape:
+    if head != "permutation_lm" and logits.shape[:2] == mask.shape:
         direction *= mask.reshape(mask.shape + (1,) * (logits.ndim - 2))
     (logits * torch.tensor(direction)).sum().backward()
     return {"logits": logits.detach().numpy(), "direction": direction} | _gradients(model)
 
 
-def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+def _logits(out: Any, head: str) -> torch.Tensor:
+    if head == "span":
+        return torch.stack([out.start_logits, out.end_logits], dim=-1)
+    if head == "choice":
+        return (out.mc_logits if "mc_logits" in out else out.logits)[0]
+    return out.sop_logits if "sop_logits" in out else out.logits
+
+
+@contextmanager
+def _doubled(model: torch.nn.Module) -> Iterator[None]:
+    """All in float64, also where the reference asks for float32 by name."""
+    torch.set_default_dtype(torch.float64)
+    model.double()
+    model.zero_grad()
+    for module in model.modules():
+        if hasattr(module, "inv_freq"):
+            width = 2 * len(module.inv_freq)
+            module.inv_freq = 1 / 10000 ** (torch.arange(0.0, width, 2.0) / width)
+    as_other = torch.Tensor.type_as
+
+    def type_as(self, other=None, dtype=None):  # Transformer-XL's call has no such argument
+        return as_other(self, other) if dtype is None else self.to(dtype)
+
+    float_ = mock.patch.object(torch.Tensor, "float", lambda self: self)
+    try:
+        with float_, mock.patch.object(torch.Tensor, "type_as", type_as), _causal(model):
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class _ForEachRow:
+    """XLNet's causal mask, of which it makes one for all rows and then adds that of each row."""
+
+    def __init__(self, mask: torch.Tensor):
+        self.mask = mask
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return self.mask[key].repeat(1, 1, BATCH, 1)
+
+
+def _causal(model: torch.nn.Module) -> AbstractContextManager:
+    base = getattr(model, "transformer", model)
+    create = getattr(base, "create_mask", None)
+    if create is None:
+        return nullcontext()
+    return mock.patch.object(base, "create_mask", lambda *sizes: _ForEachRow(create(*sizes)))
+
+
+# Generation -----------------------------------------------------------------------------------
+
+# Families that generate.
+GENERATORS: dict[str, dict] = {
+    "gpt": {**_GPT, "vocab_size": 60, "n_positions": 48},
+    "gpt2": {**_GPT, "vocab_size": 60, "n_positions": 48},
+    # With memories theirs reads what it remembers once more.
+    "xlnet": {**_XLNET, "vocab_size": 60, "use_mems_eval": False},
+}
+
+
+def build_generator(family: str, seed: int = 1) -> torch.nn.Module:
+    """A small language model, perturbed."""
+    torch.manual_seed(0)
+    return perturbed(_TASKS[family]["causal_lm"](config(family, **GENERATORS[family])), seed)
+
+
+def prompts(config, seed: int = 1) -> dict[str, np.ndarray]:
+    """Prompts of different lengths, padded on the left."""
+    tokens = np.random.default_rng(seed).integers(1, config.vocab_size, (3, 9))
+    mask = np.arange(9) >= np.array([[0], [4], [8]])
+    return {"token_ids": (tokens * mask).astype("i4"), "padding_mask": mask.astype("i4")}
+
+
+def generation_cases(model: torch.nn.Module, given: dict[str, np.ndarray]) -> list[dict]:
+    """Options of each search, with no stop tokens and with ones that the model writes."""
+    greedy = generate(model, given, {"max_new_tokens": 20})
+    often = np.bincount(greedy.flatten()).argsort()[::-1]
+    none, one, other = [], [int(often[1])], sorted(int(i) for i in often[[0, 2]])
+    cases = [
+        *({"stop_ids": ids} for ids in (none, one, other)),
+        *({"stop_ids": ids, "num_beams": 3} for ids in (none, one, other)),
+        {"stop_ids": one, "num_beams": 4, "length_penalty": 0.0},
+        {"stop_ids": one, "num_beams": 4, "length_penalty": 3.0},
+        {"stop_ids": other, "num_beams": 4, "length_penalty": 3.0},
+        {"stop_ids": one, "num_beams": 2, "length_penalty": -1.0},
+    ]
+    return [{"max_new_tokens": 20, **case} for case in cases]
+
+
+def generate(model: torch.nn.Module, given: dict[str, np.ndarray], case: dict) -> np.ndarray:
+    """New tokens by transformers' own search, int32 (rows, new tokens), 0 behind stop tokens."""
+    case = dict(case)
+    options = {
+        "eos_token_id": case.pop("stop_ids", []) or None,
+        "pad_token_id": 0,
+        "do_sample": False,
+        **case,
+    }
+    width = given["token_ids"].shape[1]
+    rows = []
+    # GPT's class counts positions from the padding, and XLNet's forgets that it is padding: each
+    # row goes alone.
+    together = model.config.model_type == "gpt2"
+    for i in [slice(None)] if together else range(len(given["token_ids"])):
+        mask = given["padding_mask"][i]
+        tokens = given["token_ids"][i] if together else given["token_ids"][i][mask > 0][None]
+        mask = mask if together else np.ones_like(tokens)
+        found = model.generate(
+            torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long(), **options
+        )
+        rows.extend(found[:, (width if together else tokens.shape[1]) :].numpy())
+    longest = max(map(len, rows))
+    tokens = np.stack([np.pad(row, (0, longest - len(row))) for row in rows]).astype("i4")
+    # Beam search fills up with the stop token where padding is 0.
+    stops = np.isin(tokens, options["eos_token_id"] or [])
+    return np.where(np.cumsum(stops, axis=1) - stops > 0, 0, tokens).astype("i4")
+
+
+def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any = None) -> dict:
     taken = inspect.signature(model.forward).parameters.keys()
-    if model.config.model_type == "xlm":
+    if model.config.model_type in ("xlm", "openai-gpt", "gpt2"):
         taken -= {"token_type_ids"}  # there it adds the embeddings of pieces
-    return {
+    arguments: dict[str, Any] = {
         theirs: torch.tensor(given[ours]).long()
         for ours, theirs in _ARGUMENTS.items()
         if ours in given and theirs in taken
     }
+    for name in ("perm_mask", "target_mapping"):
+        if name in arguments:
+            arguments[name] = arguments[name].double()
+    if "mems" in taken:
+        # Where none is given, Transformer-XL's memory is zeros that are attended to.
+        rows, config = len(given["token_ids"]), model.config
+        empty = [torch.empty(0, rows, config.d_model) for _ in range(config.n_layer)]
+        arguments["mems"] = memory or empty
+    return arguments
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -311,4 +586,17 @@ def _gradients(model: torch.nn.Module) -> dict[str, np.ndarray]:
 
 def save(model: torch.nn.Module, directory: Path) -> None:
     """Writes ``config.json`` and ``model.safetensors``."""
-    model.save_pretrained(directory)
+    if model.config.model_type != "transfo-xl":
+        model.save_pretrained(directory)
+        return
+    # Its own way to save refuses weights that layers share.
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(directory)
+    # As in its files, without what the head shares with the embedding.
+    once = {name for name, _ in model.named_parameters()}
+    tensors = {
+        name: parameter.detach().clone().contiguous()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name in once or not name.startswith("crit.")
+    }
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

@@ -1,4 +1,6 @@
-"""Runs an exported model as TensorFlow Serving does: python tools/run_saved_model.py DIR < TEXTS
+"""Runs an exported model as TensorFlow Serving does.
+
+    python tools/run_saved_model.py DIR [SIGNATURE] < TEXTS
 
 Reads JSON ``{"input": [strings], …}``, one a line, and prints ``{"output": values, …}`` for each;
 bytes that are not UTF-8 are lone surrogates, as Python's "surrogateescape" makes them. Independent
@@ -48,9 +50,9 @@ def _library() -> ctypes.CDLL:
 
 
 class Model:
-    """A SavedModel's ``serving_default``."""
+    """One of a SavedModel's signatures."""
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, signature: str = "serving_default"):
         self.lib = _library()
         self.status = c_void_p(self.lib.TF_NewStatus())
         self.graph = c_void_p(self.lib.TF_NewGraph())
@@ -70,7 +72,7 @@ class Model:
         self._check()
         data = ctypes.string_at(meta.contents.data, meta.contents.length)
         graph = meta_graph_pb2.MetaGraphDef.FromString(data)
-        self.signature = graph.signature_def["serving_default"]
+        self.signature = graph.signature_def[signature]
 
     def _check(self) -> None:
         if self.lib.TF_GetCode(self.status):
@@ -101,7 +103,11 @@ class Model:
             for i in range(count):
                 cell = c_void_p(data + 24 * i)
                 pointer = self.lib.TF_StringGetDataPointer(cell)
-                values.append(ctypes.string_at(pointer, self.lib.TF_StringGetSize(cell)).decode())
+                values.append(
+                    ctypes.string_at(pointer, self.lib.TF_StringGetSize(cell)).decode(
+                        "utf-8", "replace"
+                    )
+                )
         else:
             values = list((_NUMBERS[kind] * count).from_address(data)) if count else []
         for size in reversed(shape[1:]):
@@ -126,7 +132,7 @@ class Model:
 
 
 def main() -> None:
-    model = Model(sys.argv[1])
+    model = Model(*sys.argv[1:])
     for line in sys.stdin:
         given = json.loads(line)
         answer = model.run(

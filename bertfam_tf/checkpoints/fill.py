@@ -1,7 +1,8 @@
 """Fills variables from named tensors, and accounts for every one of both."""
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -25,7 +26,8 @@ def fill(
     Args:
         variables: what is filled.
         tensors: where from.
-        sources: variable path -> tensor name, with ``|T`` behind it where it is stored transposed.
+        sources: variable path -> tensor name, with how it is stored behind it, as in
+            ``registry.HuggingFaceNames.weights``.
         ignored: regular expressions of tensor names that may be left over.
         what: checkpoint and model, for the error's text.
 
@@ -49,8 +51,10 @@ def fill(
     shapes, types = [], []
     for path, (name, transform) in wanted.items():
         if name in tensors:
-            found = tensors.shape(name)[:: -1 if transform else 1]
+            found = _shape(tensors.shape(name), transform)
             expected = tuple(targets[path].shape)
+            if "F" in transform:
+                expected = (expected[0], math.prod(expected[1:]))
             if found != expected:
                 shapes.append(f"{tensors.stored_name(name)} {found}, expected {expected}")
             # Quantized weights mean nothing without their scales.
@@ -75,5 +79,26 @@ def fill(
         if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
             raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
     for path, (name, transform) in wanted.items():
-        array = tensors[name]
-        targets[path].assign(array.T if transform else array)
+        targets[path].assign(oriented(tensors[name], transform, targets[path].shape))
+
+
+def oriented(array: np.ndarray, transform: str, shape: Sequence[int]) -> np.ndarray:
+    """A stored tensor as the variable of that shape has it."""
+    if "/" in transform:
+        i, parts = map(int, re.findall(r"\d+", transform))
+        array = np.split(array, parts)[i]
+    array = array.T if "T" in transform else array
+    return array.reshape(shape) if "F" in transform else array
+
+
+def stored(array: np.ndarray, transform: str) -> np.ndarray:
+    """The way back, of a tensor's part only that part."""
+    array = array.reshape(len(array), -1) if "F" in transform else array
+    return array.T if "T" in transform else array
+
+
+def _shape(shape: tuple[int, ...], transform: str) -> tuple[int, ...]:
+    if "/" in transform:
+        parts = int(re.findall(r"\d+", transform)[1])
+        shape = (shape[0] // parts if shape[0] % parts == 0 else shape[0], *shape[1:])
+    return shape[::-1] if "T" in transform else shape

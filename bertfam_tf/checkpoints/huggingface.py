@@ -30,6 +30,9 @@ _SILENT = frozenset(
     num_memory_blocks qa_dropout same_enc_dec seq_classif_dropout share_inout_emb start_n_top
     summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels
     summary_type summary_use_proj tie_weights_ unk_index bos_index eos_index
+    d_head do_sample ext_len init init_range proj_init_std task_specific_params tgt_len
+    trainer_compatible use_mems use_mems_eval use_mems_train
+    n_ctx n_special predict_special_tokens task_specific_params
     """.split()
 )
 
@@ -119,9 +122,9 @@ def describe(family: registry.Family, config: Any) -> dict[str, Any]:
     fields = names.write(config.to_dict())
     values = {"model_type": names.model_type}
     values |= {theirs: fields[ours] for theirs, ours in names.config.items()}
-    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS}
+    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS if hasattr(config, name)}
     _, back = translate(values, family.name, **shown)
-    lost = [name for name, value in back.to_dict().items() if value != getattr(config, name)]
+    lost = [name for name in back.to_dict() if getattr(back, name) != getattr(config, name)]
     if lost:
         listing = ", ".join(f"{name} = {getattr(config, name)!r}" for name in lost)
         raise CheckpointError(f"Hugging Face's {family.name} format has no way to say {listing}.")

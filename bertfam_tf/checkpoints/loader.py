@@ -51,6 +51,7 @@ class Checkpoint:
         self._tensors = source.tensors.renamed(
             lambda name: _canonical(name, self.family.huggingface.prefix)
         )
+        self._name_tied()
         if self._has_no_pooler() and "pooler" not in overrides:
             self.config = dataclasses.replace(self.config, pooler=False)
 
@@ -65,13 +66,15 @@ class Checkpoint:
         return backbone
 
     def has_head(self, head: str) -> bool:
-        """Whether any tensor of that head is stored.
+        """Whether any tensor of that head is stored; one without any of its own if it is named.
 
         Several heads may have the same names; which one they are is said by ``architectures`` in
         the config. Without it they are taken for each of them.
         """
         stored = self._stored_of(head)
         said = self._said_heads()
+        if not self._head_tensors(head):
+            return head in said
         other = {name for each in said for name in self._head_tensors(each)}
         return bool(stored) and (head in said or not stored & other)
 
@@ -127,6 +130,7 @@ class Checkpoint:
     def _head_tensors(self, head: str) -> list[str]:
         what = self.family.heads.get(head)
         table = what.weights(head) if what else {}
+        table = self.family.huggingface.expand(table, self.config)
         return [source.partition("|")[0] for source in table.values()]
 
     def _stored_of(self, head: str) -> set[str]:
@@ -151,6 +155,16 @@ class Checkpoint:
             for name, head in heads
         )
 
+    def _name_tied(self) -> None:
+        """Of a tied table a file may hold the decoder's name alone."""
+        table = self.family.huggingface.weights.get("token_embedding/embeddings")
+        decoders = [head.decoder() for head in self.family.heads.values()]
+        copies = {f"{decoder.theirs}.weight" for decoder in decoders if decoder}
+        found = copies & self._tensors.keys()
+        if table and table not in self._tensors and found:
+            copy = found.pop()
+            self._tensors = self._tensors.renamed(lambda name: table if name == copy else name)
+
     def _check_tied(self, head: str) -> None:
         """Raises where the stored decoder is another than the token embedding."""
         decoder = self.family.heads[head].decoder()
@@ -161,7 +175,7 @@ class Checkpoint:
             (f"{decoder.theirs}.weight", embedding),
             (f"{decoder.theirs}.bias", decoder.bias),
         ):
-            if copy == original or copy not in self._tensors or original not in self._tensors:
+            if original is None or copy == original or not {copy, original} <= self._tensors.keys():
                 continue
             if not np.array_equal(self._tensors[copy], self._tensors[original]):
                 raise CheckpointError(

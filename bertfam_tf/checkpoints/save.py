@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import huggingface, tokenizer_files
+from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone
@@ -59,7 +60,7 @@ def save_pretrained(
     values |= _classes(card, list(heads or {}))
     target = Path(directory)
     with _beside(target) as temporary:
-        _write(temporary, values, tensors, extra, card.huggingface.prefix)
+        _write(temporary, values, tensors, extra, card.huggingface.prefix if heads else "")
         target.mkdir(parents=True, exist_ok=True)
         for file in sorted(temporary.iterdir(), reverse=True):  # the weights first
             os.replace(file, target / file.name)
@@ -102,7 +103,8 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
         values |= _classes(card, known)
     tensors = _tensors(card, card.huggingface.weights, backbone)
     with _beside(target) as temporary:
-        _write(temporary, values, tensors, found, card.huggingface.prefix)
+        above = found or any(checkpoint.has_head(name) for name in card.heads)
+        _write(temporary, values, tensors, found, card.huggingface.prefix if above else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
         if target.exists():
             target.rmdir()
@@ -122,14 +124,18 @@ def _tensors(
     config: Any = None,
 ) -> dict[str, np.ndarray]:
     names = card.huggingface.expand(table, config or layer.config)
-    found = {}
+    found: dict[str, dict[str, np.ndarray]] = {}
     for variable in layer.weights:
         if variable.path not in names:
             raise CheckpointError(f"The card of {card.name} has no name for {variable.path}.")
-        name, _, transposed = names[variable.path].partition("|")
-        array = keras.ops.convert_to_numpy(variable)
-        found[name] = np.ascontiguousarray(array.T if transposed else array)
-    return found
+        name, _, transform = names[variable.path].partition("|")
+        array = stored(keras.ops.convert_to_numpy(variable), transform)
+        found.setdefault(name, {})[transform] = array
+    # What is stored as one tensor has its parts' numbers in front.
+    joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
+    copies = card.huggingface.expand(card.huggingface.copies, config or layer.config)
+    joined |= {copy: joined[name] for copy, name in copies.items() if name in joined}
+    return {name: np.ascontiguousarray(array) for name, array in joined.items()}
 
 
 def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
@@ -153,8 +159,7 @@ def _write(
     prefix: str,
 ) -> None:
     # As transformers does: the encoder alone has plain names, below a head it has its prefix.
-    named = {(prefix if heads else "") + name: array for name, array in tensors.items()}
-    named |= heads
+    named = {prefix + name: array for name, array in tensors.items()} | dict(heads)
     bad = sorted(_not_finite(named.items()))
     if bad:
         raise CheckpointError(f"Not written, because of NaN or infinity in {listed(bad)}.")

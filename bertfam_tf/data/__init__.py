@@ -4,6 +4,16 @@ from bertfam_tf.data.batching import batches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.grouping import shuffled_batches
 from bertfam_tf.data.labels import index_of
+from bertfam_tf.data.streams import read_lines, segments, token_stream
 from bertfam_tf.data.tsv import read_tsv
 
-__all__ = ["as_value_errors", "batches", "index_of", "read_tsv", "shuffled_batches"]
+__all__ = [
+    "as_value_errors",
+    "batches",
+    "index_of",
+    "read_lines",
+    "read_tsv",
+    "segments",
+    "shuffled_batches",
+    "token_stream",
+]

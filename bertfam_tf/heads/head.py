@@ -21,11 +21,13 @@ class Head(keras.layers.Layer):
 
     Call:
         outputs: a backbone's dict.
+        targets: int (batch, length), tokens, for the log-probabilities of these alone: (batch,
+            length). Heads with an adaptive softmax take it.
 
     Returns:
-        Logits, float32 (float64 under that policy): (batch, labels) for heads that read the pooled
-        output or the first token, (batch, length, labels) for those that read all; without the last
-        axis where there is one score.
+        Logits (from an adaptive softmax log-probabilities), float32 (float64 under that policy):
+        (batch, labels) for heads that read one vector of each row, (batch, length, labels) for
+        those that read all; without the last axis where there is one score.
     """
 
     def __init__(
@@ -47,23 +49,40 @@ class Head(keras.layers.Layer):
             part.build(shape)
             shape = part.compute_output_shape(shape)
 
-    def call(self, outputs, training=None):
+    def call(self, outputs, targets=None, training=None):
         x = outputs[self._source()]
         if self.reads == "first_token":
             x = x[:, 0, :]
-        for part in self.parts:
+        for part in self.parts[:-1]:
             x = part(x)
+        x = self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
         return ops.squeeze(x, -1) if self.scalar else x
+
+    def log_probabilities_of(self, outputs, targets, training=None):
+        """Log-probabilities of tokens, for heads over the vocabulary.
+
+        Args:
+            outputs: a backbone's dict.
+            targets: int (batch, length).
+
+        Returns:
+            (batch, length).
+        """
+        if isinstance(self.parts[-1], layers.AdaptiveSoftmax):
+            return self(outputs, targets=targets, training=training)
+        logits = ops.log_softmax(self(outputs, training=training), axis=-1)
+        return ops.squeeze(ops.take_along_axis(logits, ops.expand_dims(targets, -1), -1), -1)
 
 
 class TokenDecoder(keras.layers.Layer):
-    """Logits over the vocabulary: the token embedding turned round, and a bias.
+    """Logits over the vocabulary: the token embedding turned round, and a bias where there is one.
 
     The table stays the backbone's weight; this layer has the bias alone.
 
     Args:
         table: gives the table, (vocabulary, width).
         size: of the vocabulary.
+        bias: whether there is one.
 
     Call:
         x: (…, width).
@@ -72,16 +91,19 @@ class TokenDecoder(keras.layers.Layer):
         (…, vocabulary).
     """
 
-    def __init__(self, table: Callable[[], Any], size: int, **kwargs: Any):
+    def __init__(self, table: Callable[[], Any], size: int, bias: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
         self.table = table
         self.size = size
+        self.use_bias = bias
 
     def build(self, input_shape):
-        self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
 
     def call(self, x):
-        return ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype))) + self.bias
+        logits = ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype)))
+        return logits + self.bias if self.use_bias else logits
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.size)
@@ -103,7 +125,7 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
     if name not in card.heads:
         raise ValueError(unknown(f"head of {card.name}", name, card.heads))
     head = card.heads[name]
-    if head.reads == "pooled_output" and "pooled_output" not in backbone.output:
+    if head.reads == "pooled_output" and head.reads not in backbone.output:
         raise ValueError(
             f"This {card.name} backbone has no pooler, whose output the {name} head reads."
         )
@@ -147,6 +169,7 @@ def _dense(part: registry.Dense, values: _Values, **kwargs: Any) -> keras.layers
     return keras.layers.Dense(
         values(part.width),
         activation=layers.activation(activation) if activation else None,
+        use_bias=part.bias,
         kernel_initializer=layers.normal(values.config.initializer_range),
         **{**kwargs, "name": part.name},
     )
@@ -162,7 +185,19 @@ def _decoder(part: registry.Decoder, values: _Values, **kwargs: Any) -> keras.la
     embedding = values.backbone.get_layer("token_embedding")
     # In a function, so that Keras does not count the table among the head's own weights.
     return TokenDecoder(
-        lambda: embedding.embeddings, values.config.vocab_size, **{**kwargs, "name": part.name}
+        lambda: embedding.embeddings,
+        values.config.vocab_size,
+        bias=part.bias is not None,
+        **{**kwargs, "name": part.name},
+    )
+
+
+def _adaptive_softmax(
+    part: registry.AdaptiveSoftmax, values: _Values, **kwargs: Any
+) -> keras.layers.Layer:
+    embedding = values.backbone.get_layer("token_embedding")
+    return layers.AdaptiveSoftmax(
+        lambda: embedding, values.config.initializer_range, **{**kwargs, "name": part.name}
     )
 
 
@@ -171,4 +206,5 @@ _LAYERS: dict[type, Callable[..., keras.layers.Layer]] = {
     registry.Dense: _dense,
     registry.Norm: _norm,
     registry.Decoder: _decoder,
+    registry.AdaptiveSoftmax: _adaptive_softmax,
 }

@@ -11,7 +11,7 @@ class TransformerBlock(keras.layers.Layer):
     Parts come in as objects; one that stands in several blocks is shared by them.
 
     Args:
-        attention: layer called with ``(x, attention_mask=…)`` that returns ``(output, scores)``.
+        attention: layer called with ``(x, attention_mask=…, …)``, returns ``(output, …)``.
         feed_forward: layer called with ``x``.
         norm: ``"post"`` normalises after each residual sum (arXiv 1706.03762), ``"pre"`` before
             each part, leaving the residual path untouched (GPT-2).
@@ -20,10 +20,11 @@ class TransformerBlock(keras.layers.Layer):
         attention_norm, feed_forward_norm: the norms, where they are not the block's own.
 
     Call:
-        x: (batch, length, width); attention_mask: as the attention takes it.
+        x: (batch, length, width); attention_mask and ``given``: as the attention takes them.
 
     Returns:
-        ``(output, scores)``: (batch, length, width), and the attention's scores.
+        ``(output, …)``: (batch, length, width), and what else the attention returns: its scores,
+        and the cache where it has one.
     """
 
     def __init__(
@@ -63,17 +64,16 @@ class TransformerBlock(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         # Said here, a symbolic call need not trace the block: models build several times faster.
-        return input_shape, self.attention.compute_output_shape(input_shape)[1]
+        return input_shape, *self.attention.compute_output_shape(input_shape)[1:]
 
-    def call(self, x, attention_mask=None, training=None):
+    def call(self, x, attention_mask=None, training=None, **given):
+        given |= {"attention_mask": attention_mask, "training": training}
         if self.norm == "pre":
-            attended, scores = self.attention(
-                self.attention_norm(x), attention_mask=attention_mask, training=training
-            )
+            attended, *more = self.attention(self.attention_norm(x), **given)
             x = x + self.dropout(attended, training=training)
             out = self.feed_forward(self.feed_forward_norm(x))
-            return x + self.dropout(out, training=training), scores
-        attended, scores = self.attention(x, attention_mask=attention_mask, training=training)
+            return x + self.dropout(out, training=training), *more
+        attended, *more = self.attention(x, **given)
         x = self.attention_norm(x + self.dropout(attended, training=training))
         out = self.feed_forward(x)
-        return self.feed_forward_norm(x + self.dropout(out, training=training)), scores
+        return self.feed_forward_norm(x + self.dropout(out, training=training)), *more

@@ -70,3 +70,35 @@ def _sinusoids(shape, dtype=None):
     columns = np.arange(width)
     angles = np.arange(rows)[:, None] / np.power(10000.0, 2 * (columns // 2) / width)
     return ops.convert_to_tensor(np.where(columns % 2, np.cos(angles), np.sin(angles)), dtype)
+
+
+class MaskEmbedding(keras.layers.Layer):
+    """One vector in the place of every token that is to be predicted (arXiv 1906.08237, 2.3).
+
+    Args:
+        width: of the vector.
+        stddev: of the initial weights.
+
+    Call:
+        targets: (batch, predictions, length); only its shape is read.
+
+    Returns:
+        (batch, predictions, width).
+    """
+
+    def __init__(self, width: int, stddev: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+        self.stddev = stddev
+
+    def build(self, targets_shape):
+        self.embedding = self.add_weight(
+            shape=(1, 1, self.width), initializer=normal(self.stddev), name="embedding"
+        )
+
+    def call(self, targets):
+        ones = ops.ones_like(targets[:, :, :1], dtype=self.compute_dtype)
+        return ones * ops.cast(self.embedding, self.compute_dtype)
+
+    def compute_output_shape(self, targets_shape):
+        return (*targets_shape[:2], self.width)

@@ -45,3 +45,26 @@ class MeanPooling(keras.layers.Layer):
     def call(self, x, padding_mask):
         weights = ops.expand_dims(ops.cast(padding_mask, x.dtype), -1)
         return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
+
+
+class LastTokenPooling(keras.layers.Layer):
+    """The output at each row's last real token.
+
+    Call:
+        x: (batch, length, width).
+        padding_mask: (batch, cached length + length), non-zero at real tokens; its last columns
+            are those of ``x``.
+
+    Returns:
+        (batch, width); of a row without real tokens the first.
+    """
+
+    def call(self, x, padding_mask):
+        length = ops.shape(x)[1]
+        real = padding_mask[:, ops.shape(padding_mask)[1] - length :]
+        columns = ops.arange(length) * ops.cast(ops.cast(real, "bool"), "int32")
+        last = ops.expand_dims(ops.expand_dims(ops.max(columns, axis=1), 1), 1)
+        return ops.squeeze(ops.take_along_axis(x, last, axis=1), 1)
+
+    def compute_output_shape(self, x_shape, padding_mask_shape=None):
+        return x_shape[0], x_shape[2]

@@ -14,11 +14,15 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     bert,
     distilbert,
     electra,
+    gpt,
+    gpt2,
     roberta,
     spanbert,
     tinybert,
+    transformer_xl,
     xlm,
     xlm_roberta,
+    xlnet,
 )
 from bertfam_tf.models.base import Backbone, Config
 from bertfam_tf.names import unknown

@@ -32,31 +32,68 @@ class Config:
         for name, value in values.items():
             if name not in types:
                 raise ValueError(unknown(f"{cls.__name__} field", name, types))
+            if typing.get_origin(types[name]) is tuple:
+                _check_tuple(f"{cls.__name__}.{name}", value, typing.get_args(types[name])[0])
+                continue
             kinds = typing.get_args(types[name]) or (types[name],)
             allowed = (*kinds, int) if float in kinds else kinds
             if not isinstance(value, allowed) or (types[name] is not bool and value is True):
                 kind = types[name] if len(kinds) > 1 else kinds[0].__name__
                 raise ValueError(f"{cls.__name__}.{name} is a {kind}, not {value!r}.")
-        return cls(**values)
+        # JSON and YAML have lists for tuples.
+        lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
+        return cls(**{**values, **lists})
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
-        return dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
-# What inputs there are, and what one that is left out is taken for.
+def _check_tuple(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, list | tuple) or any(type(each) is not kind for each in value):
+        raise ValueError(f"{name} is a list of {kind.__name__}, not {value!r}.")
+
+
+def _nothing(tokens: Any, spec: Any) -> Any:
+    """Of the rows' number, and of length 0 where the length is free."""
+
+    def empty(like):
+        x = ops.cast(tokens[:, :0], like.dtype)
+        for axis, size in enumerate(like.shape[1:], 1):
+            if size is not None:
+                x = ops.repeat(ops.expand_dims(x, axis), size, axis)
+        return x
+
+    return keras.tree.map_structure(empty, spec)
+
+
+def _no_predictions(tokens: Any, spec: Any) -> Any:
+    return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
+
+
+# What inputs there are, and what one that is left out is taken for: a function of the tokens, and
+# of the input's shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
     "token_ids": None,
     "padding_mask": None,
-    "segment_ids": ops.zeros_like,
-    "position_ids": lambda tokens: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
+    "segment_ids": lambda tokens, spec: ops.zeros_like(tokens),
+    "position_ids": lambda tokens, spec: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
     "language_ids": None,
+    "cache": _nothing,
+    "memory": _nothing,
+    # One value for all pairs: there are many.
+    "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
+    "target_mapping": _no_predictions,
 }
 
 
-def _tensor(value: Any) -> Any:
-    symbolic = keras.utils.is_keras_tensor(value)
-    return value if symbolic else ops.convert_to_tensor(value, "int32")
+def _tensor(value: Any, spec: Any) -> Any:
+    def convert(value, like):
+        symbolic = keras.utils.is_keras_tensor(value)
+        return value if symbolic else ops.convert_to_tensor(value, like.dtype)
+
+    return keras.tree.map_structure_up_to(spec, lambda like, x: convert(x, like), spec, value)
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -70,13 +107,24 @@ class Backbone(keras.Model):
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
             tokens, 0 at padding) and, where the family has them, ``segment_ids`` (zeros if left
-            out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``.
+            out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``. What a model
+            remembers of earlier tokens is an input too, empty if left out: ``memory``, a tuple of
+            (batch, memory length, hidden) for each layer, all of which is attended to, or
+            ``cache``, a tuple of (keys, values) for each layer, both (batch, heads, cached length,
+            head size); with a cache, the padding mask is (batch, cached length + length).
+            ``perm_mask`` (batch, length, length)
+            is 1 where the token of the second axis must not see that of the third, and
+            ``target_mapping`` (batch, predictions, length) 1 where a prediction stands; without
+            them all is seen and nothing predicted.
 
     Returns:
         Dict of ``sequence_output`` (batch, length, hidden), ``pooled_output`` (batch, hidden) where
         the family has a pooler, ``hidden_states`` (the embeddings' output, then each layer's) and
-        ``attention_scores`` (each layer's (batch, heads, length, length), scaled, before mask and
-        softmax). What nobody reads is pruned when a graph is compiled.
+        ``attention_scores`` (each layer's (batch, heads, length, keys), scaled, before mask and
+        softmax). ``memory`` or ``cache`` are there for the call that follows, where the family has
+        them, ``last_token`` (batch, hidden), the output at each row's last real token, where the
+        family classifies with it, and ``query_output`` (batch, predictions, hidden) with a
+        ``target_mapping``. What nobody reads is pruned when a graph is compiled.
     """
 
     def __init__(self, family: str, config: Config | dict[str, Any], **kwargs):
@@ -104,15 +152,31 @@ class Backbone(keras.Model):
             if name not in _INPUTS:
                 raise ValueError(unknown("input", name, _INPUTS))
         inputs = {}
-        for name in self.input:
+        for name, spec in self.input.items():
             default = _INPUTS[name]
             if name in given:
-                inputs[name] = _tensor(given[name])
+                inputs[name] = _tensor(given[name], spec)
             elif default and "token_ids" in given:
-                inputs[name] = default(_tensor(given["token_ids"]))
+                tokens = _tensor(given["token_ids"], self.input["token_ids"])
+                inputs[name] = default(tokens, spec)
             else:
                 raise ValueError(f"The {self.family} backbone needs the input {name!r}.")
         return inputs
+
+    @property
+    def required_inputs(self) -> tuple[str, ...]:
+        """Names of the inputs that cannot be left out."""
+        return tuple(name for name in self.input if _INPUTS[name] is None)
+
+    @property
+    def row_inputs(self) -> dict[str, Any]:
+        """The inputs (batch, length) that say what stands in each row: all but memories."""
+        return {n: spec for n, spec in self.input.items() if getattr(spec, "ndim", None) == 2}
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of an input; None where positions are relative, and there is no end."""
+        return getattr(self.config, "max_positions", None)
 
     def save_pretrained(self, directory: str | Path, format: str = "hf") -> None:
         """Writes another library's format; see ``bertfam_tf.checkpoints.save_pretrained``."""

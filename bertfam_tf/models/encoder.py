@@ -11,6 +11,9 @@ from keras import ops
 
 from bertfam_tf import layers
 
+# Of inputs, where that is not (length,).
+_SHAPES = {"perm_mask": (None, None), "target_mapping": (None, None)}
+
 
 def inputs(config: Any, *more: str) -> dict:
     """``token_ids``, ``padding_mask``, ``segment_ids`` where there are segments to choose from.
@@ -20,9 +23,11 @@ def inputs(config: Any, *more: str) -> dict:
         *more: names of further inputs.
     """
     names = ["token_ids", "padding_mask", *more]
-    if config.num_segments > 1:
+    if getattr(config, "num_segments", 0) > 1:
         names.append("segment_ids")
-    return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    return {
+        name: keras.Input(_SHAPES.get(name, (None,)), dtype="int32", name=name) for name in names
+    }
 
 
 def table(config: Any, rows: int, width: int, name: str) -> keras.layers.Embedding:
@@ -93,11 +98,13 @@ def attention(config: Any, name: str = "attention") -> keras.layers.Layer:
     )
 
 
-def feed_forward(config: Any, name: str = "feed_forward") -> keras.layers.Layer:
-    """One layer's feed-forward part."""
+def feed_forward(
+    config: Any, name: str = "feed_forward", dropout: float = 0.0
+) -> keras.layers.Layer:
+    """One layer's feed-forward part, with ``dropout`` in the middle."""
     activation = layers.activation(config.activation)
     return layers.FeedForward(
-        config.intermediate_size, activation, config.initializer_range, name=name
+        config.intermediate_size, activation, config.initializer_range, dropout, name=name
     )
 
 

@@ -64,3 +64,24 @@ def lm_head(activation: str) -> Head:
     """``masked_lm`` under the names ``lm_head.…``."""
     names = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
     return masked_lm(*names, activation=activation)
+
+
+def causal_lm(decoder: str) -> Head:
+    """The token embedding turned round, without a bias (Radford et al. 2018)."""
+    return Head("sequence_output", (Decoder(None, decoder),))
+
+
+def last_token(name: str) -> Head:
+    """A dense layer without a bias on each row's last real token."""
+    return Head("last_token", (Dense("classifier", name, "labels", bias=False),))
+
+
+def last_token_choice(name: str) -> Head:
+    """Dropout and one score from each row's last real token."""
+    required = {
+        "summary_type": ("cls_index",),
+        "summary_use_proj": (True,),
+        "summary_proj_to_labels": (True,),
+        "summary_activation": (None, ""),
+    }
+    return Head("last_token", (Dropout("summary_dropout"), Dense("classifier", name, 1)), required)

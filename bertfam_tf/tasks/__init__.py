@@ -1,7 +1,8 @@
 """Tasks: text in, answers out."""
 
 from bertfam_tf.tasks.base import Task, load
+from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
 
-__all__ = ["Task", "TextClassifier", "TextEmbedder", "load"]
+__all__ = ["CausalLM", "Task", "TextClassifier", "TextEmbedder", "load"]

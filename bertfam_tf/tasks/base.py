@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -27,8 +28,21 @@ from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
 _TASKS: dict[str, type[Task]] = {}
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
+_MAX_LENGTH = 512
 _LANGUAGES = "language_ids"
 _NO_DATA = "There is no text in the input."
+
+
+class Signature(NamedTuple):
+    """One of an export's functions.
+
+    Fields:
+        function: string tensors (batch,) by ``feature_names`` to answers, dim 0 of each the batch.
+        repeatable: whether the same input gets the same answer.
+    """
+
+    function: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
+    repeatable: bool = True
 
 
 class Task(keras.Model):
@@ -42,7 +56,8 @@ class Task(keras.Model):
         backbone: the encoder inside.
         tokenizer: its tokenizer.
         pair: whether an input is two texts; None decides at the first data seen.
-        max_length: most tokens of an input; None for as many as the backbone has positions.
+        max_length: most tokens of an input; None for as many as the backbone has positions, or
+            512 where their number has no end.
         language_id: the language of all texts, where the backbone has embeddings of languages.
 
     Raises:
@@ -68,10 +83,10 @@ class Task(keras.Model):
         **kwargs,
     ):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        positions = backbone.config.max_positions
+        positions = backbone.max_length
         if max_length is None:
-            max_length = positions
-        if max_length > positions:
+            max_length = positions or _MAX_LENGTH
+        if positions and max_length > positions:
             raise ValueError(f"max_length {max_length} exceeds the model's {positions} positions.")
         if tokenizer.vocab_size > backbone.config.vocab_size:
             raise ValueError(
@@ -96,7 +111,8 @@ class Task(keras.Model):
         if self.language_id is not None:
             languages = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
             inputs = {**inputs, _LANGUAGES: languages}
-        return self.backbone.complete(inputs)
+        inputs = self.backbone.complete(inputs)
+        return {name: inputs[name] for name in self.backbone.row_inputs}
 
     def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
         """The head's outputs to answers; dim 0 of each is the batch."""
@@ -105,6 +121,13 @@ class Task(keras.Model):
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to answers: the whole way, as it is exported."""
         return self.postprocess(self(self.preprocess(features), training=False))
+
+    def signatures(self) -> dict[str, Signature]:
+        """What is exported beside ``serving_default``, which is ``answer``, by name.
+
+        Arguments that a task's takes are arguments of ``export``.
+        """
+        return {}
 
     @property
     def feature_names(self) -> tuple[str, ...]:

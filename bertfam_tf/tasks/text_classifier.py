@@ -55,9 +55,10 @@ class TextClassifier(Task):
         if len(labels) < 2 or repeated or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"labels are two or more different strings, not {labels!r}.")
         head = heads.build(backbone, _HEAD, len(labels))
+        inputs = backbone.row_inputs
         super().__init__(
-            backbone.input,
-            head(backbone(backbone.input)),
+            inputs,
+            head(backbone(inputs)),
             backbone=backbone,
             tokenizer=tokenizer,
             pair=pair,

@@ -43,7 +43,7 @@ class TextEmbedder(Task):
     ):
         if pooling not in ("mean", "first"):
             raise ValueError(f"pooling is 'mean' or 'first', not {pooling!r}.")
-        inputs = backbone.input
+        inputs = backbone.row_inputs
         x = backbone(inputs)["sequence_output"]
         if pooling == "mean":
             x = layers.MeanPooling(name="pooling")(x, inputs["padding_mask"])

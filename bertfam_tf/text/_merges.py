@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 from sentencepiece import sentencepiece_model_pb2 as model_pb
+
+from bertfam_tf.text._kernels import sentencepiece
 
 
 def read_merges(lines: Sequence[str], source: str) -> list[tuple[str, str]]:
@@ -133,7 +134,7 @@ class Merger(tf.Module):
         # A map that changes nothing; without one the library logs a line that it has none.
         model.normalizer_spec.precompiled_charsmap = (1024).to_bytes(4, "little") + bytes(1025)
         with tf.init_scope():
-            self._kernel = tf_text.SentencepieceTokenizer(model.SerializeToString())
+            self._kernel = sentencepiece(model.SerializeToString())
             self._numbers = tf.constant(np.array(numbers, np.int32))
 
     def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:

@@ -34,6 +34,7 @@ from bertfam_tf.text._files import (
     write_json,
 )
 from bertfam_tf.text._graph import Pieces, flags, original_spans, row_of_each, unlikely
+from bertfam_tf.text._kernels import sentencepiece
 from bertfam_tf.text._normalization import CODEPOINTS, Rules
 from bertfam_tf.text.packing import CLS_A_SEP, CLS_A_SEP_SEP, Layout
 from bertfam_tf.text.tokenizer import TextLike, Tokenizer, _over_any_rank, _SpecialTokens
@@ -553,7 +554,7 @@ class SentencePieceTokenizer(Tokenizer):
         if self._characters is None:
             with tf.init_scope():
                 model = _character_model(self._adapted.content)
-                self._characters = tf_text.SentencepieceTokenizer(model)
+                self._characters = sentencepiece(model)
         ids, starts, ends = self._characters.tokenize_with_offsets(prepared)
         starts, ends = (tf.cast(part.values, tf.int32) for part in (starts, ends))
         seen = ids.values != _SPACE_CHARACTER
@@ -568,7 +569,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Returns the slower kernel, which knows sampling; made when first needed."""
         if self._sampler is None:
             with tf.init_scope():
-                self._sampler = tf_text.SentencepieceTokenizer(self._adapted.content)
+                self._sampler = sentencepiece(self._adapted.content)
         return self._sampler
 
     def _describe_special_tokens(self) -> _SpecialTokens | None:

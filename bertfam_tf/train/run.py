@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers, tasks
-from bertfam_tf.config import DataConfig, Recipe, expand
+from bertfam_tf.config import DataConfig, PretrainRecipe, Recipe, expand
 from bertfam_tf.data import as_value_errors, index_of, read_tsv, shuffled_batches
 from bertfam_tf.names import unknown
 from bertfam_tf.train.backup import Backup
@@ -39,7 +39,7 @@ def run(recipe: Recipe) -> dict[str, float]:
     """
     output = expand(recipe.output)
     backup = Backup(output / "backup", recipe.train.backup_steps)
-    _check_free(output, recipe, backup)
+    check_free(output, recipe, backup)
     if (output / METRICS).is_file():
         _log.info("%s is done already.", output)
         return json.loads((output / METRICS).read_text("utf-8"))
@@ -110,7 +110,8 @@ def _label_names(data: DataConfig) -> list[str]:
         return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
 
 
-def _check_free(output: Path, recipe: Recipe, backup: Backup) -> None:
+def check_free(output: Path, recipe: Recipe | PretrainRecipe, backup: Backup) -> None:
+    """Raises a ``ValueError`` where the directory holds a run of another recipe."""
     stored = output / RECIPE
     # A recipe that failed before its first state was written may be mended.
     begun = backup.exists or (output / MODEL).exists()

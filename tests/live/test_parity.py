@@ -13,15 +13,17 @@ pytest.importorskip("transformers")
 from tools import reference  # noqa: E402
 
 pytestmark = pytest.mark.live
-CASES = [(family, v) for family, table in reference.VARIANTS.items() for v in table]
+CASES = [(family, v) for family in reference.FAMILIES for v in reference.VARIANTS[family]]
 
 
 def test_every_family_is_compared():
+    """Transformer-XL in its stored goldens: transformers 5 has it no more."""
     assert set(reference.VARIANTS) == set(bf.families())
+    assert set(reference.VARIANTS) - set(reference.FAMILIES) <= {"transformer_xl"}
 
 
 @pytest.mark.parametrize("length", [7, 130])
-@pytest.mark.parametrize("family", reference.VARIANTS)
+@pytest.mark.parametrize("family", reference.FAMILIES)
 def test_tiny(family, length, tmp_path):
     _compare(family, reference.TINY[family], length, tmp_path)
 
@@ -41,7 +43,7 @@ def _compare(family, settings, length, directory):
     parity.assert_equal(directory, family, expected)
 
 
-@pytest.mark.parametrize("family", reference.VARIANTS)
+@pytest.mark.parametrize("family", reference.FAMILIES)
 def test_absent_keys_mean_what_they_mean_to_the_reference(family):
     full = reference.config(family).to_dict()
     assert huggingface.translate({}, family) == huggingface.translate(full, family)

@@ -167,6 +167,34 @@ def test_xlm_needs_a_language_where_it_has_several():
     assert "language_ids" not in _build("xlm", language_embedding=False).input
 
 
+# GPT ------------------------------------------------------------------------------------------
+
+
+def test_residual_branches_of_gpt2_start_small():
+    keras.utils.set_random_seed(3)
+    for family, factor in (("gpt", 1.0), ("gpt2", 8**-0.5)):
+        weights = _weights(bf.build(family, "tiny", vocab_size=9, num_layers=4))
+        for part in ("attention/output", "feed_forward/output"):
+            outer = np.std(weights[f"layer_0/{part}/kernel"])
+            inner = np.std(weights["layer_0/feed_forward/intermediate/kernel"])
+            np.testing.assert_allclose(outer / inner, factor, rtol=0.05)
+
+
+def test_activations_of_gpt_go_by_other_names():
+    for theirs, ours in (("gelu", "gelu_new"), ("relu", "relu"), ("silu", "silu")):
+        card, config = huggingface.translate({"model_type": "openai-gpt", "afn": theirs})
+        assert config.activation == ours
+        assert huggingface.describe(card, config)["afn"] == theirs
+
+
+def test_gpt2_has_a_width_inside_or_four_times_the_outer_one():
+    for n_inner, width in ((None, 256), (100, 100)):
+        values = {"model_type": "gpt2", "n_embd": 64, "n_inner": n_inner, "n_head": 2}
+        card, config = huggingface.translate(values)
+        assert config.intermediate_size == width
+        assert huggingface.describe(card, config)["n_inner"] == n_inner
+
+
 # Hugging Face configs -------------------------------------------------------------------------
 
 
@@ -186,6 +214,9 @@ def test_configs_go_there_and_back(family):
         ("albert", {"sharing": "attention"}, "albert format has no way to say sharing = 'atten"),
         ("distilbert", {"norm_epsilon": 1e-5}, "no way to say norm_epsilon = 1e-05"),
         ("distilbert", {"num_segments": 2}, "no way to say num_segments = 2"),
+        ("gpt", {"activation": "gelu"}, "no way to say activation = 'gelu'"),
+        ("gpt", {"intermediate_size": 100}, "no way to say intermediate_size = 100"),
+        ("gpt2", {"classifier_dropout": 0.5}, "no way to say classifier_dropout = 0.5"),
         ("xlm", {"activation": "silu"}, "no way to say activation = 'silu'"),
         ("xlm", {"intermediate_size": 100}, "no way to say intermediate_size = 100"),
     ],
@@ -199,6 +230,9 @@ def test_what_their_format_cannot_say(family, fields, error):
 @pytest.mark.parametrize(
     ("values", "error"),
     [
+        ({"model_type": "openai-gpt", "afn": "tanh"}, "afn = 'tanh', which gpt does not support"),
+        ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention = True, which"),
+        ({"model_type": "gpt2", "activation_function": 3}, "activation is a str, not 3"),
         ({"model_type": "xlm", "causal": True}, "causal = True, which xlm does not support"),
         ({"model_type": "xlm", "asm": True}, "asm = True, which xlm does not support"),
         ({"model_type": "xlm", "gelu_activation": "gelu"}, "gelu_activation = 'gelu', which xlm"),

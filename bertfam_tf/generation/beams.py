@@ -1,0 +1,136 @@
+"""Beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from bertfam_tf.generation.models import Step
+from bertfam_tf.generation.options import Options
+from bertfam_tf.generation.rows import among
+
+# Worth less than any hypothesis, and finite: sums and products with it stay numbers.
+_NEVER = -1e9
+
+
+class _Beams(NamedTuple):
+    """Fields: ``running`` hypotheses and the best ``finished`` ones, (rows, beams, new tokens);
+    log-probabilities of the first and values of the second; and whether a row can still improve.
+    """
+
+    running: tf.Tensor
+    running_scores: tf.Tensor
+    finished: tf.Tensor
+    finished_scores: tf.Tensor
+    is_finished: tf.Tensor
+    improvable: tf.Tensor
+    padding_mask: tf.Tensor
+    state: Any
+
+
+def beam_search(
+    step: Step,
+    token_ids: tf.Tensor,
+    padding_mask: tf.Tensor,
+    options: Options,
+    stop_ids: Sequence[int],
+    pad_id: int,
+) -> tf.Tensor:
+    """The best hypothesis of each row, int32 (rows, new tokens).
+
+    A hypothesis is finished by a stop token, or by being as long as is allowed. A row ends when
+    its best running hypothesis, valued at its present length, is no better than the worst of
+    ``num_beams`` finished ones. Ties go to the hypothesis and token that come first.
+    """
+    beams = options.num_beams
+    logits, state = step(token_ids, padding_mask, None)
+    rows = tf.shape(token_ids)[0]
+
+    def repeated(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.repeat(tensor, beams, axis=0)
+
+    empty = tf.zeros([rows, beams, 0], tf.int32)
+    lowest = tf.fill([rows, beams], _NEVER)
+    start = _Beams(
+        running=empty,
+        # All beams are alike at first, so that one of them counts.
+        running_scores=tf.concat([tf.zeros([rows, 1]), lowest[:, 1:]], axis=1),
+        finished=empty,
+        finished_scores=lowest,
+        is_finished=tf.zeros([rows, beams], tf.bool),
+        improvable=tf.ones([rows, 1], tf.bool),
+        padding_mask=repeated(padding_mask),
+        state=tf.nest.map_structure(repeated, state),
+    )
+    first = _extend(start, repeated(logits), options, stop_ids, pad_id)
+
+    def going_on(*found: Any) -> tf.Tensor:
+        now = _Beams(*found)
+        return (tf.shape(now.running)[2] < options.max_new_tokens) & tf.reduce_any(now.improvable)
+
+    def body(*found: Any) -> _Beams:
+        now = _Beams(*found)
+        last = tf.reshape(now.running[:, :, -1], [-1, 1])
+        logits, state = step(last, now.padding_mask, now.state)
+        return _extend(now._replace(state=state), logits, options, stop_ids, pad_id)
+
+    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
+    hypotheses = tf.TensorShape([None, beams, None])
+    shapes = shapes._replace(
+        running=hypotheses, finished=hypotheses, padding_mask=tf.TensorShape([None, None])
+    )
+    best = _Beams(
+        *tf.while_loop(going_on, body, tuple(first), shape_invariants=tuple(shapes))
+    ).finished[:, 0]
+    # Columns that are padding in every row.
+    ended = tf.cumsum(tf.cast(among(best, stop_ids), tf.int32), axis=1, exclusive=True) > 0
+    return best[:, : tf.reduce_max(tf.reduce_sum(tf.cast(~ended, tf.int32), axis=1))]
+
+
+def _extend(
+    now: _Beams, logits: tf.Tensor, options: Options, stop_ids: Sequence[int], pad_id: int
+) -> _Beams:
+    """Every running hypothesis with one token more, and the best of those kept."""
+    beams, size = options.num_beams, logits.shape[-1]
+    rows, _, length = tf.unstack(tf.shape(now.running))
+    length += 1
+    scores = tf.reshape(tf.nn.log_softmax(logits), [rows, beams, size])
+    scores = tf.reshape(scores + now.running_scores[:, :, tf.newaxis], [rows, beams * size])
+    # So many that as many as there are beams go on, whatever ends.
+    kept = max(2, 1 + len(stop_ids)) * beams
+    scores, places = tf.math.top_k(scores, kept)
+    parents, tokens = places // size, places % size
+    candidates = tf.concat(
+        [tf.gather(now.running, parents, batch_dims=1), tokens[:, :, tf.newaxis]], axis=2
+    )
+    ends = among(tokens, stop_ids) | (length >= options.max_new_tokens)
+
+    running_scores, chosen = tf.math.top_k(scores + tf.cast(ends, tf.float32) * _NEVER, beams)
+    parents = tf.gather(parents, chosen, batch_dims=1)
+    source = tf.reshape(parents + tf.range(rows)[:, tf.newaxis] * beams, [-1])
+
+    # What ends below the best beams would not have been searched further: it does not count.
+    counts = ends & (tf.range(kept) < beams)
+    penalty = tf.cast(length, tf.float32) ** options.length_penalty
+    values = scores / penalty + tf.cast(~counts, tf.float32) * _NEVER
+    values += tf.cast(~now.improvable, tf.float32) * _NEVER
+    pad = tf.fill([rows, beams, 1], pad_id)
+    ended = tf.concat([tf.concat([now.finished, pad], axis=2), candidates], axis=1)
+    finished_scores, best = tf.math.top_k(tf.concat([now.finished_scores, values], axis=1), beams)
+    is_finished = tf.gather(tf.concat([now.is_finished, counts], axis=1), best, batch_dims=1)
+
+    worst = tf.reduce_min(finished_scores, axis=1, keepdims=True)
+    worst = tf.where(is_finished, worst, _NEVER)
+    hope = running_scores[:, :1] / penalty
+    return _Beams(
+        running=tf.gather(candidates, chosen, batch_dims=1),
+        running_scores=running_scores,
+        finished=tf.gather(ended, best, batch_dims=1),
+        finished_scores=finished_scores,
+        is_finished=is_finished,
+        improvable=now.improvable & tf.reduce_any(hope > worst, axis=1, keepdims=True),
+        padding_mask=tf.concat([now.padding_mask, tf.ones_like(now.padding_mask[:, :1])], axis=1),
+        state=tf.nest.map_structure(lambda tensor: tf.gather(tensor, source), now.state),
+    )

@@ -1,0 +1,60 @@
+"""What a user may ask of generation, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """How tokens are chosen.
+
+    Args:
+        max_new_tokens: most tokens of a continuation.
+        temperature: logits are divided by it before sampling. None for the likeliest token each
+            time, unless ``top_k`` or ``top_p`` ask for sampling (at 1.0).
+        top_k: samples among the k likeliest tokens alone (Fan et al. 2018, arXiv 1805.04833).
+        top_p: samples among the fewest tokens that have this probability together (Holtzman et
+            al. 2019, arXiv 1904.09751).
+        num_beams: hypotheses kept by beam search; 1 for none.
+        length_penalty: a hypothesis of n new tokens is worth its log-probability / n to this
+            power: above 0 it favours long ones, below 0 short ones.
+
+    Raises:
+        ValueError: for a value outside its range, or beam search and sampling at once.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    num_beams: int = 1
+    length_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "num_beams", "top_k"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is None and name == "top_k":
+                continue
+            if not whole or value < 1:
+                raise ValueError(f"{name} is a whole number from 1, not {value!r}.")
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise ValueError(
+                f"temperature is a number above 0, not {self.temperature!r}; None takes the "
+                "likeliest token."
+            )
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is above 0 and at most 1, not {self.top_p!r}.")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty is a finite number, not {self.length_penalty!r}.")
+        if self.num_beams > 1 and self.samples:
+            raise ValueError(
+                "Beam search takes no temperature, top_k or top_p; with num_beams=1 they sample."
+            )
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn at random."""
+        return any(value is not None for value in (self.temperature, self.top_k, self.top_p))

@@ -1,0 +1,106 @@
+"""One continuation for each row: the likeliest token each time, or a drawn one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from bertfam_tf.generation.models import Step
+from bertfam_tf.generation.options import Options
+from bertfam_tf.generation.sampling import sample
+
+
+class Progress(NamedTuple):
+    """Where generation stands.
+
+    Fields:
+        new_tokens: int32 (rows, chosen so far).
+        padding_mask: int32 (rows, prompt and chosen).
+        finished: bool (rows,), whether a stop token was chosen.
+        state: of the model, which has not seen the last token.
+    """
+
+    new_tokens: tf.Tensor
+    padding_mask: tf.Tensor
+    finished: tf.Tensor
+    state: Any
+
+
+def among(tokens: tf.Tensor, stop_ids: Sequence[int]) -> tf.Tensor:
+    """Whether each token is one of those."""
+    stops = tf.constant(list(stop_ids), tf.int32)
+    return tf.reduce_any(tokens[..., tf.newaxis] == stops, axis=-1)
+
+
+def begin(
+    step: Step,
+    token_ids: tf.Tensor,
+    padding_mask: tf.Tensor,
+    options: Options,
+    stop_ids: Sequence[int],
+    seed: Any,
+) -> Progress:
+    """Reads the prompts and chooses the first token."""
+    logits, state = step(token_ids, padding_mask, None)
+    token = sample(logits, options, seed, 0)
+    return Progress(token[:, tf.newaxis], _longer(padding_mask), among(token, stop_ids), state)
+
+
+def advance(
+    step: Step,
+    progress: Progress,
+    options: Options,
+    stop_ids: Sequence[int],
+    pad_id: int,
+    seed: Any,
+) -> Progress:
+    """Chooses one more token; rows that are finished get ``pad_id``."""
+    new_tokens, padding_mask, finished, state = progress
+    logits, state = step(new_tokens[:, -1:], padding_mask, state)
+    token = sample(logits, options, seed, tf.shape(new_tokens)[1])
+    token = tf.where(finished, pad_id, token)
+    return Progress(
+        tf.concat([new_tokens, token[:, tf.newaxis]], axis=1),
+        _longer(padding_mask),
+        finished | among(token, stop_ids),
+        state,
+    )
+
+
+def _longer(padding_mask: tf.Tensor) -> tf.Tensor:
+    return tf.concat([padding_mask, tf.ones_like(padding_mask[:, :1])], axis=1)
+
+
+def run(
+    step: Step,
+    token_ids: tf.Tensor,
+    padding_mask: tf.Tensor,
+    options: Options,
+    stop_ids: Sequence[int],
+    pad_id: int,
+    seed: Any,
+) -> tf.Tensor:
+    """All tokens, int32 (rows, new tokens), in one loop of the graph."""
+    first = begin(step, token_ids, padding_mask, options, stop_ids, seed)
+
+    def unfinished(*progress: Any) -> tf.Tensor:
+        chosen = tf.shape(progress[0])[1]
+        return (chosen < options.max_new_tokens) & ~tf.reduce_all(progress[2])
+
+    def body(*progress: Any) -> Progress:
+        return advance(step, Progress(*progress), options, stop_ids, pad_id, seed)
+
+    return tf.while_loop(
+        unfinished,
+        body,
+        tuple(first),
+        shape_invariants=tuple(tf.nest.map_structure(_growing, first)),
+    )[0]
+
+
+def _growing(tensor: tf.Tensor) -> tf.TensorShape:
+    """Any number of rows and of columns; other dimensions stay."""
+    shape = tensor.shape.as_list()
+    return tf.TensorShape([None, None, *shape[2:]] if len(shape) == 2 else shape)

@@ -1,0 +1,100 @@
+"""The wiring that decoders share: functions of a config that has GPT's fields."""
+
+from typing import Any, Literal
+
+import keras
+
+from bertfam_tf import layers
+from bertfam_tf.models import encoder
+
+
+def inputs(config: Any) -> dict:
+    """``token_ids``, ``padding_mask`` and the ``cache`` of what came before."""
+    given: dict = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("token_ids", "padding_mask")
+    }
+    shape = (config.num_heads, None, config.hidden_size // config.num_heads)
+    dtype = keras.config.dtype_policy().compute_dtype
+    given["cache"] = tuple(
+        tuple(keras.Input(shape, dtype=dtype, name=f"cached_{x}_{i}") for x in ("keys", "values"))
+        for i in range(config.num_layers)
+    )
+    return given
+
+
+def embed(config: Any, tokens: Any, position_ids: Any) -> Any:
+    """Token + position embeddings, dropout; (batch, length, hidden)."""
+    x = encoder.table(config, config.vocab_size, config.hidden_size, "token_embedding")(tokens)
+    rows = layers.PositionEmbedding(
+        config.max_positions, config.initializer_range, name="position_embedding"
+    )
+    x = x + rows(x, position_ids)
+    return keras.layers.Dropout(config.embedding_dropout, name="embedding_dropout")(x)
+
+
+def block(
+    config: Any,
+    index: int,
+    norm: Literal["post", "pre"],
+    scale: float | None = None,
+    output_stddev: float | None = None,
+) -> layers.TransformerBlock:
+    """Layer ``index``; ``scale`` and ``output_stddev`` as its parts take them."""
+    stddev = config.initializer_range
+    attention = layers.CachedSelfAttention(
+        config.hidden_size,
+        config.num_heads,
+        config.attention_dropout,
+        stddev=stddev,
+        scale=scale,
+        output_stddev=output_stddev,
+        name="attention",
+    )
+    activation = layers.activation(config.activation)
+    feed_forward = layers.FeedForward(
+        config.intermediate_size,
+        activation,
+        stddev,
+        output_stddev=output_stddev,
+        name="feed_forward",
+    )
+    return layers.TransformerBlock(
+        attention,
+        feed_forward,
+        norm,
+        epsilon=config.norm_epsilon,
+        dropout=config.dropout,
+        name=f"layer_{index}",
+    )
+
+
+def decode(
+    config: Any,
+    given: dict,
+    blocks: list[layers.TransformerBlock],
+    final_norm: keras.layers.Layer | None = None,
+) -> dict:
+    """Embeddings, a stack of blocks, and a norm behind the last where there is one.
+
+    Returns:
+        The dict that ``Backbone`` returns; the last of the hidden states is the sequence output.
+    """
+    padding_mask = given["padding_mask"]
+    positions, mask = layers.DecoderMask(name="mask")(given["token_ids"], padding_mask)
+    x = embed(config, given["token_ids"], positions)
+    hidden_states, attention_scores, cache = [x], [], []
+    for each, before in zip(blocks, given["cache"], strict=True):
+        x, scores, now = each(x, attention_mask=mask, cache=before)
+        hidden_states.append(x)
+        attention_scores.append(scores)
+        cache.append(now)
+    if final_norm is not None:
+        x = hidden_states[-1] = final_norm(x)
+    return {
+        "sequence_output": x,
+        "last_token": layers.LastTokenPooling(name="last_token")(x, padding_mask),
+        "hidden_states": hidden_states,
+        "attention_scores": attention_scores,
+        "cache": tuple(cache),
+    }

@@ -1,0 +1,118 @@
+"""GPT: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"."""
+
+from dataclasses import dataclass
+
+from bertfam_tf.models import bert, decoder, heads
+from bertfam_tf.models.base import Config
+from bertfam_tf.registry import Family, HuggingFaceNames, register
+
+
+@dataclass(frozen=True)
+class GptConfig(Config):
+    """Differs from BERT: each token sees those before it alone; no segments, pooler or first norm.
+
+    ``pad_id`` is None where no token was meant for padding; the computation does not ask.
+    """
+
+    vocab_size: int = 40478
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    intermediate_size: int = 3072
+    max_positions: int = 512
+    activation: str = "gelu_new"
+    norm_epsilon: float = 1e-5
+    dropout: float = 0.1
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    summary_dropout: float = 0.1
+    initializer_range: float = 0.02
+    pad_id: int | None = None
+
+
+def wire(config: GptConfig) -> tuple[dict, dict]:
+    """Token + position embeddings; blocks with norms behind their parts."""
+    inputs = decoder.inputs(config)
+    blocks = [decoder.block(config, i, "post") for i in range(config.num_layers)]
+    return inputs, decoder.decode(config, inputs, blocks)
+
+
+# "gelu" there is the tanh approximation, and feed-forward parts are four times as wide.
+def _read(fields: dict) -> dict:
+    activation = fields.get("activation", "gelu")
+    activation = "gelu_new" if activation == "gelu" else activation
+    width = 4 * fields.get("hidden_size", GptConfig.hidden_size)
+    return {**fields, "activation": activation, "intermediate_size": width}
+
+
+def _write(fields: dict) -> dict:
+    activation = fields["activation"]
+    return {**fields, "activation": "gelu" if activation == "gelu_new" else activation}
+
+
+HEADS = {
+    "causal_lm": heads.causal_lm("lm_head"),
+    "sequence": heads.last_token("score"),
+    "choice": heads.last_token_choice("multiple_choice_head.summary"),
+}
+
+_LAYER = "h.{i}."
+HUGGINGFACE = HuggingFaceNames(
+    model_type="openai-gpt",
+    model="OpenAIGPT",
+    classes={"choice": "DoubleHeadsModel"},
+    prefix="transformer.",
+    config={
+        "vocab_size": "vocab_size",
+        "n_embd": "hidden_size",
+        "n_layer": "num_layers",
+        "n_head": "num_heads",
+        "n_positions": "max_positions",
+        "afn": "activation",
+        "layer_norm_epsilon": "norm_epsilon",
+        "resid_pdrop": "dropout",
+        "embd_pdrop": "embedding_dropout",
+        "attn_pdrop": "attention_dropout",
+        "summary_first_dropout": "summary_dropout",
+        "initializer_range": "initializer_range",
+        "pad_token_id": "pad_id",
+    },
+    required={"afn": ("gelu", "relu", "silu", "swish")},
+    weights={
+        "token_embedding/embeddings": "tokens_embed.weight",
+        "position_embedding/embeddings": "positions_embed.weight",
+        # Their layers hold kernels as ours do, inputs first.
+        "layer_{i}/attention/query_key_value/kernel": _LAYER + "attn.c_attn.weight",
+        "layer_{i}/attention/query_key_value/bias": _LAYER + "attn.c_attn.bias",
+        "layer_{i}/attention/output/kernel": _LAYER + "attn.c_proj.weight",
+        "layer_{i}/attention/output/bias": _LAYER + "attn.c_proj.bias",
+        "layer_{i}/attention_norm/gamma": _LAYER + "ln_1.weight",
+        "layer_{i}/attention_norm/beta": _LAYER + "ln_1.bias",
+        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "mlp.c_fc.weight",
+        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "mlp.c_fc.bias",
+        "layer_{i}/feed_forward/output/kernel": _LAYER + "mlp.c_proj.weight",
+        "layer_{i}/feed_forward/output/bias": _LAYER + "mlp.c_proj.bias",
+        "layer_{i}/feed_forward_norm/gamma": _LAYER + "ln_2.weight",
+        "layer_{i}/feed_forward_norm/beta": _LAYER + "ln_2.bias",
+    },
+    # Buffers of masks and positions; heads.
+    ignored=(
+        r"h\.\d+\.attn\.(masked_)?bias|position_ids",
+        r"(lm_head|score|multiple_choice_head|classifier|qa_outputs)\..*",
+    ),
+    read=_read,
+    write=_write,
+)
+
+register(
+    Family(
+        name="gpt",
+        config=GptConfig,
+        wire=wire,
+        sizes={"tiny": bert.SIZES["tiny"], "base": {}},
+        huggingface=HUGGINGFACE,
+        tokenizer="bpe",
+        heads=HEADS,
+        objectives=("clm",),
+    )
+)

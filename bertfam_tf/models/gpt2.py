@@ -1,0 +1,113 @@
+"""GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"."""
+
+from dataclasses import dataclass, replace
+
+from bertfam_tf.models import bert, decoder, encoder, gpt, heads
+from bertfam_tf.registry import Family, register
+
+
+@dataclass(frozen=True)
+class Gpt2Config(gpt.GptConfig):
+    """Differs from GPT: norms before each part and one behind the last, 1024 positions.
+
+    Residual branches start smaller, by 1/√(2 layers). ``scale_attention`` divides scores by
+    √(head size), ``scale_by_layer`` also by the layer's number, from 1. ``classifier_dropout`` is
+    that of the head for tokens.
+    """
+
+    vocab_size: int = 50257
+    max_positions: int = 1024
+    classifier_dropout: float = 0.1
+    scale_attention: bool = True
+    scale_by_layer: bool = False
+
+
+def wire(config: Gpt2Config) -> tuple[dict, dict]:
+    """Token + position embeddings; blocks with norms before their parts; a norm."""
+    inputs = decoder.inputs(config)
+    size = config.hidden_size // config.num_heads
+    scale = size**-0.5 if config.scale_attention else 1.0
+    blocks = [
+        decoder.block(
+            config,
+            i,
+            "pre",
+            scale / (i + 1 if config.scale_by_layer else 1),
+            config.initializer_range * (2 * config.num_layers) ** -0.5,
+        )
+        for i in range(config.num_layers)
+    ]
+    return inputs, decoder.decode(config, inputs, blocks, encoder.norm(config, "final_norm"))
+
+
+# None for the inner width is four times the outer one.
+def _read(fields: dict) -> dict:
+    width = fields.get("intermediate_size")
+    if width is None:
+        width = 4 * fields.get("hidden_size", Gpt2Config.hidden_size)
+    return {**fields, "intermediate_size": width}
+
+
+def _write(fields: dict) -> dict:
+    width = fields["intermediate_size"]
+    return {
+        **fields,
+        "intermediate_size": None if width == 4 * fields["hidden_size"] else width,
+    }
+
+
+HEADS = gpt.HEADS | {"tokens": heads.tokens(), "span": heads.span()}
+
+_CONFIG = {theirs: ours for theirs, ours in gpt.HUGGINGFACE.config.items() if theirs != "afn"}
+HUGGINGFACE = replace(
+    gpt.HUGGINGFACE,
+    model_type="gpt2",
+    model="GPT2",
+    config={
+        **_CONFIG,
+        "n_inner": "intermediate_size",
+        "activation_function": "activation",
+        "scale_attn_weights": "scale_attention",
+        "scale_attn_by_inverse_layer_idx": "scale_by_layer",
+    },
+    # The last is about the order of operations in half precision, where ours are in float32.
+    required={"add_cross_attention": (False,), "reorder_and_upcast_attn": (False, True)},
+    weights={
+        **gpt.HUGGINGFACE.weights,
+        "token_embedding/embeddings": "wte.weight",
+        "position_embedding/embeddings": "wpe.weight",
+        "final_norm/gamma": "ln_f.weight",
+        "final_norm/beta": "ln_f.bias",
+    },
+    read=_read,
+    write=_write,
+)
+
+
+def _size(width: int, num_layers: int, num_heads: int) -> dict:
+    return dict(
+        hidden_size=width,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        intermediate_size=4 * width,
+    )
+
+
+register(
+    Family(
+        name="gpt2",
+        config=Gpt2Config,
+        wire=wire,
+        sizes={
+            "tiny": bert.SIZES["tiny"],
+            "base": {},
+            "medium": _size(1024, 24, 16),
+            "large": _size(1280, 36, 20),
+            "xl": _size(1600, 48, 25),
+        },
+        huggingface=HUGGINGFACE,
+        tokenizer="byte_bpe",
+        heads=HEADS,
+        objectives=("clm",),
+    )
+)

@@ -1,0 +1,199 @@
+"""XLNet: Yang et al. 2019, arXiv 1906.08237."""
+
+from dataclasses import dataclass
+
+from keras import ops
+
+from bertfam_tf import layers
+from bertfam_tf.models import encoder, heads, relative
+from bertfam_tf.names import unknown
+from bertfam_tf.registry import (
+    Decoder,
+    Dense,
+    Dropout,
+    Family,
+    Head,
+    HuggingFaceNames,
+    register,
+)
+
+
+@dataclass(frozen=True)
+class XlnetConfig(relative.RelativeConfig):
+    """Differs from Transformer-XL: sees both sides, in any order; relative segments; one table.
+
+    ``attn_type`` is ``"bi"``, or ``"uni"`` for what reads from left to right; there, with
+    ``same_length``, a token sees as many others as the memory is long. Of each segment the first
+    ``reuse_len`` positions are remembered, None for all. With ``bi_data`` the second half of a
+    batch's rows is read from right to left.
+    """
+
+    attn_type: str = "bi"
+    bi_data: bool = False
+    reuse_len: int | None = None
+    classifier_dropout: float = 0.1
+    pad_id: int = 5
+
+
+def wire(config: XlnetConfig) -> tuple[dict, dict]:
+    """A stream of contents, and one of queries that see all but what stands at their place."""
+    if config.attn_type not in ("bi", "uni"):
+        raise ValueError(unknown("attn_type", config.attn_type, ("bi", "uni")))
+    if config.hidden_size % config.num_heads:
+        raise ValueError(
+            f"hidden_size {config.hidden_size} is not a multiple of num_heads {config.num_heads}."
+        )
+    both = config.attn_type == "bi"
+    inputs = relative.inputs(config, "segment_ids", "perm_mask", "target_mapping")
+    tokens, memory = inputs["token_ids"], inputs["memory"][0]
+    x = encoder.table(config, config.vocab_size, config.hidden_size, "token_embedding")(tokens)
+    positions = layers.RelativePositions(
+        config.hidden_size,
+        config.clamp_len,
+        future=both,
+        bi_data=config.bi_data,
+        name="positions",
+    )(tokens, memory)
+    distances = layers.Distances(name="distances")(tokens, memory)
+    mask = layers.KeysWithMemory(name="mask")(
+        inputs["padding_mask"], memory, tokens, inputs["perm_mask"]
+    )
+    if not both:
+        # The first query is as far from the first key as the memory is long.
+        reach = distances[:1, :1] + 1 if config.same_length else None
+        mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
+    given = {
+        "positions": relative.dropout(config, positions, "position"),
+        "other_segment": layers.other_segment(inputs["segment_ids"], memory),
+    }
+    blocks = relative.blocks(config, config.hidden_size // config.num_heads, segments=True)
+    outputs, contexts = relative.encode(
+        config,
+        x,
+        inputs,
+        blocks,
+        ops.logical_or(mask, ops.equal(distances, 0)),
+        reuse_len=config.reuse_len,
+        **given,
+    )
+    targets = inputs["target_mapping"]
+    query = layers.MaskEmbedding(
+        config.hidden_size, config.initializer_range, name="mask_embedding"
+    )(targets)
+    query = relative.dropout(config, query, "query")
+    for block, context in zip(blocks, contexts, strict=True):
+        query, _ = block(query, context=context, attention_mask=mask, targets=targets, **given)
+    query = relative.dropout(config, query, "query_output")
+    return inputs, {**outputs, "query_output": query}
+
+
+def _summary(width: int | str) -> Head:
+    return Head(
+        "last_token",
+        (
+            Dense("dense", "sequence_summary.summary", "hidden_size", "tanh"),
+            Dropout("classifier_dropout"),
+            Dense("classifier", "logits_proj", width),
+        ),
+        {
+            "summary_type": ("last",),
+            "summary_use_proj": (True,),
+            "summary_proj_to_labels": (False,),
+            "summary_activation": ("tanh",),
+        },
+    )
+
+
+_LM = (Decoder("lm_loss.bias", "lm_loss"),)
+HEADS = {
+    "sequence": _summary("labels"),
+    "tokens": Head("sequence_output", (Dense("classifier", "classifier", "labels"),)),
+    "choice": _summary(1),
+    "span": heads.span(),
+    "permutation_lm": Head("query_output", _LM),
+    "causal_lm": Head("sequence_output", _LM),
+}
+
+_LAYER = "layer.{i}."
+_ATTENTION = _LAYER + "rel_attn."
+
+
+# Theirs has one rate for all dropout, and for a memory without end two values.
+def _read(fields: dict) -> dict:
+    rate = fields.get("dropout", XlnetConfig.dropout)
+    return {**fields, "attention_dropout": rate, "mem_len": fields.get("mem_len") or None}
+
+
+HUGGINGFACE = HuggingFaceNames(
+    model_type="xlnet",
+    model="XLNet",
+    prefix="transformer.",
+    config={
+        "vocab_size": "vocab_size",
+        "d_model": "hidden_size",
+        "n_layer": "num_layers",
+        "n_head": "num_heads",
+        "d_inner": "intermediate_size",
+        "ff_activation": "activation",
+        "layer_norm_eps": "norm_epsilon",
+        "dropout": "dropout",
+        "summary_last_dropout": "classifier_dropout",
+        "initializer_range": "initializer_range",
+        "attn_type": "attn_type",
+        "mem_len": "mem_len",
+        "reuse_len": "reuse_len",
+        "bi_data": "bi_data",
+        "clamp_len": "clamp_len",
+        "same_length": "same_length",
+        "pad_token_id": "pad_id",
+    },
+    required={"attn_type": ("bi", "uni"), "untie_r": (True,)},
+    weights={
+        "token_embedding/embeddings": "word_embedding.weight",
+        "mask_embedding/embedding": "mask_emb",
+        "layer_{i}/attention/query/kernel": _ATTENTION + "q",
+        "layer_{i}/attention/key/kernel": _ATTENTION + "k",
+        "layer_{i}/attention/value/kernel": _ATTENTION + "v",
+        "layer_{i}/attention/position/kernel": _ATTENTION + "r",
+        "layer_{i}/attention/output/kernel": _ATTENTION + "o",
+        "layer_{i}/attention/content_bias/bias": _ATTENTION + "r_w_bias",
+        "layer_{i}/attention/position_bias/bias": _ATTENTION + "r_r_bias",
+        "layer_{i}/attention/segments/segment_bias/bias": _ATTENTION + "r_s_bias",
+        "layer_{i}/attention/segments/embeddings": _ATTENTION + "seg_embed",
+        "layer_{i}/attention_norm/gamma": _ATTENTION + "layer_norm.weight",
+        "layer_{i}/attention_norm/beta": _ATTENTION + "layer_norm.bias",
+        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "ff.layer_1.weight|T",
+        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "ff.layer_1.bias",
+        "layer_{i}/feed_forward/output/kernel": _LAYER + "ff.layer_2.weight|T",
+        "layer_{i}/feed_forward/output/bias": _LAYER + "ff.layer_2.bias",
+        "layer_{i}/feed_forward_norm/gamma": _LAYER + "ff.layer_norm.weight",
+        "layer_{i}/feed_forward_norm/beta": _LAYER + "ff.layer_norm.bias",
+    },
+    ignored=(
+        r"(lm_loss|sequence_summary|logits_proj|classifier|qa_outputs|start_logits|end_logits"
+        r"|answer_class)\..*",
+    ),
+    defaults=dict(d_model=1024, n_layer=24, n_head=16, d_inner=4096, mem_len=512),
+    read=_read,
+    # Their ForQuestionAnswering searches with beams: another head.
+    classes={"span": "ForQuestionAnsweringSimple"},
+)
+
+register(
+    Family(
+        name="xlnet",
+        config=XlnetConfig,
+        wire=wire,
+        sizes={
+            "tiny": dict(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512),
+            "base_cased": {},
+            "large_cased": dict(
+                hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096
+            ),
+        },
+        huggingface=HUGGINGFACE,
+        tokenizer="sentencepiece",
+        heads=HEADS,
+        objectives=("plm",),
+    )
+)

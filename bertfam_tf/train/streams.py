@@ -1,0 +1,134 @@
+"""Language models on long streams, segment by segment (Transformer-XL, arXiv 1901.02860)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.data.streams import segments
+from bertfam_tf.heads import Head
+from bertfam_tf.models import Backbone
+
+
+class StreamLM(keras.Model):
+    """Trains and evaluates a language model on streams, with a memory of what came before.
+
+    The memory of each batch, where the backbone has one, is an input of the next; no gradient
+    flows back into it. It belongs to this model, and not to the backbone, whose weights are all
+    that is trained: the backbone is used, saved and exported as before.
+
+    Args:
+        backbone: reads from left to right.
+        head: gives log-probabilities or logits of the next token, as
+            ``heads.build(backbone, "causal_lm")`` does.
+
+    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.data.segments``. The memory begins anew
+    where a stream does, so in each epoch.
+    """
+
+    def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.backbone = backbone
+        self.head = head
+        self.loss_mean = keras.metrics.Mean(name="loss")
+        self._memory = [
+            tf.Variable(
+                tf.zeros([0, 0, spec.shape[-1]], spec.dtype), shape=spec.shape, trainable=False
+            )
+            for spec in backbone.input.get("memory", ())
+        ]
+        self.built = True
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [self.loss_mean]
+
+    def log_probabilities(self, inputs: Mapping[str, tf.Tensor], targets: tf.Tensor, **kwargs: Any):
+        """Of each target, float32 (batch, length); and the memory for the batch that follows."""
+        tokens = inputs["token_ids"]
+        rows, begins = tf.shape(tokens)[0], inputs["begins"][0]
+        memory = []
+        for variable in self._memory:
+            empty = tf.zeros([rows, 0, variable.shape[-1]], variable.dtype)
+            memory.append(tf.cond(begins, lambda e=empty: e, lambda v=variable: v.read_value()))
+        given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
+        given |= {"memory": tuple(memory)} if memory else {}
+        outputs = self.backbone(given, **kwargs)
+        found = self.head.log_probabilities_of(outputs, targets, **kwargs)
+        return tf.cast(found, tf.float32), outputs["memory"] if memory else ()
+
+    def _loss(self, data: Any, training: bool) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        inputs, targets, weights = data
+        found, memory = self.log_probabilities(inputs, targets, training=training)
+        count = tf.reduce_sum(weights)
+        return -tf.reduce_sum(found * weights) / tf.maximum(count, 1.0), memory, count
+
+    def _remember(self, memory: Any) -> None:
+        for variable, value in zip(self._memory, memory, strict=True):
+            variable.assign(value)
+
+    def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
+        # The order of the stream is the point of it.
+        return super().fit(x, shuffle=False, **kwargs)
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss, memory, count = self._loss(data, training=True)
+            scaled = self.optimizer.scale_loss(loss)
+        variables = self.trainable_variables
+        gradients = tape.gradient(scaled, [variable.value for variable in variables])
+        self.optimizer.apply(gradients, variables)
+        return self._told(loss, memory, count)
+
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
+        return self._told(*self._loss(data, training=False))
+
+    def _told(self, loss: tf.Tensor, memory: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        self._remember(memory)
+        self.loss_mean.update_state(loss, sample_weight=count)
+        mean = self.loss_mean.result()
+        return {"loss": mean, "perplexity": tf.exp(mean)}
+
+    def perplexity(
+        self,
+        corpora: Mapping[str, np.ndarray],
+        *,
+        length: int = 128,
+        batch_size: int = 1,
+        verbose: bool = True,
+    ) -> dict[str, float]:
+        """exp of the mean loss of a token of each corpus, each read as one stream.
+
+        Args:
+            corpora: name -> token ids, as ``bertfam_tf.data.token_stream`` gives them.
+            length: tokens of a segment, which are computed at once.
+            batch_size: parts that a corpus is cut into, read side by side. Each begins without a
+                memory; 1 reads everything in order.
+            verbose: whether a progress bar is shown.
+
+        Returns:
+            A number for each corpus, and ``"all"`` of all tokens together where there are several.
+        """
+        step = tf.function(self.test_step, autograph=False, reduce_retracing=True)
+        found, sums = {}, np.zeros(2)
+        for name, ids in corpora.items():
+            if verbose:
+                print(name)
+            bar = keras.utils.Progbar(
+                len(ids) - 1,
+                verbose=int(verbose),
+                unit_name="token",
+                stateful_metrics=["perplexity"],
+            )
+            self.loss_mean.reset_state()
+            for batch in segments(ids, batch_size, length):
+                told = step(batch)
+                bar.add(int(np.sum(batch[2])), [("perplexity", float(told["perplexity"]))])
+            loss = float(self.loss_mean.result())
+            found[name] = float(np.exp(loss))
+            sums += loss * (len(ids) - 1), len(ids) - 1
+        return found if len(found) == 1 else {**found, "all": float(np.exp(sums[0] / sums[1]))}

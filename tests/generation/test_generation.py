@@ -1,0 +1,124 @@
+"""Generation on token ids: what the reference chose, the cache, sampling."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import generation, heads
+from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.generation import Options, PlainDecoder
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+FILES = sorted(GOLDENS.glob("*/generation/tokens.npz"))
+ROWS = tf.TensorSpec([None, None], tf.int32)
+
+
+def make_step(directory, kind=generation.decoder):
+    """A checkpoint with its language model's head."""
+    backbone = bf.load_backbone(directory)
+    any_order = "target_mapping" in backbone.input
+    head = heads.build(backbone, "permutation_lm" if any_order else "causal_lm")
+    head(backbone.output)
+    Checkpoint(directory).fill_head(head, head.name.removesuffix("_head"))
+    return kind(backbone, lambda x: head({head.reads: x}))
+
+
+def generate(step, token_ids, padding_mask, stop_ids=(), seed=None, **options):
+    """New tokens, from one graph."""
+
+    @tf.function(input_signature=[ROWS, ROWS], autograph=False)
+    def run(tokens, mask):
+        return generation.generate(step, tokens, mask, Options(**options), stop_ids, 0, seed)
+
+    return run(token_ids.astype("int32"), padding_mask.astype("int32")).numpy()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parts[-3])
+def test_tokens_are_the_references(file):
+    with np.load(file) as stored:
+        step, cases = make_step(file.parent), json.loads(str(stored["cases"]))
+        assert len(cases) >= 10
+        for i, case in enumerate(cases):
+            found = generate(step, stored["token_ids"], stored["padding_mask"], **case)
+            np.testing.assert_array_equal(found, stored[f"tokens_{i}"], err_msg=str(case))
+
+
+def test_there_are_references_for_each_kind_of_decoder():
+    kinds = {type(make_step(file.parent)).__name__ for file in FILES}
+    assert kinds == {"CachedDecoder", "PermutationDecoder"}
+
+
+def test_the_references_take_every_path():
+    """Ragged prompts, rows that end early, penalties that change the choice."""
+    for file in FILES:
+        with np.load(file) as stored:
+            cases = json.loads(str(stored["cases"]))
+            tokens = [stored[f"tokens_{i}"] for i in range(len(cases))]
+            assert len(set(stored["padding_mask"].sum(axis=1))) == len(stored["token_ids"])
+        assert any((t[:, -1] == 0).any() for t in tokens)
+        assert len({t.tobytes() for t in tokens}) > len(tokens) // 2
+
+
+@pytest.mark.parametrize("family", ["gpt", "gpt2"])
+def test_the_cache_changes_nothing(family):
+    file = GOLDENS / family / "generation" / "tokens.npz"
+    with np.load(file) as stored:
+        ids, mask = stored["token_ids"], stored["padding_mask"]
+    plain, cached = make_step(file.parent, PlainDecoder), make_step(file.parent)
+    seed = tf.constant([1, 2])
+    for options in (
+        {},
+        {"num_beams": 3},
+        {"temperature": 1.5, "seed": seed},
+        {"top_p": 0.9, "top_k": 8, "seed": seed},
+    ):
+        a, b = (generate(s, ids, mask, max_new_tokens=15, **options) for s in (plain, cached))
+        np.testing.assert_array_equal(a, b)
+
+
+# Filters --------------------------------------------------------------------------------------
+
+
+def _kept(values, **options):
+    found = generation.filtered(tf.constant([values]), Options(**options))[0].numpy()
+    return [i for i, value in enumerate(found) if np.isfinite(value)]
+
+
+def test_filters():
+    logits = np.log([0.1, 0.4, 0.05, 0.3, 0.15]).astype("float32")
+    assert _kept(logits, temperature=3.0) == [0, 1, 2, 3, 4]
+    assert _kept(logits, top_k=2) == [1, 3]
+    assert _kept(logits, top_k=9) == [0, 1, 2, 3, 4]
+    assert _kept(logits, top_p=0.69) == [1, 3]
+    assert _kept(logits, top_p=0.71) == [1, 3, 4]
+    assert _kept(logits, top_p=1e-6) == [1]
+    assert _kept(logits, top_p=1.0) == [0, 1, 2, 3, 4]
+    # Of the two that top-k leaves, the first has 4/7.
+    assert _kept(logits, top_k=2, top_p=0.55) == [1]
+    assert _kept([1.0, 1.0, 0.0], top_k=1) == [0, 1]
+
+
+def test_draws_follow_the_distribution():
+    logits = tf.constant([np.log([0.1, 0.4, 0.05, 0.3, 0.15])], tf.float32)
+    many = tf.repeat(logits, 20_000, axis=0)
+    options = Options(temperature=0.5, top_k=3)
+    drawn = generation.sample(many, options, tf.constant([1, 2]), 0).numpy()
+    expected = np.array([0, 0.4, 0, 0.3, 0.15]) ** 2
+    found = np.bincount(drawn, minlength=5) / len(drawn)
+    np.testing.assert_allclose(found, expected / expected.sum(), atol=0.015)
+    again = generation.sample(many, options, tf.constant([1, 2]), 0)
+    np.testing.assert_array_equal(again, drawn)
+    later = generation.sample(many, options, tf.constant([1, 2]), 1)
+    assert (later != drawn).numpy().any()
+
+
+def test_options_that_are_not_finite():
+    for name, value in (("length_penalty", float("nan")), ("temperature", float("inf"))):
+        with pytest.raises(ValueError, match=name):
+            Options(**{name: value})
+    with pytest.raises(ValueError, match="num_beams is a whole number from 1, not True"):
+        Options(num_beams=True)

@@ -1,0 +1,62 @@
+"""Generation against transformers' on the same weights, token for token."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertfam_tf import generation
+from bertfam_tf.generation import Options
+from tests.generation.test_generation import generate, make_step
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tools import reference  # noqa: E402
+
+pytestmark = pytest.mark.live
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("family", reference.GENERATORS)
+def test_tokens(family, seed, tmp_path):
+    model = reference.build_generator(family, seed)
+    reference.save(model, tmp_path)
+    given = reference.prompts(model.config, seed)
+    step = make_step(tmp_path)
+    different = set()
+    for case in reference.generation_cases(model, given):
+        theirs = reference.generate(model, given, case)
+        ours = generate(step, **given, **case)
+        np.testing.assert_array_equal(ours, theirs, err_msg=str(case))
+        different.add(theirs.tobytes())
+    assert len(different) >= 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(temperature=0.7),
+        dict(top_k=5),
+        dict(top_p=0.8),
+        dict(temperature=1.7, top_k=20, top_p=0.9),
+        dict(temperature=0.2, top_p=0.5),
+        dict(top_k=1, top_p=0.01),
+    ],
+)
+def test_filtered_distributions(options):
+    from transformers.generation import logits_process as theirs
+
+    logits = np.random.default_rng(0).normal(0, 3, (8, 200)).astype("float32")
+    kinds = {
+        "temperature": theirs.TemperatureLogitsWarper,
+        "top_k": theirs.TopKLogitsWarper,
+        "top_p": theirs.TopPLogitsWarper,
+    }
+    expected = torch.tensor(logits)
+    for name, kind in kinds.items():
+        if name in options:
+            expected = kind(options[name])(None, expected)
+    found = generation.filtered(tf.constant(logits), Options(**options))
+    np.testing.assert_allclose(
+        tf.nn.softmax(found), torch.softmax(expected, dim=-1).numpy(), atol=1e-6
+    )

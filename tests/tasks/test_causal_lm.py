@@ -1,0 +1,228 @@
+"""Language models from raw text: probabilities, training, generation, export."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import save_pretrained
+from bertfam_tf.serve import load
+from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
+
+EOS = "<|endoftext|>"
+TEXTS = ["The film was good.", "a dull story", "é 日本", ""]
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _tokenizer(**options):
+    return ByteBPETokenizer(
+        [*byte_characters(), "th", "Ġa", EOS], [("t", "h"), ("Ġ", "a")], eos_token=EOS, **options
+    )
+
+
+def _model(max_length=None, scale=0.4, **overrides):
+    keras.utils.set_random_seed(1)
+    shape = dict(vocab_size=262, hidden_size=16, intermediate_size=32, max_positions=48)
+    quiet = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
+    backbone = bf.build("gpt2", "tiny", **{**shape, **quiet, **overrides})
+    for i, variable in enumerate(backbone.weights):
+        variable.assign_add(np.random.default_rng(i).normal(0, scale, variable.shape))
+    return bf.CausalLM(backbone, _tokenizer(), max_length=max_length)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return _model()
+
+
+# Probabilities --------------------------------------------------------------------------------
+
+
+def _by_hand(model, text):
+    """Losses of all tokens but the first, one forward for each."""
+    ids = model.tokenizer.tokenize(text).numpy()
+    losses = []
+    for n in range(1, len(ids)):
+        begin = max(0, ((n - 1) // (model.max_length - 1)) * (model.max_length - 1))
+        given = ids[begin:n][None]
+        logits = model({"token_ids": given, "padding_mask": np.ones_like(given)})[0, -1]
+        losses.append(-tf.nn.log_softmax(logits)[ids[n]].numpy())
+    return losses
+
+
+def test_log_likelihoods(model):
+    answers = model.predict(TEXTS)
+    for text, answer in zip(TEXTS, answers, strict=True):
+        losses = _by_hand(model, text)
+        assert answer["tokens"] == len(losses)
+        np.testing.assert_allclose(answer["log_likelihood"], -sum(losses), atol=1e-4)
+
+
+@pytest.mark.parametrize("max_length", [48, 5])
+def test_perplexity_is_over_all_tokens_of_all_windows(max_length):
+    model = _model(max_length)
+    losses = [loss for text in TEXTS for loss in _by_hand(model, text)]
+    assert len(losses) == sum(max(len(model.tokenizer.tokenize(t)) - 1, 0) for t in TEXTS)
+    for batch_size in (1, 4):
+        found = model.perplexity(TEXTS, batch_size=batch_size)
+        np.testing.assert_allclose(found, np.exp(np.mean(losses)), rtol=1e-4)
+
+
+def test_fit_learns_what_follows_and_when_to_end():
+    model = _model()
+    model.compile(keras.optimizers.Adam(0.01))
+    before = model.perplexity(["good day" + EOS])
+    history = model.fit(["good day" + EOS] * 160, batch_size=4, verbose=0)
+    assert model.perplexity(["good day" + EOS]) < 1.5 < history.history["perplexity"][0] < before
+    assert model.generate("good", max_new_tokens=20) == " day"
+    assert model.generate("good", max_new_tokens=20, num_beams=3) == " day"
+    assert model.generate("good", max_new_tokens=8, stop_tokens=["y"]) == " da"
+    assert model.generate(["good", "good d"], max_new_tokens=20) == [" day", "ay"]
+
+
+def test_texts_alone(model):
+    for data in ((TEXTS, [0, 1, 0, 1]),):
+        with pytest.raises(ValueError, match="learns from texts alone"):
+            model.fit(*data)
+    with pytest.raises(ValueError, match="takes single texts"):
+        model.perplexity((TEXTS, TEXTS))
+
+
+def test_families_that_see_both_ways_are_refused(smallest):
+    with pytest.raises(ValueError, match="bert does not read from left to right"):
+        bf.CausalLM.from_pretrained(smallest)
+
+
+# Files ----------------------------------------------------------------------------------------
+
+
+def test_save_load_and_from_pretrained(model, tmp_path):
+    model.save(tmp_path / "task")
+    again = bf.load(tmp_path / "task")
+    assert again.predict(TEXTS) == model.predict(TEXTS)
+    assert again.generate(TEXTS, max_new_tokens=9) == model.generate(TEXTS, max_new_tokens=9)
+    save_pretrained(model.backbone, tmp_path / "hf", heads={"causal_lm": model.head})
+    model.tokenizer.save(tmp_path / "hf")
+    assert bf.CausalLM.from_pretrained(tmp_path / "hf", max_length=20).max_length == 20
+    third = bf.CausalLM.from_pretrained(tmp_path / "hf")
+    assert third.generate(TEXTS, max_new_tokens=9) == model.generate(TEXTS, max_new_tokens=9)
+
+
+# Generation -----------------------------------------------------------------------------------
+
+
+def test_rows_together_and_alone(model):
+    for options in ({}, {"num_beams": 3}):
+        together = model.generate(TEXTS, max_new_tokens=10, **options)
+        alone = [model.generate(text, max_new_tokens=10, **options) for text in TEXTS]
+        assert together == alone
+        assert len(set(together)) > 1
+
+
+def test_long_prompts_keep_their_end(model):
+    text = "x" * 100 + "The film"
+    assert model.generate(text, max_new_tokens=10) == model.generate(text[-38:], max_new_tokens=10)
+
+
+def test_seeds(model):
+    options = dict(max_new_tokens=20, temperature=1.0)
+    first = model.generate(TEXTS, seed=3, **options)
+    assert model.generate(TEXTS, seed=3, **options) == first
+    assert model.generate(TEXTS, seed=4, **options) != first
+    assert model.generate(TEXTS, **options) != model.generate(TEXTS, **options)
+    assert model.generate(TEXTS, seed=3, max_new_tokens=20, top_k=1) == model.generate(
+        TEXTS, max_new_tokens=20
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "seed": 5}])
+def test_streamed_pieces_are_the_text(model, options):
+    pieces = []
+    texts = model.generate(TEXTS, max_new_tokens=12, callback=pieces.append, **options)
+    assert texts == model.generate(TEXTS, max_new_tokens=12, **options)
+    assert ["".join(row) for row in zip(*pieces, strict=True)] == texts
+    assert len(pieces) == 12
+    assert all(len(row) == len(TEXTS) for row in pieces)
+
+
+def test_streaming_holds_back_half_characters():
+    model = _model()
+    model.compile(keras.optimizers.Adam(0.01))
+    model.fit(["aé日" + EOS] * 160, batch_size=4, verbose=0)
+    pieces = []
+    assert model.generate("a", max_new_tokens=10, callback=pieces.append) == "é日"
+    assert pieces == [[""], ["é"], [""], [""], ["日"], [""]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (dict(max_new_tokens=0), "max_new_tokens is a whole number from 1, not 0"),
+        (dict(max_new_tokens=48), "max_new_tokens 48 leaves no room for a prompt"),
+        (dict(temperature=0.0), "temperature is a number above 0, not 0.0; None takes"),
+        (dict(top_p=1.5), "top_p is above 0 and at most 1, not 1.5"),
+        (dict(top_k=0), "top_k is a whole number from 1, not 0"),
+        (dict(num_beams=2, top_k=3), "Beam search takes no temperature"),
+        (dict(num_beams=2, callback=print), "Beam search has no text before its end"),
+        (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
+        (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),
+        (dict(seed="a"), "seed is a whole number or None, not 'a'"),
+        (dict(stop_tokens="y"), "stop_tokens is a list of tokens, not 'y'"),
+        (dict(topk=3), r"Unknown option of generation 'topk'\. Did you mean 'top_k'"),
+    ],
+)
+def test_wrong_options(model, options, error):
+    with pytest.raises(ValueError, match=error):
+        model.generate("a", **{"max_new_tokens": 4, **options})
+
+
+@pytest.mark.parametrize("prompts", [[], [3], None])
+def test_wrong_prompts(model, prompts):
+    with pytest.raises((ValueError, TypeError)):
+        model.generate(prompts)
+
+
+# Export ---------------------------------------------------------------------------------------
+
+
+def test_export(model, tmp_path):
+    path = model.export(tmp_path, max_new_tokens=12, num_beams=2)
+    servable = load(path)
+    texts = np.array([text.encode() for text in TEXTS], object)
+    scores = servable.run("", {"text": texts})
+    expected = [row["log_likelihood"] for row in model.predict(TEXTS)]
+    np.testing.assert_allclose(scores["log_likelihood"], expected, atol=1e-4)
+    found = servable.run("generate", {"text": texts})["text"]
+    expected = model.generate(TEXTS, max_new_tokens=12, num_beams=2)
+    assert [text.decode("utf-8", "replace") for text in found] == expected
+    weights = sum(variable.numpy().nbytes for variable in model.weights)
+    stored = sum(f.stat().st_size for f in (path / "variables").iterdir())
+    assert stored < 1.3 * weights
+    # Without this package, by TensorFlow's C++ loader.
+    script = ROOT / "tools" / "run_saved_model.py"
+    line = json.dumps({"text": TEXTS})
+    run = subprocess.run(
+        [sys.executable, script, str(path), "generate"],
+        input=line, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(run.stdout)["text"] == expected
+
+
+def test_exports_that_draw(model, tmp_path):
+    texts = np.array([text.encode() for text in TEXTS], object)
+    options = dict(max_new_tokens=12, temperature=1.0)
+    servable = load(model.export(tmp_path, **options))
+    one, other = (servable.run("generate", {"text": texts})["text"] for _ in range(2))
+    assert one.tolist() != other.tolist()
+    servable = load(model.export(tmp_path, seed=7, **options))
+    found = servable.run("generate", {"text": texts})["text"]
+    expected = model.generate(TEXTS, seed=7, **options)
+    assert [text.decode("utf-8", "replace") for text in found] == expected
+    with pytest.raises(ValueError, match="Unknown option of generation 'beams'"):
+        model.export(tmp_path, beams=3)

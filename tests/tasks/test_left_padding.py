@@ -1,0 +1,75 @@
+"""A classifier whose tokenizer pads on the left, and whose segments and positions are relative."""
+
+import io
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import sentencepiece
+
+import bertfam_tf as bf
+
+GOLDEN = Path(__file__).parent.parent / "goldens" / "xlnet" / "heads" / "sequence"
+TEXTS = ["a cab", "bad", "", "a bad cab a bad cab a cab", "abba"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = Path(shutil.copytree(GOLDEN, tmp_path_factory.mktemp("xlnet") / "checkpoint"))
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a bad cab", "abba", "a cad"] * 9),
+        model_writer=made,
+        vocab_size=30,
+        hard_vocab_limit=False,
+        control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
+        user_defined_symbols=["<eop>", ","],
+        minloglevel=2,
+    )
+    (directory / "spiece.model").write_bytes(made.getvalue())
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "XLNetTokenizer"}')
+    return directory
+
+
+@pytest.fixture(scope="module")
+def classifier(checkpoint):
+    return bf.TextClassifier.from_pretrained(checkpoint, pair=False)
+
+
+def test_rows_are_padded_on_the_left(classifier):
+    inputs = classifier.preprocess({"text": np.array(TEXTS, object)})
+    mask = inputs["padding_mask"].numpy()
+    assert (np.diff(mask, axis=1) >= 0).all()
+    assert mask[:, 0].tolist() == [0, 0, 0, 1, 0]
+    ids = classifier.tokenizer.special_ids
+    assert (inputs["token_ids"].numpy()[:, -2:] == [ids["sep"], ids["cls"]]).all()
+    assert (inputs["segment_ids"].numpy()[:, -1] == 2).all()
+
+
+def test_the_batch_does_not_change_answers(classifier):
+    together = [answer["scores"] for answer in classifier.predict(TEXTS)]
+    alone = [classifier.predict([text])[0]["scores"] for text in TEXTS]
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    assert len({tuple(scores.round(4)) for scores in together}) == len(TEXTS)
+
+
+def test_text_pairs(checkpoint):
+    task = bf.TextClassifier.from_pretrained(checkpoint, pair=True)
+    one, other = task.predict((TEXTS, TEXTS[::-1])), task.predict((TEXTS[::-1], TEXTS))
+    assert not np.allclose([a["scores"] for a in one], [a["scores"] for a in other], atol=1e-4)
+
+
+def test_fit_save_and_export(checkpoint, tmp_path):
+    keras.utils.set_random_seed(0)
+    task = bf.TextClassifier.from_pretrained(checkpoint, labels=["yes", "no"], dropout=0.0)
+    task.compile(keras.optimizers.Adam(0.01))
+    labels = ["yes", "no", "no", "yes", "no"]
+    history = task.fit(TEXTS, labels, epochs=8, verbose=0).history["loss"]
+    assert history[-1] < history[0] / 2
+    task.save(tmp_path / "task")
+    again = bf.load(tmp_path / "task")
+    expected = [answer["scores"] for answer in task.predict(TEXTS)]
+    np.testing.assert_array_equal([a["scores"] for a in again.predict(TEXTS)], expected)
+    task.export(tmp_path / "export")  # compares what it wrote with the task

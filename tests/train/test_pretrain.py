@@ -1,0 +1,167 @@
+"""Language models on streams: the memory is carried, and a recipe trains from nothing."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import yaml
+
+import bertfam_tf as bf
+from bertfam_tf import heads
+from bertfam_tf.cli import main
+from bertfam_tf.data import segments
+from bertfam_tf.train import StreamLM
+
+SMALL = dict(
+    vocab_size=20,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=16,
+    dropout=0.0,
+)
+TXL = dict(cutoffs=[8], embedding_size=16, head_size=8, mem_len=64, same_length=False, clamp_len=-1)
+TEXT = "the cat sat on the mat and the dog sat on the cat\n" * 8
+
+
+def _learner(family, **overrides):
+    keras.utils.set_random_seed(2)
+    backbone = bf.build(family, "tiny", **{**SMALL, **overrides})
+    rng = np.random.default_rng(0)
+    for variable in backbone.weights:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    head = heads.build(backbone, "causal_lm")
+    head(backbone.output)
+    learner = StreamLM(backbone, head)
+    learner.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    return learner
+
+
+IDS = np.random.default_rng(1).integers(0, 20, 60).astype("int32")
+
+
+def test_segments_with_a_memory_are_as_good_as_the_whole():
+    learner = _learner("transformer_xl", **TXL)
+    whole = learner.perplexity({"a": IDS}, length=59, verbose=False)
+    assert set(whole) == {"a"}
+    for length in (1, 7, 30):
+        found = learner.perplexity({"a": IDS}, length=length, verbose=False)
+        assert found["a"] == pytest.approx(whole["a"], rel=1e-5)
+    found = learner.evaluate(segments(IDS, 1, 7), return_dict=True, verbose=0)
+    assert found["perplexity"] == pytest.approx(whole["a"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("family", "overrides"), [("gpt2", {}), ("transformer_xl", TXL)])
+def test_without_a_memory_segments_are_worse_off(family, overrides):
+    learner = _learner(family, **{**overrides, **({"mem_len": 0} if overrides else {})})
+    whole = learner.perplexity({"a": IDS}, length=59, verbose=False)["a"]
+    assert learner.perplexity({"a": IDS}, length=7, verbose=False)["a"] != pytest.approx(whole)
+
+
+def test_corpora_do_not_see_each_other():
+    learner = _learner("transformer_xl", **TXL)
+    found = learner.perplexity({"a": IDS, "b": IDS[:30]}, length=7, verbose=False)
+    assert found["b"] == learner.perplexity({"b": IDS[:30]}, length=7, verbose=False)["b"]
+    losses = np.log([found["a"], found["b"]]) @ [59, 29] / 88
+    assert np.log(found["all"]) == pytest.approx(losses)
+
+
+def test_fit_learns_and_leaves_the_order_alone():
+    learner = _learner("transformer_xl", **TXL)
+    stream = segments(np.tile(np.arange(20), 30).astype("int32"), 3, 16)
+    first, *_, last = learner.fit(stream, epochs=6, verbose=0).history["loss"]
+    assert last < first / 2
+
+
+# bertfam pretrain -----------------------------------------------------------------------------
+
+
+def _recipe(tmp_path, **changes):
+    (tmp_path / "text").write_text(TEXT)
+    if not (tmp_path / "words").exists():
+        words = ["vocabulary", "words", "--input", str(tmp_path / "text")]
+        assert main([*words, "--output", str(tmp_path / "words")]) == 0
+    recipe = {
+        "output": str(tmp_path / "run"),
+        "model": {
+            "family": "transformer_xl",
+            "size": "tiny",
+            "tokenizer": str(tmp_path / "words"),
+            "overrides": {k: v for k, v in {**SMALL, **TXL}.items() if k != "vocab_size"}
+            | {"cutoffs": [3]},
+        },
+        "data": {
+            "train": [str(tmp_path / "text")],
+            "dev": [str(tmp_path / "text")],
+            "end": "<eos>",
+            "length": 8,
+        },
+        "train": {"epochs": 4, "batch_size": 2, "learning_rate": 0.03},
+        "prompts": ["the cat"],
+    }
+    for key, value in changes.items():
+        recipe[key] = value
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return str(tmp_path / "recipe.yaml")
+
+
+def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
+    recipe = _recipe(tmp_path)
+    assert main(["pretrain", recipe]) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    history = np.genfromtxt(tmp_path / "run" / "history.csv", delimiter=",", names=True)
+    assert metrics["perplexity"] == pytest.approx(history["val_perplexity"][-1], rel=1e-5)
+    assert metrics["perplexity"] < history["val_perplexity"][0] < 20
+    assert set(metrics["samples"]) == {"the cat"}
+    task = bf.load(tmp_path / "run" / "model")
+    assert task.generate("the cat", max_new_tokens=5, seed=0)
+    # What is done is not done again; another recipe is not mixed in.
+    assert main(["pretrain", recipe]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == metrics
+    assert main(["pretrain", recipe, "train.epochs=5"]) == 1
+    assert "another recipe" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path):
+    whole = _recipe(tmp_path)
+    assert main(["pretrain", whole]) == 0
+    expected = json.loads((tmp_path / "run" / "metrics.json").read_text())
+
+    class Killed(Exception):
+        pass
+
+    from bertfam_tf.train import streams
+
+    original = streams.StreamLM.fit
+
+    def fit(self, x, callbacks=(), **kwargs):
+        def stop(epoch, logs):
+            raise Killed
+
+        last = keras.callbacks.LambdaCallback(on_epoch_end=stop)
+        return original(self, x, callbacks=[*callbacks, last], **kwargs)
+
+    output = f"output={tmp_path / 'again'}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams.StreamLM, "fit", fit)
+        with pytest.raises(Killed):
+            main(["pretrain", whole, output])
+    assert main(["pretrain", whole, output]) == 0
+    found = json.loads((tmp_path / "again" / "metrics.json").read_text())
+    assert found["perplexity"] == pytest.approx(expected["perplexity"], rel=1e-6)
+
+
+def test_mistakes_are_named(tmp_path, capsys):
+    recipe = _recipe(tmp_path)
+    for override, message in (
+        ("model.famly=gpt2", "Unknown key in section model 'famly'"),
+        ("data.end=</s>", "no token '</s>'"),
+        ("model.family=bert", "bert does not read from left to right"),
+        ("data.length=0", "a length of 1 or more"),
+    ):
+        overrides = [override]
+        if "bert" in override:
+            overrides.append("model.overrides={}")
+        assert main(["pretrain", recipe, *overrides]) == 1
+        assert message in capsys.readouterr().err
