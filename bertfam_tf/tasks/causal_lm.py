@@ -52,11 +52,17 @@ class CausalLM(Task):
     text's first is predicted once. Nothing is put around a text; one that ends with the tokenizer's
     end-of-text token, as it is written, teaches the model to end.
 
+    XLNet, which predicts in any order, does so from left to right here; when it writes, it reads
+    what stands before from both sides.
+
     Args:
-        backbone: a decoder.
+        backbone: of a family that reads from left to right, or in any order.
         tokenizer: its tokenizer.
         max_length: most tokens of a row, prompt and continuation together; None for all
             positions.
+
+    Raises:
+        ValueError: for a backbone of another family; and as ``Task`` raises it.
     """
 
     def __init__(

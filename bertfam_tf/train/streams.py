@@ -28,10 +28,15 @@ class StreamLM(keras.Model):
 
     ``fit`` and ``evaluate`` take batches from ``bertfam_tf.data.segments``. The memory begins anew
     where a stream does, so in each epoch.
+
+    Raises:
+        ValueError: for a head that does not say what follows each token.
     """
 
     def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
         super().__init__(**kwargs)
+        if head.reads != "sequence_output":
+            raise ValueError(f"The {head.name} of {backbone.family} does not say what follows.")
         self.backbone = backbone
         self.head = head
         self.loss_mean = keras.metrics.Mean(name="loss")
