@@ -144,9 +144,8 @@ of {SEGMENT} tokens; median of 5. The bar's length is the logarithm of the ratio
 **The arithmetic.** With a memory each token is computed once: one query in each layer, which meets
 all keys of the context; keys and values of the memory are computed anew for each segment, not for
 each token. Without one the whole window is computed for each token, as many queries as the context
-is long. So the ratio grows with the context; its limit is the segment's length times the share
-that the memory's keys have in the whole. The paper reports up to 1,874 times at a context of 3,800
-tokens, against a deeper model without memory on a GPU.
+is long. So the ratio grows with the context. The paper reports up to 1,874 times at a context
+of 3,800 tokens, against a deeper model without memory, on a GPU.
 """,
         "utf-8",
     )
