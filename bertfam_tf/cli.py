@@ -159,7 +159,8 @@ def _pretrain(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     from bertfam_tf import tasks
     from bertfam_tf.config import load_recipe
-    from bertfam_tf.train.run import MODEL, RECIPE, evaluate
+    from bertfam_tf.train.directory import MODEL, RECIPE
+    from bertfam_tf.train.run import evaluate
 
     run_dir = Path(options.run_dir)
     recipe = load_recipe(run_dir / RECIPE)
@@ -324,7 +325,7 @@ def _vocabulary(options: argparse.Namespace) -> None:
 
 def _saved_task(path: str) -> Any:
     from bertfam_tf import tasks
-    from bertfam_tf.train.run import MODEL, RECIPE
+    from bertfam_tf.train.directory import MODEL, RECIPE
 
     directory = Path(path)
     return tasks.load(directory / MODEL if (directory / RECIPE).is_file() else directory)

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from bertfam_tf.config import TrainConfig
+
 _NO_DECAY = ("bias", "beta", "gamma")
 
 
@@ -73,3 +75,16 @@ def adamw(
     )
     optimizer.exclude_from_weight_decay(var_names=list(_NO_DECAY))
     return optimizer
+
+
+def of(settings: TrainConfig, total_steps: int) -> keras.optimizers.AdamW:
+    """The optimizer of a recipe's ``train`` section, for a run of so many steps."""
+    return adamw(
+        settings.learning_rate,
+        total_steps=total_steps,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+        epsilon=settings.epsilon,
+        beta_2=settings.beta_2,
+    )

@@ -108,6 +108,9 @@ _SHARED_TABLE = "masked_lm/embedding_table"
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _TF1 = {"bert": _TF1_BERT, "albert": _TF1_ALBERT}
+# Layers that are shared are stored as the first.
+_GARDEN_ALBERT = {part: path.replace("/{i}/", "/0/") for part, path in _GARDEN_BERT.items()}
+_GARDEN = {"bert": _GARDEN_BERT, "albert": _GARDEN_ALBERT}
 # By format and model type, what the activation that a config calls "gelu" is. Model Garden and
 # ALBERT's code compute the tanh approximation. BERT's code did from 2019 on; its published weights
 # were trained with the exact one of the first release, which every later library took over.
@@ -169,10 +172,7 @@ def read(directory: Path) -> Source:
         layout = Layout(_TF1[kind], _TF1_LEAVES, _TF1_IGNORED)
         # A head's names at the root have no path before them.
         return Source(values, tensors(_rooted(stored), layout, values))
-    parts = {**_GARDEN_BERT}
-    if kind == "albert":
-        parts = {part: path.replace("/{i}/", "/0/") for part, path in parts.items()}
-    layout = Layout(parts, _GARDEN_LEAVES, _GARDEN_IGNORED)
+    layout = Layout(_GARDEN[kind], _GARDEN_LEAVES, _GARDEN_IGNORED)
     return Source(values, tensors(_garden_paths(prefix, stored), layout, values))
 
 

@@ -4,7 +4,6 @@ from bertfam_tf.generation.beams import beam_search
 from bertfam_tf.generation.models import (
     CachedDecoder,
     PermutationDecoder,
-    PlainDecoder,
     Step,
     decoder,
 )
@@ -16,7 +15,6 @@ __all__ = [
     "CachedDecoder",
     "Options",
     "PermutationDecoder",
-    "PlainDecoder",
     "Progress",
     "Step",
     "advance",

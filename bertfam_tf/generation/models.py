@@ -54,27 +54,6 @@ class CachedDecoder:
         return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs[self.kept]
 
 
-class PlainDecoder:
-    """The same ``Step`` without a cache: it reads everything again for each token.
-
-    Args:
-        backbone: has the output ``last_token``.
-        head: as for ``CachedDecoder``.
-    """
-
-    def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
-        self.backbone = backbone
-        self.head = head
-
-    def __call__(
-        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
-    ) -> tuple[tf.Tensor, Any]:
-        tokens = token_ids if state is None else tf.concat([state, token_ids], axis=1)
-        given = {"token_ids": tokens, "padding_mask": padding_mask}
-        outputs = self.backbone(given, training=False)
-        return tf.cast(self.head(outputs["last_token"]), tf.float32), tokens
-
-
 class PermutationDecoder:
     """A ``Step`` of a model that predicts in any order (XLNet, arXiv 1906.08237).
 

@@ -22,7 +22,7 @@ class Head(keras.layers.Layer):
     Call:
         outputs: a backbone's dict.
         targets: int (batch, length), tokens, for the log-probabilities of these alone: (batch,
-            length). Heads with an adaptive softmax take it.
+            length). Heads over the vocabulary take it.
 
     Returns:
         Logits (from an adaptive softmax log-probabilities), float32 (float64 under that policy):
@@ -58,21 +58,6 @@ class Head(keras.layers.Layer):
         x = self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
         return ops.squeeze(x, -1) if self.scalar else x
 
-    def log_probabilities_of(self, outputs, targets, training=None):
-        """Log-probabilities of tokens, for heads over the vocabulary.
-
-        Args:
-            outputs: a backbone's dict.
-            targets: int (batch, length).
-
-        Returns:
-            (batch, length).
-        """
-        if isinstance(self.parts[-1], layers.AdaptiveSoftmax):
-            return self(outputs, targets=targets, training=training)
-        logits = ops.log_softmax(self(outputs, training=training), axis=-1)
-        return ops.squeeze(ops.take_along_axis(logits, ops.expand_dims(targets, -1), -1), -1)
-
 
 class TokenDecoder(keras.layers.Layer):
     """Logits over the vocabulary: the token embedding turned round, and a bias where there is one.
@@ -86,9 +71,10 @@ class TokenDecoder(keras.layers.Layer):
 
     Call:
         x: (…, width).
+        targets: int (…), one token each; None for all tokens.
 
     Returns:
-        (…, vocabulary).
+        (…, vocabulary); with ``targets`` their log-probabilities, (…).
     """
 
     def __init__(self, table: Callable[[], Any], size: int, bias: bool = True, **kwargs: Any):
@@ -101,12 +87,18 @@ class TokenDecoder(keras.layers.Layer):
         if self.use_bias:
             self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
 
-    def call(self, x):
+    def call(self, x, targets=None):
         logits = ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype)))
-        return logits + self.bias if self.use_bias else logits
+        logits = logits + self.bias if self.use_bias else logits
+        if targets is None:
+            return logits
+        chosen = ops.take_along_axis(
+            ops.log_softmax(logits, axis=-1), ops.expand_dims(targets, -1), axis=-1
+        )
+        return ops.squeeze(chosen, -1)
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape[:-1], self.size)
+    def compute_output_shape(self, input_shape, targets_shape=None):
+        return (*input_shape[:-1], self.size) if targets_shape is None else targets_shape
 
 
 def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:

@@ -28,7 +28,10 @@ def attend(scores, value, attention_mask, dropout, training=None):
 
 
 class _Attention(keras.layers.Layer):
-    """What both kinds have: heads, the weighted sum, the dense layer behind it."""
+    """What both kinds have: dense layers before and behind, heads, the weighted sum."""
+
+    # Dense layers that make queries, keys and values: name -> how many times as wide as the input.
+    _PROJECTIONS: dict[str, int] = {}
 
     def __init__(
         self,
@@ -48,10 +51,18 @@ class _Attention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_size = hidden_size // num_heads
         self.scale = self.head_size**-0.5 if scale is None else scale
+        self.projections = [
+            keras.layers.Dense(times * hidden_size, kernel_initializer=normal(stddev), name=name)
+            for name, times in self._PROJECTIONS.items()
+        ]
         self.output_dense = keras.layers.Dense(
             hidden_size, kernel_initializer=normal(output_stddev or stddev), name="output"
         )
         self.dropout = keras.layers.Dropout(dropout, name="dropout")
+
+    def build(self, input_shape):
+        for dense in (*self.projections, self.output_dense):
+            dense.build(input_shape)
 
     def _split(self, x):
         batch, length = ops.shape(x)[:2]
@@ -87,30 +98,14 @@ class SelfAttention(_Attention):
         softmax, (batch, num_heads, length, length).
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        stddev: float = 0.02,
-        **kwargs,
-    ):
-        super().__init__(hidden_size, num_heads, dropout, stddev, **kwargs)
-        self.query, self.key, self.value = (
-            keras.layers.Dense(hidden_size, kernel_initializer=normal(stddev), name=name)
-            for name in ("query", "key", "value")
-        )
-
-    def build(self, input_shape):
-        for dense in (self.query, self.key, self.value, self.output_dense):
-            dense.build(input_shape)
+    _PROJECTIONS = {"query": 1, "key": 1, "value": 1}
 
     def compute_output_shape(self, input_shape):
         batch, length, _ = input_shape
         return input_shape, (batch, self.num_heads, length, length)
 
     def call(self, x, attention_mask=None, training=None):
-        query, key, value = (self._split(dense(x)) for dense in (self.query, self.key, self.value))
+        query, key, value = (self._split(dense(x)) for dense in self.projections)
         return self._attend(x, query, key, value, attention_mask, training)
 
 
@@ -132,22 +127,7 @@ class CachedSelfAttention(_Attention):
         cached length + length keys; and the keys and values of both, for the call that follows.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        stddev: float = 0.02,
-        **kwargs,
-    ):
-        super().__init__(hidden_size, num_heads, dropout, stddev, **kwargs)
-        self.query_key_value = keras.layers.Dense(
-            3 * hidden_size, kernel_initializer=normal(stddev), name="query_key_value"
-        )
-
-    def build(self, input_shape):
-        for dense in (self.query_key_value, self.output_dense):
-            dense.build(input_shape)
+    _PROJECTIONS = {"query_key_value": 3}
 
     def compute_output_shape(self, input_shape):
         batch, length, _ = input_shape
@@ -155,7 +135,8 @@ class CachedSelfAttention(_Attention):
         return input_shape, (batch, self.num_heads, length, None), (cached, cached)
 
     def call(self, x, cache=None, attention_mask=None, training=None):
-        query, key, value = map(self._split, ops.split(self.query_key_value(x), 3, axis=-1))
+        (dense,) = self.projections
+        query, key, value = map(self._split, ops.split(dense(x), 3, axis=-1))
         if cache is not None:
             key = ops.concatenate([cache[0], key], axis=2)
             value = ops.concatenate([cache[1], value], axis=2)

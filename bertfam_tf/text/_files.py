@@ -11,6 +11,21 @@ from bertfam_tf.text.packing import ROLES, Layout
 
 CONFIG_FILE = "tokenizer_config.json"
 JSON_FILE = "tokenizer.json"
+# By the `model_type` in config.json, the published class that usually goes with it.
+CLASS_OF_MODEL = {
+    "bert": "BertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "electra": "ElectraTokenizer",
+    "mobilebert": "MobileBertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
+    "xlm": "XLMTokenizer",
+    "albert": "AlbertTokenizer",
+    "xlnet": "XLNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "transfo-xl": "TransfoXLTokenizer",
+}
 
 
 def read_text(path: Path) -> str:

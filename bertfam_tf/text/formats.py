@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam_tf.sources import CheckpointError, resolve
-from bertfam_tf.text._files import CONFIG_FILE, JSON_FILE, read_json, read_lines
+from bertfam_tf.text._files import (
+    CLASS_OF_MODEL,
+    CONFIG_FILE,
+    JSON_FILE,
+    read_json,
+    read_lines,
+)
 from bertfam_tf.text.tokenizer import Tokenizer
 
 _MODEL_FILE = "config.json"
@@ -53,20 +59,6 @@ FORMATS = {
 }
 # Classes that read whatever a tokenizer.json describes, and so say nothing.
 _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend")
-_CLASS_OF_MODEL = {
-    "bert": "BertTokenizer",
-    "distilbert": "DistilBertTokenizer",
-    "electra": "ElectraTokenizer",
-    "mobilebert": "MobileBertTokenizer",
-    "roberta": "RobertaTokenizer",
-    "gpt2": "GPT2Tokenizer",
-    "openai-gpt": "OpenAIGPTTokenizer",
-    "xlm": "XLMTokenizer",
-    "albert": "AlbertTokenizer",
-    "xlnet": "XLNetTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "transfo-xl": "TransfoXLTokenizer",
-}
 
 
 def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
@@ -116,13 +108,13 @@ def find_format(directory: Path) -> Format:
     anything = any(_classes(directory).values())
     file = directory / _MODEL_FILE
     model = read_json(file).get("model_type") if file.is_file() else None
-    if model in _CLASS_OF_MODEL:
-        return _by_class(_CLASS_OF_MODEL[model], directory / _MODEL_FILE)
+    if model in CLASS_OF_MODEL:
+        return _by_class(CLASS_OF_MODEL[model], directory / _MODEL_FILE)
     if anything or model is None:
         return _by_files(directory)
     raise ValueError(
         f"{directory / _MODEL_FILE}: no tokenizer is known for the model_type {model!r}, "
-        f"expected one of {', '.join(_CLASS_OF_MODEL)}, or a tokenizer_class in {CONFIG_FILE}"
+        f"expected one of {', '.join(CLASS_OF_MODEL)}, or a tokenizer_class in {CONFIG_FILE}"
     )
 
 

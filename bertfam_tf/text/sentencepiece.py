@@ -27,6 +27,7 @@ from sentencepiece import sentencepiece_model_pb2 as model_pb
 
 from bertfam_tf.text import _models, _normalization
 from bertfam_tf.text._files import (
+    CLASS_OF_MODEL,
     CONFIG_FILE,
     ROLES,
     read_json,
@@ -89,11 +90,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 _TREATMENT = ("lower_case", "strip_accents", "unify_spaces", "unify_quotes", "split_digit_comma",
               "fairseq_ids")  # fmt: skip
-_CLASS_OF_MODEL = {
-    "albert": "AlbertTokenizer",
-    "xlnet": "XLNetTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-}
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -1093,7 +1089,7 @@ def _find_preset(path: Path, config: Mapping[str, Any], proto: Any) -> str:
     """Returns the published class whose files these are."""
     model = read_json(path / _WEIGHTS_FILE) if (path / _WEIGHTS_FILE).is_file() else {}
     for stated in (config.get("tokenizer_class"), model.get("tokenizer_class"),
-                   _CLASS_OF_MODEL.get(model.get("model_type", ""))):  # fmt: skip
+                   CLASS_OF_MODEL.get(model.get("model_type", ""))):  # fmt: skip
         name = str(stated or "").removesuffix("Fast")
         if name == SentencePieceTokenizer.__name__:
             return ""

@@ -1,21 +1,18 @@
 """One entry from a recipe to ``fit``, evaluation and a saved task."""
 
-import json
 import logging
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers, tasks
-from bertfam_tf.config import DataConfig, PretrainRecipe, Recipe, expand
+from bertfam_tf.config import DataConfig, Recipe, expand
 from bertfam_tf.data import as_value_errors, index_of, read_tsv, shuffled_batches
 from bertfam_tf.names import unknown
-from bertfam_tf.train.backup import Backup
+from bertfam_tf.train.directory import MODEL, RunDirectory
 
-RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
 # Rows of text; a corpus that is longer is shuffled within as many.
 _SHUFFLE_BUFFER = 1 << 20
 _TASKS = {"TextClassifier": tasks.TextClassifier}
@@ -37,12 +34,10 @@ def run(recipe: Recipe) -> dict[str, float]:
         ValueError: for a recipe, file or label that is not valid, and when the output directory
             holds another recipe's run.
     """
-    output = expand(recipe.output)
-    backup = Backup(output / "backup", recipe.train.backup_steps)
-    check_free(output, recipe, backup)
-    if (output / METRICS).is_file():
-        _log.info("%s is done already.", output)
-        return json.loads((output / METRICS).read_text("utf-8"))
+    directory = RunDirectory(recipe)
+    done = directory.metrics()
+    if done is not None:
+        return done
     if recipe.task not in _TASKS:
         raise ValueError(unknown("task", recipe.task, _TASKS))
     keras.utils.set_random_seed(recipe.train.seed)
@@ -54,16 +49,11 @@ def run(recipe: Recipe) -> dict[str, float]:
         max_length=recipe.model.max_length,
         **recipe.model.overrides,
     )
-    output.mkdir(parents=True, exist_ok=True)
-    (output / RECIPE).write_text(recipe.to_yaml(), "utf-8")
-    _fit(task, recipe, output, backup)
-    task.save(output / MODEL)
+    directory.begin()
+    _fit(task, recipe, directory)
+    task.save(directory.path / MODEL)
     metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
-    # Appears last and whole: it says that the run is done.
-    temporary = output / f".{METRICS}"
-    temporary.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
-    temporary.rename(output / METRICS)
-    backup.clear()
+    directory.finish(metrics)
     return metrics
 
 
@@ -110,34 +100,13 @@ def _label_names(data: DataConfig) -> list[str]:
         return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
 
 
-def check_free(output: Path, recipe: Recipe | PretrainRecipe, backup: Backup) -> None:
-    """Raises a ``ValueError`` where the directory holds a run of another recipe."""
-    stored = output / RECIPE
-    # A recipe that failed before its first state was written may be mended.
-    begun = backup.exists or (output / MODEL).exists()
-    if begun and stored.is_file() and stored.read_text("utf-8") != recipe.to_yaml():
-        raise ValueError(
-            f"{output} holds a run of another recipe ({stored}); choose another output, or remove "
-            "the directory."
-        )
-
-
-def _fit(task: tasks.Task, recipe: Recipe, output: Path, backup: Backup) -> None:
+def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory) -> None:
     settings = recipe.train
+    backup = directory.backup(settings.backup_steps)
     rows = read_split(recipe.data, "train")
     count = int(rows.cardinality())
     steps = -(-count // settings.batch_size)
-    task.compile(
-        optimizers.adamw(
-            settings.learning_rate,
-            total_steps=steps * settings.epochs,
-            warmup=settings.warmup,
-            weight_decay=settings.weight_decay,
-            clip_norm=settings.clip_norm,
-            epsilon=settings.epsilon,
-            beta_2=settings.beta_2,
-        )
-    )
+    task.compile(optimizers.of(settings, steps * settings.epochs))
     done = backup.restore(task)
     if done:
         _log.info("Going on from step %d of %d.", done, steps * settings.epochs)
@@ -154,8 +123,8 @@ def _fit(task: tasks.Task, recipe: Recipe, output: Path, backup: Backup) -> None
         validation = read_split(recipe.data, "dev").batch(settings.batch_size)
     callbacks = [
         backup,
-        keras.callbacks.TensorBoard(output / "tensorboard"),
-        keras.callbacks.CSVLogger(output / "history.csv", append=True),
+        keras.callbacks.TensorBoard(directory.path / "tensorboard"),
+        keras.callbacks.CSVLogger(directory.path / "history.csv", append=True),
     ]
     epoch, within = divmod(done, steps)
     for first, last, length in (

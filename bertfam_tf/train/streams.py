@@ -63,7 +63,7 @@ class StreamLM(keras.Model):
         given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
         given |= {"memory": tuple(memory)} if memory else {}
         outputs = self.backbone(given, **kwargs)
-        found = self.head.log_probabilities_of(outputs, targets, **kwargs)
+        found = self.head(outputs, targets=targets, **kwargs)
         return tf.cast(found, tf.float32), outputs["memory"] if memory else ()
 
     def _loss(self, data: Any, training: bool) -> tuple[tf.Tensor, Any, tf.Tensor]:

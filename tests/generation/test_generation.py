@@ -10,7 +10,8 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import generation, heads
 from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.generation import Options, PlainDecoder
+from bertfam_tf.generation import Options
+from tools.plain_decoder import PlainDecoder
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FILES = sorted(GOLDENS.glob("*/generation/tokens.npz"))

@@ -6,8 +6,9 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf import generation
-from bertfam_tf.generation import Options, PlainDecoder
+from bertfam_tf.generation import Options
 from bertfam_tf.text import WordTokenizer
+from tools.plain_decoder import PlainDecoder
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(28))])
 TEXTS = ["w1 w2 w3 w9 w11", "w7", " ".join(f"w{i}" for i in range(12))]

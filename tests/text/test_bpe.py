@@ -17,6 +17,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from bertfam_tf.text import _unicode
 from bertfam_tf.text._moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.bpe import END, BPETokenizer
+from tests.text.graphs import assert_the_same_in_a_saved_model
 from tools.texts import decoded, hostile
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
@@ -434,42 +435,11 @@ def test_batches_and_shapes(tokenizer):
     assert tokenizer.tokenize(["", " ", "a", ""]).row_lengths().numpy().tolist() == [0, 0, 1, 0]
 
 
-class Endpoint(tf.Module):
-    """Raw text in, dense ids and offsets out."""
-
-    def __init__(self, tokenizer):
-        super().__init__()
-        self.tokenizer = tokenizer
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def serve(self, text):
-        ids, starts, ends = (
-            part.to_tensor(-1) for part in self.tokenizer.tokenize_with_offsets(text)
-        )
-        return {"ids": ids, "starts": starts, "ends": ends}
-
-
 @pytest.mark.parametrize("kind", ["gpt", "xlm"])
 def test_saved_model(kind, tokenizer, xlm, tmp_path):
-    texts = tf.constant([*mixed_lines(40, 6), ""])
-    endpoint = Endpoint(tokenizer if kind == "gpt" else xlm)
-    wanted = endpoint.serve(texts)
-    tf.saved_model.save(endpoint, str(tmp_path), signatures=endpoint.serve)
-    found = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](text=texts)
-    # TF Serving runs the graph in a session, without the object graph.
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
-        signature = meta.signature_def["serving_default"]
-        served = session.run(
-            {name: info.name for name, info in signature.outputs.items()},
-            {signature.inputs["text"].name: texts.numpy()},
-        )
-        inner = [node for made in meta.graph_def.library.function for node in made.node_def]
-        used = {node.op for node in [*meta.graph_def.node, *inner]}
-    assert not used & {"PyFunc", "EagerPyFunc", "PyFuncStateless", "MutableHashTableV2", "While"}
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value)
-        np.testing.assert_array_equal(served[name], value)
+    made, lines = tokenizer if kind == "gpt" else xlm, mixed_lines(40, 6)
+    batches = ([*lines, ""], lines[:1], [])
+    assert_the_same_in_a_saved_model(made, batches, tmp_path, frozenset({"While"}))
 
 
 # Published files; the ids were made with the reference.

@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tokenizers
@@ -13,6 +12,7 @@ from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 
 from bertfam_tf.text._merges import Merger, reachable_merges
 from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
+from tests.text.graphs import assert_the_same_in_a_saved_model
 from tools.texts import hostile
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -244,35 +244,6 @@ def test_missing_files(tmp_path):
         ByteBPETokenizer.load(tmp_path)
 
 
-class Endpoint(tf.Module):
-    """Raw text in, dense ids and offsets out."""
-
-    def __init__(self, tokenizer):
-        super().__init__()
-        self.tokenizer = tokenizer
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def serve(self, text):
-        ids, starts, ends = (
-            part.to_tensor(-1) for part in self.tokenizer.tokenize_with_offsets(text)
-        )
-        return {"ids": ids, "starts": starts, "ends": ends}
-
-
 def test_saved_model(tokenizer, tmp_path):
-    texts = tf.constant([*mixed_lines(300, 6), ""])
-    endpoint = Endpoint(tokenizer)
-    wanted = endpoint.serve(texts)
-    tf.saved_model.save(endpoint, str(tmp_path), signatures=endpoint.serve)
-    found = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](text=texts)
-    # TF Serving runs the graph in a session, without the object graph.
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
-        signature = meta.signature_def["serving_default"]
-        served = session.run(
-            {name: info.name for name, info in signature.outputs.items()},
-            {signature.inputs["text"].name: texts.numpy()},
-        )
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value)
-        np.testing.assert_array_equal(served[name], value)
+    lines = mixed_lines(300, 6)
+    assert_the_same_in_a_saved_model(tokenizer, ([*lines, ""], lines[:1], []), tmp_path)

@@ -11,15 +11,18 @@ import sys
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-import tensorflow_text as tf_text
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
 from bertfam_tf.text import _normalization
 from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
+from tests.text.graphs import (
+    assert_the_same_in_a_dataset,
+    assert_the_same_in_a_saved_model,
+    assert_the_same_in_tflite,
+)
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
@@ -622,15 +625,7 @@ def test_missing_files(tmp_path):
 
 
 def test_inside_a_dataset(tokenizer):
-    rows = [text for text, _, _ in HOSTILE]
-    dataset = tf.data.Dataset.from_tensor_slices(rows)
-    one_by_one = [row.numpy().tolist() for row in dataset.map(tokenizer.tokenize)]
-    batched = [
-        row
-        for batch in dataset.batch(7).map(tokenizer.tokenize_with_offsets)
-        for row in batch[0].to_list()
-    ]
-    assert one_by_one == batched == tokenizer.tokenize(rows).to_list()
+    assert_the_same_in_a_dataset(tokenizer, [text for text, _, _ in HOSTILE])
 
 
 def test_built_inside_a_traced_function():
@@ -646,74 +641,21 @@ def test_built_inside_a_traced_function():
     assert made[0].tokenize(["a"]).to_list() == [[ID["▁"], ID["a"]]]
 
 
-class Endpoint(tf.Module):
-    """Raw text in, dense ids and offsets out."""
-
-    def __init__(self, tokenizer):
-        super().__init__()
-        self.tokenizer = tokenizer
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def serve(self, text):
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-        return {
-            "ids": ids.to_tensor(-1),
-            "starts": starts.to_tensor(-1),
-            "ends": ends.to_tensor(-1),
-            "plain": self.tokenizer.tokenize(text).to_tensor(-1),
-        }
-
-
 def test_saved_model(tokenizer, trained, tmp_path):
     options = {**PRESETS["XLMRobertaTokenizer"], "special_tokens_in_text": False}
     fairseq = SentencePieceTokenizer(trained["nmt_nfkc"], **options)
     rows = [text for text, _, _ in HOSTILE] + ["xe\u0301 <mask>", *SCRIPTS]
-    batches = [tf.constant(batch, tf.string) for batch in (rows, rows[:1], rows[4:5] * 256, [])]
     for number, made in enumerate((tokenizer, fairseq)):
-        endpoint, path = Endpoint(made), str(tmp_path / str(number))
-        expected = [endpoint.serve(batch) for batch in batches]
-        tf.saved_model.save(endpoint, path, signatures=endpoint.serve)
-        loaded = tf.saved_model.load(path).signatures["serving_default"]
-        found = [loaded(text=batch) for batch in batches]
-        # TF Serving runs the graph in a session, without the object graph.
-        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-            meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
-            signature = meta.signature_def["serving_default"]
-            outputs = {name: info.name for name, info in signature.outputs.items()}
-            kinds = {node.op for function in graph.as_graph_def().library.function
-                     for node in function.node_def}  # fmt: skip
-            assert not {kind for kind in kinds if "PyFunc" in kind}
-            served = [
-                session.run(outputs, {signature.inputs["text"].name: batch.numpy()})
-                for batch in batches
-            ]
-        for wanted, one, other in zip(expected, found, served, strict=True):
-            for name, value in wanted.items():
-                np.testing.assert_array_equal(one[name], value)
-                np.testing.assert_array_equal(other[name], value)
+        batches = (rows, rows[:1], rows[4:5] * 256, [])
+        assert_the_same_in_a_saved_model(made, batches, tmp_path / str(number))
 
 
 def test_tflite(tokenizer):
     """Everything converts but `lstrip_tokens`, which need a regular expression, and the offsets of
     models whose rules join characters, which need SentencePiece's own kernel."""
-    from tensorflow.lite.python import interpreter
-
-    endpoint = Endpoint(tokenizer)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [endpoint.serve.get_concrete_function()], endpoint
-    )
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    converter.allow_custom_ops = True
-    runner = interpreter.InterpreterWithCustomOps(
-        model_content=converter.convert(),
-        custom_op_registerers=tf_text.tflite_registrar.SELECT_TFTEXT_OPS,
-    ).get_signature_runner()
     rows = [text for text, _, _ in HOSTILE if "\0" not in text]
-    for batch in (rows, rows[:5], ["[MASK]", "日日 a"], ["the"], ["9,"]):
-        expected = endpoint.serve(tf.constant(batch))
-        found = runner(text=np.array(batch))
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
+    batches = (rows, rows[:5], ["[MASK]", "日日 a"], ["the"], ["9,"])
+    assert_the_same_in_tflite(tokenizer, batches)
 
 
 # Published vocabularies.

@@ -7,12 +7,15 @@ import pickle
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from bertfam_tf.text.wordpiece import WordPieceTokenizer
+from tests.text.graphs import (
+    assert_the_same_in_a_dataset,
+    assert_the_same_in_a_saved_model,
+    assert_the_same_in_tflite,
+)
 from tools import texts
 from tools.compare_tokenizers import count_differences
 from tools.subjects import bert_reference
@@ -365,15 +368,7 @@ def test_missing_and_broken_files(tmp_path):
 
 
 def test_inside_a_dataset(tokenizer):
-    texts = [text for text, _, _ in UNCASED]
-    dataset = tf.data.Dataset.from_tensor_slices(texts)
-    rows = [row.numpy().tolist() for row in dataset.map(tokenizer.tokenize)]
-    batched = [
-        row
-        for batch in dataset.batch(7).map(tokenizer.tokenize_with_offsets)
-        for row in batch[0].to_list()
-    ]
-    assert rows == batched == tokenizer.tokenize(texts).to_list()
+    assert_the_same_in_a_dataset(tokenizer, [text for text, _, _ in UNCASED])
 
 
 def test_built_inside_a_traced_function():
@@ -389,62 +384,15 @@ def test_built_inside_a_traced_function():
     assert made[0].tokenize(["a"]).to_list() == [[ID["a"]]]
 
 
-class Endpoint(tf.Module):
-    """Raw text in, dense ids and offsets out."""
-
-    def __init__(self, tokenizer):
-        super().__init__()
-        self.tokenizer = tokenizer
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def serve(self, text):
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-        return {
-            "ids": ids.to_tensor(-1),
-            "starts": starts.to_tensor(-1),
-            "ends": ends.to_tensor(-1),
-            "plain": self.tokenizer.tokenize(text).to_tensor(-1),
-        }
-
-
 def test_saved_model(tokenizer, tmp_path):
-    texts = tf.constant([text for text, _, _ in UNCASED])
-    endpoint = Endpoint(tokenizer)
-    expected = endpoint.serve(texts)
-    tf.saved_model.save(endpoint, str(tmp_path), signatures=endpoint.serve)
-    found = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](text=texts)
-    # TF Serving runs the graph in a session, without the object graph.
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
-        signature = meta.signature_def["serving_default"]
-        served = session.run(
-            {name: info.name for name, info in signature.outputs.items()},
-            {signature.inputs["text"].name: texts.numpy()},
-        )
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-        np.testing.assert_array_equal(served[name], value)
+    rows = [text for text, _, _ in UNCASED]
+    assert_the_same_in_a_saved_model(tokenizer, [rows, rows[:1], rows * 8, []], tmp_path)
 
 
 def test_tflite(tokenizer):
-    from tensorflow.lite.python import interpreter
-
-    endpoint = Endpoint(tokenizer)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [endpoint.serve.get_concrete_function()], endpoint
-    )
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    converter.allow_custom_ops = True
-    runner = interpreter.InterpreterWithCustomOps(
-        model_content=converter.convert(),
-        custom_op_registerers=tf_text.tflite_registrar.SELECT_TFTEXT_OPS,
-    ).get_signature_runner()
     texts = [text for text, _, _ in UNCASED if "\0" not in text]
-    for batch in (texts, texts[:3], ["[MASK]", "a" * 101], ["the"]):
-        expected = endpoint.serve(tf.constant(batch))
-        found = runner(text=np.array(batch))
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
+    batches = (texts, texts[:3], ["[MASK]", "a" * 101], ["the"])
+    assert_the_same_in_tflite(tokenizer, batches)
 
 
 # Against the `tokenizers` library.

@@ -8,11 +8,11 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from bertfam_tf.text.words import WordTokenizer, count_words
+from tests.text.graphs import assert_the_same_in_a_dataset, assert_the_same_in_a_saved_model
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
@@ -273,49 +273,14 @@ def test_published_pickle(tmp_path, monkeypatch):
 # Graphs.
 
 
-class Endpoint(tf.Module):
-    """Raw text in, dense ids and offsets out."""
-
-    def __init__(self, tokenizer):
-        super().__init__()
-        self.tokenizer = tokenizer
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def serve(self, text):
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-        return {
-            "ids": ids.to_tensor(-1),
-            "starts": starts.to_tensor(-1),
-            "ends": ends.to_tensor(-1),
-            "plain": self.tokenizer.tokenize(text).to_tensor(-1),
-        }
-
-
 @pytest.mark.parametrize("add_eos", [False, True])
 def test_saved_model(tmp_path, add_eos):
-    endpoint = Endpoint(WordTokenizer(WORDS, add_eos=add_eos))
-    tf.saved_model.save(endpoint, str(tmp_path), signatures=endpoint.serve)
-    loaded = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
-    batches = [tf.constant(rows, tf.string) for rows in (TEXTS, TEXTS[3:4], TEXTS[3:] * 8, [])]
-    expected = [endpoint.serve(texts) for texts in batches]
-    # TF Serving runs the graph in a session, without the object graph.
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
-        signature = meta.signature_def["serving_default"]
-        fetches = {name: info.name for name, info in signature.outputs.items()}
-        text = signature.inputs["text"].name
-        served = [session.run(fetches, {text: texts.numpy()}) for texts in batches]
-    for texts, first, again in zip(batches, expected, served, strict=True):
-        found = loaded(text=texts)
-        for name, value in first.items():
-            np.testing.assert_array_equal(found[name], value)
-            np.testing.assert_array_equal(again[name], value)
+    batches = (TEXTS, TEXTS[3:4], TEXTS[3:] * 8, [])
+    assert_the_same_in_a_saved_model(WordTokenizer(WORDS, add_eos=add_eos), batches, tmp_path)
 
 
 def test_inside_a_dataset(tokenizer):
-    dataset = tf.data.Dataset.from_tensor_slices(TEXTS)
-    rows = [row for batch in dataset.batch(7).map(tokenizer.tokenize) for row in batch.to_list()]
-    assert rows == tokenizer.tokenize(TEXTS).to_list()
+    assert_the_same_in_a_dataset(tokenizer, TEXTS)
 
 
 # Real text.

@@ -134,7 +134,7 @@ KILLED = """
             if int(self.model.optimizer.iterations) == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.modules["bertfam_tf.train.run"].Backup = Backup
+    sys.modules["bertfam_tf.train.directory"].Backup = Backup
     run(load_recipe(file))
 """
 

@@ -32,7 +32,8 @@ import transformers
 
 import bertfam_tf as bf
 from bertfam_tf import generation, heads
-from bertfam_tf.generation import CachedDecoder, Options, PlainDecoder
+from bertfam_tf.generation import CachedDecoder, Options
+from tools.plain_decoder import PlainDecoder
 
 RESULT = Path(__file__).parent.parent / "results" / "generation_speed.md"
 PROMPT, NEW, BATCHES, ROUNDS = 16, 256, (1, 4), 3
