@@ -7,7 +7,8 @@ is in transformers 4 alone (tools/references-requirements.txt), the others are i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -493,18 +494,17 @@ def _causal(model: torch.nn.Module) -> AbstractContextManager:
 GENERATORS: dict[str, dict] = {
     "gpt": {**_GPT, "vocab_size": 60, "n_positions": 48},
     "gpt2": {**_GPT, "vocab_size": 60, "n_positions": 48},
-    # With memories theirs reads what it remembers once more.
-    "xlnet": {**_XLNET, "vocab_size": 60, "use_mems_eval": False},
+    "xlnet": {**_XLNET, "vocab_size": 60},
 }
 
 
-def build_generator(family: str, seed: int = 1) -> torch.nn.Module:
+def build_generator(family: str, seed: int = 3) -> torch.nn.Module:
     """A small language model, perturbed."""
     torch.manual_seed(0)
     return perturbed(_TASKS[family]["causal_lm"](config(family, **GENERATORS[family])), seed)
 
 
-def prompts(config, seed: int = 1) -> dict[str, np.ndarray]:
+def prompts(config, seed: int = 3) -> dict[str, np.ndarray]:
     """Prompts of different lengths, padded on the left."""
     tokens = np.random.default_rng(seed).integers(1, config.vocab_size, (3, 9))
     mask = np.arange(9) >= np.array([[0], [4], [8]])
@@ -527,33 +527,62 @@ def generation_cases(model: torch.nn.Module, given: dict[str, np.ndarray]) -> li
     return [{"max_new_tokens": 20, **case} for case in cases]
 
 
-def generate(model: torch.nn.Module, given: dict[str, np.ndarray], case: dict) -> np.ndarray:
-    """New tokens by transformers' own search, int32 (rows, new tokens), 0 behind stop tokens."""
+def generate(
+    model: torch.nn.Module,
+    given: dict[str, np.ndarray],
+    case: dict,
+    draw: Callable[[np.ndarray, int], np.ndarray] | None = None,
+) -> np.ndarray:
+    """New tokens by transformers' own search, int32 (rows, new tokens), 0 behind stop tokens.
+
+    Args:
+        model: from ``build_generator``.
+        given: from ``prompts``.
+        case: options, as ours takes them.
+        draw: from logarithms of probabilities (1, vocabulary), and how many tokens were drawn
+            before, to the next token, (1,). Random numbers come from no generator that torch has.
+    """
     case = dict(case)
     options = {
         "eos_token_id": case.pop("stop_ids", []) or None,
         "pad_token_id": 0,
-        "do_sample": False,
+        "do_sample": draw is not None,
+        # Filters of its own that are on where nothing is said.
+        **({} if draw is None else {"top_k": 0}),
         **case,
     }
     width = given["token_ids"].shape[1]
     rows = []
     # GPT's class counts positions from the padding, and XLNet's forgets that it is padding: each
     # row goes alone.
-    together = model.config.model_type == "gpt2"
+    together = model.config.model_type == "gpt2" and draw is None
     for i in [slice(None)] if together else range(len(given["token_ids"])):
         mask = given["padding_mask"][i]
         tokens = given["token_ids"][i] if together else given["token_ids"][i][mask > 0][None]
         mask = mask if together else np.ones_like(tokens)
-        found = model.generate(
-            torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long(), **options
-        )
+        with _drawing(draw):
+            found = model.generate(
+                torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long(), **options
+            )
         rows.extend(found[:, (width if together else tokens.shape[1]) :].numpy())
     longest = max(map(len, rows))
     tokens = np.stack([np.pad(row, (0, longest - len(row))) for row in rows]).astype("i4")
     # Beam search fills up with the stop token where padding is 0.
     stops = np.isin(tokens, options["eos_token_id"] or [])
     return np.where(np.cumsum(stops, axis=1) - stops > 0, 0, tokens).astype("i4")
+
+
+def _drawing(draw: Callable[[np.ndarray, int], np.ndarray] | None) -> AbstractContextManager:
+    if draw is None:
+        return nullcontext()
+    counter = itertools.count()
+
+    def multinomial(probabilities: torch.Tensor, num_samples: int) -> torch.Tensor:
+        assert num_samples == 1
+        drawn = draw(torch.log(probabilities).numpy(), next(counter))
+        return torch.tensor(drawn).long()[:, None]
+
+    return mock.patch.object(torch, "multinomial", multinomial)
 
 
 def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any = None) -> dict:

@@ -57,12 +57,13 @@ class CachedDecoder:
 class PermutationDecoder:
     """A ``Step`` of a model that predicts in any order (XLNet, arXiv 1906.08237).
 
-    Behind the last token stands a place whose content nobody sees, and which is predicted. All
-    that stands before is read from both sides, so that it is read again for each token.
+    Behind the last token stands a place whose content nobody sees, and which is predicted. A
+    token is remembered as it was read when one more had followed it; so the last two are read
+    again, and those before them stand in the memory.
 
     Args:
-        backbone: has the inputs ``perm_mask`` and ``target_mapping``, and the output
-            ``query_output``.
+        backbone: has the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and the outputs
+            ``query_output`` and ``memory``.
         head: logits (rows, vocabulary) of vectors (rows, hidden).
     """
 
@@ -73,7 +74,8 @@ class PermutationDecoder:
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
     ) -> tuple[tf.Tensor, Any]:
-        tokens = token_ids if state is None else tf.concat([state, token_ids], axis=1)
+        before, memory = (token_ids[:, :0], None) if state is None else state
+        tokens = tf.concat([before, token_ids], axis=1)
         place = tf.ones_like(tokens[:, :1])
         last = tf.concat([tf.zeros_like(tokens), place], axis=1)[:, tf.newaxis]
         given = {
@@ -82,8 +84,11 @@ class PermutationDecoder:
             "perm_mask": last,
             "target_mapping": last,
         }
+        given |= {} if memory is None else {"memory": memory}
         outputs = self.backbone(given, training=False)
-        return tf.cast(self.head(outputs["query_output"][:, 0]), tf.float32), tokens
+        known = tf.nest.map_structure(lambda x: x[:, :-2], outputs["memory"])
+        logits = tf.cast(self.head(outputs["query_output"][:, 0]), tf.float32)
+        return logits, (tokens[:, -1:], known)
 
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
