@@ -1,7 +1,7 @@
 """Whatever a user hands to ``fit`` or ``predict``, as one stream of batches of raw text."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,30 +12,58 @@ TEXT = "text"
 TEXT_PAIR = "text_pair"
 LABEL = "label"
 
+
+class Fields(NamedTuple):
+    """Names of the texts that a row has: what it must have, and what it may."""
+
+    required: tuple[str, ...] = (TEXT,)
+    optional: tuple[str, ...] = (TEXT_PAIR,)
+
+    def __str__(self) -> str:
+        required = " and ".join(map(repr, self.required))
+        return " and optionally ".join([required, *map(repr, self.optional)])
+
+    def check(self, named: Iterable[str]) -> None:
+        """Raises ValueError for other names than these."""
+        given = set(named)
+        if not set(self.required) <= given <= {*self.required, *self.optional}:
+            raise ValueError(f"Features are {self}, not {sorted(given)}.")
+
+
+TEXTS = Fields()
 _SHAPES = (
-    "a list of strings, a pair (texts, text_pairs) of lists, a dict with 'text' and optionally "
-    "'text_pair', or a tf.data.Dataset of those"
+    "a list of strings, a tuple with a list for each feature, a dict with {}, or a tf.data.Dataset "
+    "of those"
 )
 
 
 def batches(
-    x: Any, y: Any = None, sample_weight: Any = None, *, batch_size: int, shuffle: bool = False
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int,
+    shuffle: bool = False,
+    fields: Fields = TEXTS,
 ) -> tf.data.Dataset:
     """A stream of ``(features, y, sample_weight)`` as far as they are given.
 
     Args:
         x: texts in one of the shapes that Keras users have them in: a list or array of strings, a
-            tuple of two such for pairs, a dict ``{"text": …, "text_pair": …}``, or a
+            tuple with one such for each feature, a dict ``{"text": …, "text_pair": …}``, or a
             ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not. A dict may hold y itself, as ``"label"``.
-        y: labels, when ``x`` is not a data set.
+            sample weight), batched or not. A dict may hold y itself, as ``"label"``. A feature
+            may be several strings of each row, (rows, strings); the first is one.
+        y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
         sample_weight: weights, when ``x`` is not a data set.
         batch_size: rows of a batch; a data set that is batched already keeps its own.
         shuffle: draws lists and arrays in a new order each epoch, rows of like length together.
             A data set keeps its order.
+        fields: the features' names.
 
     Returns:
-        A data set whose elements are tuples; the first is a dict of string tensors (batch,).
+        A data set whose elements are tuples; the first is a dict of string tensors (batch,), or
+        (batch, strings).
 
     Raises:
         ValueError: for another type, empty input, or lengths that differ.
@@ -45,22 +73,26 @@ def batches(
             raise ValueError("y and sample_weight come inside the data set when x is one.")
         if int(x.cardinality()) == 0:
             raise ValueError("There is no text in the input.")
-        dataset = x.map(
-            tf.autograph.experimental.do_not_convert(_as_tuple),
-            num_parallel_calls=tf.data.AUTOTUNE,
-        )
-        rank = next(iter(dataset.element_spec[0].values())).shape.rank
+
+        @tf.autograph.experimental.do_not_convert
+        def as_tuple(*element):
+            return _as_tuple(fields, *element)
+
+        dataset = x.map(as_tuple, num_parallel_calls=tf.data.AUTOTUNE)
+        rank = dataset.element_spec[0][fields.required[0]].shape.rank
         if rank not in (0, 1):
             raise ValueError(f"Texts are scalars or vectors in a data set, not of rank {rank}.")
         return dataset if rank == 1 else dataset.batch(batch_size)
     if isinstance(x, Mapping) and y is None:
         x, (y,) = _split_label(x, default=(None,))
-    arrays: tuple = (_features(x),)
+    arrays: tuple = (_features(x, fields),)
     if y is not None:
-        arrays += (np.asarray(y),)
+        arrays += (
+            {k: np.asarray(v) for k, v in y.items()} if isinstance(y, Mapping) else np.asarray(y),
+        )
     if sample_weight is not None:
         arrays += (np.asarray(sample_weight, "float32"),)
-    lengths = {len(array) for array in (*arrays[0].values(), *arrays[1:])}
+    lengths = {len(array) for array in tf.nest.flatten(arrays)}
     if len(lengths) != 1:
         raise ValueError(f"Texts, labels and weights differ in number: {sorted(lengths)}.")
     rows = lengths.pop()
@@ -73,24 +105,43 @@ def batches(
     return dataset.batch(batch_size)
 
 
-def _features(x: Any) -> dict[str, np.ndarray]:
+def _features(x: Any, fields: Fields) -> dict[str, np.ndarray]:
+    names = (*fields.required, *fields.optional)
     if isinstance(x, Mapping):
         named = dict(x)
-    elif isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], str | bytes):
-        named = {TEXT: x[0], TEXT_PAIR: x[1]}
+    elif isinstance(x, tuple) and 1 < len(x) <= len(names) and not isinstance(x[0], str | bytes):
+        named = dict(zip(names, x, strict=False))
     elif isinstance(x, str | bytes):
-        raise ValueError(f"A single string; expected {_SHAPES}.")
+        raise ValueError(f"A single string; expected {_SHAPES.format(fields)}.")
     elif isinstance(x, Sequence | np.ndarray | tf.Tensor):
-        named = {TEXT: x}
+        named = {names[0]: x}
     else:
-        raise ValueError(f"Cannot read texts from a {type(x).__name__}; expected {_SHAPES}.")
-    _check_names(named)
-    return {name: _strings(values, name) for name, values in named.items()}
+        raise ValueError(
+            f"Cannot read texts from a {type(x).__name__}; expected {_SHAPES.format(fields)}."
+        )
+    fields.check(named)
+    first = names[0]
+    return {
+        name: _strings(values, name, nested=name != first and _is_nested(values))
+        for name, values in named.items()
+    }
 
 
-def _strings(values: Any, name: str) -> np.ndarray:
+def _is_nested(values: Any) -> bool:
+    return len(values) > 0 and isinstance(values[0], list | tuple | np.ndarray | tf.Tensor)
+
+
+def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
     if isinstance(values, tf.Tensor):
         values = values.numpy()
+    if nested:
+        rows = [_strings(row, f"{name}[{i}]") for i, row in enumerate(values)]
+        counts = sorted({len(row) for row in rows})
+        if len(counts) > 1:
+            raise ValueError(
+                f"Rows of {name!r} have {counts} strings, expected one number of them."
+            )
+        return np.stack(rows)
     for row, value in enumerate(values):
         if not isinstance(value, str | bytes):
             raise ValueError(f"Row {row} of {name!r} is {value!r}, not a string.")
@@ -100,27 +151,22 @@ def _strings(values: Any, name: str) -> np.ndarray:
     return np.array(encoded, dtype=object)
 
 
-def _check_names(named: Mapping[str, Any]) -> None:
-    if TEXT not in named or named.keys() - {TEXT, TEXT_PAIR}:
-        raise ValueError(f"Features are 'text' and optionally 'text_pair', not {sorted(named)}.")
-
-
 def _split_label(named: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
     features = dict(named)
     return (features, (features.pop(LABEL),)) if LABEL in features else (features, default)
 
 
-def _as_tuple(*element: Any) -> tuple:
+def _as_tuple(fields: Fields, *element: Any) -> tuple:
     # A data set of (text, label) maps with two arguments, one of dicts with one.
     x, rest = element[0], element[1:]
     if isinstance(x, Mapping):
         if not rest:
             x, rest = _split_label(x)
-        _check_names(x)
-    elif isinstance(x, tuple):
-        x = {TEXT: x[0], TEXT_PAIR: x[1]}
+        fields.check(x)
     else:
-        x = {TEXT: x}
+        x = x if isinstance(x, tuple) else (x,)
+        x = dict(zip((*fields.required, *fields.optional), x, strict=False))
+        fields.check(x)
     for name, value in x.items():
         if value.dtype != tf.string:
             raise ValueError(f"{name!r} is {value.dtype.name} in the data set, not string.")

@@ -18,7 +18,7 @@ import bertfam_tf
 from bertfam_tf import optimizers
 from bertfam_tf.checkpoints import Checkpoint, fill, safetensors
 from bertfam_tf.checkpoints.safetensors import SINGLE
-from bertfam_tf.data.batching import TEXT, TEXT_PAIR, batches
+from bertfam_tf.data.batching import TEXTS, batches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -30,6 +30,7 @@ _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
 _MAX_LENGTH = 512
 _LANGUAGES = "language_ids"
+_PACKED = ("token_ids", "padding_mask", "segment_ids")
 _NO_DATA = "There is no text in the input."
 
 
@@ -55,7 +56,7 @@ class Task(keras.Model):
         inputs, outputs: of the Keras model, from packed ids to the head's output.
         backbone: the encoder inside.
         tokenizer: its tokenizer.
-        pair: whether an input is two texts; None decides at the first data seen.
+        pair: whether the optional one of ``fields`` is there; None decides at the first data seen.
         max_length: most tokens of an input; None for as many as the backbone has positions, or
             512 where their number has no end.
         language_id: the language of all texts, where the backbone has embeddings of languages.
@@ -65,6 +66,9 @@ class Task(keras.Model):
             pieces than the backbone has embeddings, or a ``language_id`` that is missing, unwanted
             or not one of the backbone's.
     """
+
+    # Names of the texts that a row may have.
+    fields = TEXTS
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -77,8 +81,8 @@ class Task(keras.Model):
         *,
         backbone: Backbone,
         tokenizer: Tokenizer,
-        pair: bool | None,
-        max_length: int | None,
+        pair: bool | None = False,
+        max_length: int | None = None,
         language_id: int | None = None,
         **kwargs,
     ):
@@ -107,10 +111,13 @@ class Task(keras.Model):
     def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to the model's inputs, int32 (batch, longest row)."""
         segments = [self.tokenizer.tokenize(features[name]) for name in self.feature_names]
-        inputs = self._packer(segments)
+        return self._model_inputs(self._packer(segments))
+
+    def _model_inputs(self, packed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Of packed rows what the backbone takes, and what it takes besides."""
+        inputs = {name: packed[name] for name in _PACKED}
         if self.language_id is not None:
-            languages = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
-            inputs = {**inputs, _LANGUAGES: languages}
+            inputs[_LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
         inputs = self.backbone.complete(inputs)
         return {name: inputs[name] for name in self.backbone.row_inputs}
 
@@ -131,8 +138,8 @@ class Task(keras.Model):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the text inputs: ``text``, and ``text_pair`` in pair models."""
-        return (TEXT, TEXT_PAIR) if self.pair else (TEXT,)
+        """Names of the text inputs, such as ``text``, and ``text_pair`` in pair models."""
+        return (*self.fields.required, *(self.fields.optional if self.pair else ()))
 
     # Keras' verbs, on text -------------------------------------------------------------------
 
@@ -228,7 +235,7 @@ class Task(keras.Model):
         Raises:
             ValueError: for data in a shape that is not known, or no data at all.
         """
-        stream = batches(x, batch_size=batch_size)
+        stream = batches(x, batch_size=batch_size, fields=self.fields)
         self._settle_pair(stream)
         try:
             with as_value_errors():
@@ -272,21 +279,25 @@ class Task(keras.Model):
     ) -> tf.data.Dataset:
         if y is not None:
             self._check_labels(y)
-        stream = batches(x, y, weight, batch_size=batch_size, shuffle=shuffle)
+        stream = batches(x, y, weight, batch_size=batch_size, shuffle=shuffle, fields=self.fields)
         if len(stream.element_spec) == 1:
             self._check_labels(None)
         self._settle_pair(stream)
 
         @tf.autograph.experimental.do_not_convert
         def encode(features, *rest):
-            if rest:
-                rest = (self._encode_labels(rest[0]), *rest[1:])
-            return (self.preprocess(features), *rest)
+            return self._encode(features, *rest)
 
         return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
+    def _encode(self, features: dict[str, tf.Tensor], *rest: tf.Tensor) -> tuple:
+        """A batch as the Keras model takes it: inputs, labels, weights, as far as given."""
+        if rest:
+            rest = (self._encode_labels(rest[0]), *rest[1:])
+        return (self.preprocess(features), *rest)
+
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
-        given = TEXT_PAIR in stream.element_spec[0]
+        given = len(stream.element_spec[0]) > len(self.fields.required)
         if self.pair is None:
             self.pair = given
         if self.pair and not given:
@@ -298,7 +309,9 @@ class Task(keras.Model):
 
     def _options(self) -> dict[str, Any]:
         """Arguments of the constructor besides backbone and tokenizer, as JSON values."""
-        options = {"pair": self.pair, "max_length": self.max_length}
+        options: dict[str, Any] = {"max_length": self.max_length}
+        if self.fields.optional:
+            options["pair"] = self.pair
         if self.language_id is not None:
             options["language_id"] = self.language_id
         return options

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task, as_text, tokenizer_and_language
+from bertfam_tf.tasks.base import Task, as_text
+from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
 from bertfam_tf.text import Tokenizer
 
 _HEAD = "sequence"
-_log = logging.getLogger(__name__)
 
 
 class TextClassifier(Task):
@@ -50,10 +47,7 @@ class TextClassifier(Task):
         language_id: int | None = None,
         **kwargs: Any,
     ):
-        labels = list(labels)
-        repeated = [label for label, count in Counter(labels).items() if count > 1]
-        if len(labels) < 2 or repeated or not all(isinstance(label, str) for label in labels):
-            raise ValueError(f"labels are two or more different strings, not {labels!r}.")
+        labels = checked_labels(labels)
         head = heads.build(backbone, _HEAD, len(labels))
         inputs = backbone.row_inputs
         super().__init__(
@@ -98,33 +92,16 @@ class TextClassifier(Task):
             CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
             ValueError: when ``labels`` are needed or not valid, or the tokenizer's files are not.
         """
-        checkpoint = Checkpoint(path, **overrides)
-        stored = checkpoint.head_labels(_HEAD)
-        if labels is None:
-            if stored is None:
-                raise ValueError(f"{path} has no classification head; say which labels to learn.")
-            labels = stored
-        backbone = checkpoint.backbone()
-        tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
-        task = cls(
-            backbone,
-            tokenizer,
+        return open_labelled_task(
+            cls,
+            _HEAD,
+            path,
             labels,
+            language=language,
+            overrides=overrides,
             pair=pair,
             max_length=max_length,
-            language_id=language_id,
         )
-        if stored == list(labels):
-            checkpoint.fill_head(task.head, _HEAD)
-        elif stored is None:
-            _log.info("The classification head starts at random: %s has none.", path)
-        else:
-            _log.warning(
-                "The classification head starts at random: that of %s is for the labels %s.",
-                path,
-                ", ".join(stored),
-            )
-        return task
 
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Logits (batch, labels) to ``label`` (batch,) string and ``scores``, their softmax."""

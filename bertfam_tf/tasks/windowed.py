@@ -1,0 +1,128 @@
+"""What tasks on documents share: texts longer than the model are read in windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.data.batching import batches
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.tasks.base import Task
+from bertfam_tf.text import Windows, spans_of
+
+# Windows that the model reads at once: a document of a hundred would need gigabytes of scores.
+_AT_ONCE = 32
+
+
+class WindowedTask(Task):
+    """A task whose answers are parts of a document of any length.
+
+    The last of ``feature_names`` is the document; a text before it goes before each window.
+    Subclasses give ``postprocess``, ``_targets`` and ``_answers``.
+
+    Args:
+        stride: by how many pieces windows that follow each other overlap.
+        max_question: most pieces of the text before the document; as ``Windows`` takes it.
+        **kwargs: as ``Task`` takes them.
+    """
+
+    def __init__(self, *args: Any, stride: int, max_question: int | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        layout, ids = self.tokenizer.layout, self.tokenizer.special_ids
+        self.stride = stride
+        self.max_question = max_question
+        self._windows = Windows(layout, ids, self.max_length, stride, max_question)
+        # Made once: what is called eagerly takes many times as long.
+        self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
+
+    # From text to answers, as graphs ---------------------------------------------------------
+
+    def read(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """What ``Windows`` makes of texts, and which bytes of the document each place covers.
+
+        Args:
+            features: string tensors (batch,).
+
+        Returns:
+            as ``Windows`` does, and with it ``start`` and ``end``, int32 (windows, longest), bytes
+            of the document; -1 where ``piece`` is.
+        """
+        *before, document = self.feature_names
+        pieces, starts, ends = self.tokenizer.tokenize_with_offsets(features[document])
+        texts = [self.tokenizer.tokenize(features[name]) for name in before]
+        windows = self._windows([*texts, pieces])
+        start, end = spans_of(windows, starts, ends)
+        return {**windows, "start": start, "end": end}
+
+    @tf.autograph.experimental.do_not_convert
+    def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """String tensors (batch,) to the model's inputs, int32 (windows, longest)."""
+        return self._model_inputs(self.read(features))
+
+    def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        windows = self.read(features)
+        return self.postprocess(self._outputs(self._model_inputs(windows)), windows, features)
+
+    def postprocess(self, outputs: Any, windows: Any = None, features: Any = None) -> Any:
+        """The head's outputs (windows, longest, …) to answers, dim 0 of each the batch.
+
+        Args:
+            outputs: of the Keras model.
+            windows: from ``read``.
+            features: string tensors (batch,).
+        """
+        raise NotImplementedError
+
+    def _outputs(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The model's outputs, some windows at a time."""
+        rows = tf.shape(inputs["token_ids"])[0]
+        parts = tf.TensorArray(self.compute_dtype, size=-(-rows // _AT_ONCE), infer_shape=False)
+
+        def more(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            here = {name: x[i * _AT_ONCE : (i + 1) * _AT_ONCE] for name, x in inputs.items()}
+            out = tf.cast(self(here, training=False), self.compute_dtype)
+            return i + 1, done.write(i, out)
+
+        _, parts = tf.while_loop(
+            lambda i, _: i * _AT_ONCE < rows, more, (0, parts), parallel_iterations=1
+        )
+        return tf.ensure_shape(parts.concat(), self.output_shape)
+
+    # Keras' verbs ----------------------------------------------------------------------------
+
+    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
+        """Answers for raw texts; labels in a data set are passed over.
+
+        Raises:
+            ValueError: for data in a shape that is not known, or no data at all.
+        """
+        stream = batches(x, batch_size=batch_size, fields=self.fields)
+        self._settle_pair(stream)
+        steps = int(stream.cardinality())
+        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
+        answers: list[Any] = []
+        with as_value_errors():
+            for number, (features, *_) in enumerate(stream.prefetch(2), 1):
+                answers += self._answers(self._compiled_answer(features))
+                bar.update(number)
+        return answers
+
+    def _targets(self, windows: dict[str, tf.Tensor], features: Any, labels: Any) -> tf.Tensor:
+        """Labels as the loss takes them; dim 0 is that of the windows."""
+        raise NotImplementedError
+
+    def _encode(self, features: dict[str, tf.Tensor], *rest: Any) -> tuple:
+        windows = self.read(features)
+        inputs = self._model_inputs(windows)
+        if not rest:
+            return (inputs,)
+        labels, *weights = rest
+        weights = [tf.gather(weight, windows["document"]) for weight in weights]
+        return (inputs, self._targets(windows, features, labels), *weights)
+
+    # Storing ---------------------------------------------------------------------------------
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "stride": self.stride}
