@@ -24,11 +24,23 @@ class ModelConfig:
         path: a checkpoint: a directory, ``package:NAME``, or a hub id.
         max_length: most tokens of an input; None for all the model's positions.
         overrides: config fields of the backbone, such as ``{dropout: 0.0}``.
+        frozen: what is not trained: ``"backbone"``, for the head alone on fixed features; or a
+            number, for the embeddings and so many blocks.
+        lora_rank: trains, of the backbone, products of narrow matrices alone that are added to
+            the attention's (LoRA); None trains its weights themselves.
     """
 
     path: str
     max_length: int | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
+    frozen: str | int | None = None
+    lora_rank: int | None = None
+
+    def __post_init__(self):
+        if isinstance(self.frozen, str) and self.frozen != "backbone":
+            raise ValueError(
+                f'model.frozen is "backbone" or a number of blocks, not {self.frozen!r}.'
+            )
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,13 @@ class TrainConfig:
     """How it is fine-tuned; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
+        layer_decay: each block's rate is this part of the next one's, the embeddings' of the
+            first block's; 1 for one rate.
+        patience: stops when so many epochs have not been better on the dev split, and keeps the
+            best; None trains to the end and keeps the last.
+        monitor: the metric of the dev split that says which epoch is better, larger is; None for
+            the task's own.
+        class_weights: what the loss of a row of each label is multiplied with.
         backup_steps: steps between states from which a killed run goes on; each epoch ends with
             one as well.
     """
@@ -71,12 +90,19 @@ class TrainConfig:
     epsilon: float = 1e-6
     beta_2: float = 0.999
     seed: int = 0
+    layer_decay: float = 1.0
+    patience: int | None = None
+    monitor: str | None = None
+    class_weights: dict[str, float] | None = None
     backup_steps: int = 500
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size", "backup_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name} is 1 or more, not {getattr(self, name)}.")
+        for name in ("epochs", "batch_size", "backup_steps", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"train.{name} is 1 or more, not {value}.")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"train.layer_decay is above 0 and at most 1, not {self.layer_decay}.")
 
 
 class _Yaml:

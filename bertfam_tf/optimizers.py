@@ -1,5 +1,8 @@
 """BERT's optimizer: AdamW without decay on norms and biases, linear warm-up and decay."""
 
+from collections.abc import Mapping
+from functools import partial
+
 import keras
 from keras import ops
 
@@ -43,6 +46,35 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class LayerwiseAdamW(keras.optimizers.AdamW):
+    """AdamW whose rate differs by variable (as in ELECTRA, arXiv 2003.10555, appendix B).
+
+    Args:
+        learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``.
+        factors: by the path of a variable what its rate is multiplied with; 1 where it is not
+            named.
+    """
+
+    def __init__(self, learning_rate, factors: Mapping[str, float], **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.factors = dict(factors)
+
+    def update_step(self, gradient, variable, learning_rate):
+        path = self._trainable_variables[self._get_variable_index(variable)].path
+        rate = learning_rate * self.factors.get(path, 1.0)
+        if self.weight_decay is not None and self._use_weight_decay(variable):
+            decay = ops.cast(rate * self.weight_decay, variable.dtype)
+            self.assign_sub(variable, variable * decay)
+        super().update_step(gradient, variable, rate)
+
+    def _apply_weight_decay(self, variables):
+        """Each step has done it, at its own rate."""
+
+    def get_config(self):
+        return {**super().get_config(), "factors": self.factors}
+
+
 def adamw(
     learning_rate: float = 5e-5,
     total_steps: int | None = None,
@@ -51,6 +83,7 @@ def adamw(
     clip_norm: float | None = 1.0,
     epsilon: float = 1e-6,
     beta_2: float = 0.999,
+    factors: Mapping[str, float] | None = None,
 ) -> keras.optimizers.AdamW:
     """AdamW as the BERT papers fine-tune with it (arXiv 1810.04805, appendix A.3).
 
@@ -62,11 +95,13 @@ def adamw(
         clip_norm: longest global gradient; None does not clip.
         epsilon: of Adam.
         beta_2: of Adam.
+        factors: as ``LayerwiseAdamW`` takes them; None for one rate.
     """
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup is a part of all steps, at least 0 and below 1, not {warmup}.")
     schedule = WarmupLinearDecay(learning_rate, round(warmup * (total_steps or 0)), total_steps)
-    optimizer = keras.optimizers.AdamW(
+    kind = keras.optimizers.AdamW if factors is None else partial(LayerwiseAdamW, factors=factors)
+    optimizer = kind(
         schedule,
         weight_decay=weight_decay,
         global_clipnorm=clip_norm,
@@ -77,7 +112,9 @@ def adamw(
     return optimizer
 
 
-def of(settings: TrainConfig, total_steps: int) -> keras.optimizers.AdamW:
+def of(
+    settings: TrainConfig, total_steps: int, factors: Mapping[str, float] | None = None
+) -> keras.optimizers.AdamW:
     """The optimizer of a recipe's ``train`` section, for a run of so many steps."""
     return adamw(
         settings.learning_rate,
@@ -87,4 +124,5 @@ def of(settings: TrainConfig, total_steps: int) -> keras.optimizers.AdamW:
         clip_norm=settings.clip_norm,
         epsilon=settings.epsilon,
         beta_2=settings.beta_2,
+        factors=factors,
     )

@@ -15,7 +15,7 @@ LAYERS = [
     {"registry", "sources", "config"},
     {"layers"},
     {"models", "text", "optimizers", "data"},
-    {"heads", "checkpoints"},
+    {"heads", "checkpoints", "tuning", "metrics"},
     {"tasks"},
     {"train", "serve"},
     {"export"},

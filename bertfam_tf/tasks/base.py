@@ -24,6 +24,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import CheckpointError, sha256
 from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
+from bertfam_tf.tuning import plain_weights
 
 _TASKS: dict[str, type[Task]] = {}
 _DESCRIPTION = "bertfam.json"
@@ -348,7 +349,7 @@ class Task(keras.Model):
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _write(self, directory: Path) -> None:
-        save_file({v.path: v.numpy() for v in self.weights}, directory / SINGLE)
+        save_file(plain_weights(self), directory / SINGLE)
         self.tokenizer.save(directory / _TOKENIZER)
         stored = {str(file.relative_to(directory)): sha256(file) for file in _files(directory)}
         text = json.dumps({**self.describe(), "sha256": stored}, indent=2) + "\n"
