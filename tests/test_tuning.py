@@ -46,9 +46,7 @@ def test_frozen_blocks(tiny):
     moved = {path for path in before if (before[path] != after[path]).any()}
     assert not any("embedding" in path or "layer_0/" in path for path in moved)
     assert any("layer_1/" in path for path in moved)
-    with pytest.raises(
-        ValueError, match="9 blocks cannot be frozen; the backbone has 3 of its own"
-    ):
+    with pytest.raises(ValueError, match="9 blocks cannot be frozen; the backbone has 3"):
         tuning.freeze(task.backbone, blocks=9)
 
 

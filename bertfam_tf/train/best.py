@@ -44,9 +44,10 @@ class BestEpoch(keras.callbacks.Callback):
         return bool(values) and max(values) - self._best(values) >= self.patience
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.monitor not in (logs or {}):
+        logs = logs or {}
+        if self.monitor not in logs:
             raise ValueError(
-                f"There is no {self.monitor!r} to tell the best epoch by, only {sorted(logs or {})}."
+                f"There is no {self.monitor!r} to tell the best epoch by, only {sorted(logs)}."
             )
         values = {**self.values, epoch: float(logs[self.monitor])}
         self.directory.mkdir(parents=True, exist_ok=True)
