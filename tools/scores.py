@@ -1,0 +1,135 @@
+"""Fine-tunes by recipes, beside the reference implementation, and writes what both score.
+
+    BERTFAM_DATA=… python -m tools.scores [NAME …]     # writes tools/results/scores.md
+    BERTFAM_DATA=… python -m tools.scores --table      # only the table, of the runs that are done
+
+Each run is a process of its own, ours and the reference's in turns, and is done once: what has
+been scored stands in runs/scores/scores.json, and a run of ours that was killed goes on. Needs
+what `make live` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "runs" / "scores"
+RESULT = ROOT / "tools" / "results" / "scores.md"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of the table.
+
+    Fields:
+        recipe: under ``configs``, without its suffix.
+        metric: what both print.
+        reference: the module that runs the reference; None for none.
+        overrides: of the recipe.
+        seeds: one run for each.
+    """
+
+    recipe: str
+    metric: str
+    reference: str | None = "tools.finetune_reference"
+    overrides: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+_FROZEN = ("model.frozen=backbone", "train.learning_rate=2.0e-3", "train.epochs=10")
+SCORES = {
+    "mrpc": Score("bert/mrpc", "accuracy"),
+    "rte": Score("bert/rte", "accuracy"),
+    "cola": Score("bert/cola", "matthews"),
+    "stsb": Score("bert/stsb", "spearman"),
+    "sst2": Score("bert/sst2_full", "accuracy", seeds=(0,)),
+    "conll2003": Score("bert/conll2003", "f1", "tools.finetune_reference_tags", seeds=(0,)),
+    "tydiqa": Score("bert/tydiqa", "f1", "tools.finetune_reference_qa", seeds=(0,)),
+    "race": Score("bert/race_middle", "accuracy", "tools.finetune_reference_choice", seeds=(0,)),
+    "mrpc, frozen": Score("bert/mrpc", "accuracy", None, _FROZEN),
+    "rte, frozen": Score("bert/rte", "accuracy", None, _FROZEN),
+    "cola, frozen": Score("bert/cola", "matthews", None, _FROZEN),
+    "stsb, frozen": Score("bert/stsb", "spearman", None, _FROZEN),
+}  # fmt: skip
+
+
+def run(name: str, side: str, seed: int) -> dict:
+    """Metrics of one run, and how long it took."""
+    score = SCORES[name]
+    output = RUNS / f"{name.replace(', ', '_')}_{seed}"
+    given = [f"train.seed={seed}", f"output={output}", *score.overrides]
+    recipe = f"configs/{score.recipe}.yaml"
+    if side == "ours":
+        command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, *given]
+    else:
+        command = [sys.executable, "-m", str(score.reference), recipe, *given]
+    start = time.perf_counter()
+    with (RUNS / f"{output.name}_{side}.log").open("ab") as log:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, check=True)
+    seconds = round(time.perf_counter() - start)
+    if side == "ours":
+        found = json.loads((output / "metrics.json").read_text("utf-8"))
+    else:
+        found = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    return {**found, "wall_seconds": seconds}
+
+
+def table(found: dict[str, dict]) -> str:
+    """Of all runs that are done."""
+    rows = [
+        "| recipe | metric | ours | mean | reference | mean | seconds, ours / reference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, score in SCORES.items():
+        cells, times = [name, score.metric], []
+        for side in ("ours", "reference"):
+            runs = [found[key] for seed in score.seeds if (key := f"{name}/{side}/{seed}") in found]
+            values = [100 * run[score.metric] if run[score.metric] <= 1 else run[score.metric]
+                      for run in runs]  # fmt: skip
+            cells += [" ".join(f"{v:.2f}" for v in values) or "–"]
+            cells += [f"{statistics.mean(values):.2f}" if values else "–"]
+            times += [f"{statistics.mean(r['wall_seconds'] for r in runs):.0f}" if runs else "–"]
+        if cells[2] != "–":
+            rows.append(f"| {' | '.join(cells)} | {' / '.join(times)} |")
+    return (
+        "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned by the recipes under "
+        "`configs/bert`, two x86-64 cores, on the dev split, one value for each seed; "
+        "the reference is transformers on torch with the same rows, batches, optimizer and "
+        "schedule. Times are of whole processes.\n\n" + "\n".join(rows) + "\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*SCORES, []])
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    file = RUNS / "scores.json"
+    found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    todo = [
+        (name, side, seed)
+        for name in options.names or SCORES
+        for seed in SCORES[name].seeds
+        for side in ("ours", "reference")
+        if (side == "ours" or SCORES[name].reference) and f"{name}/{side}/{seed}" not in found
+    ]
+    for name, side, seed in tqdm([] if options.table else todo):
+        tqdm.write(f"{name}, {side}, seed {seed}")
+        found[f"{name}/{side}/{seed}"] = run(name, side, seed)
+        file.write_text(json.dumps(found, indent=1), "utf-8")
+    print(table(found))
+    RESULT.write_text(table(found), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
