@@ -17,6 +17,7 @@ _HOME = {
     "load_tokenizer": "text",
     "load": "tasks",
     "CausalLM": "tasks",
+    "SpanQA": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
 }

@@ -4,6 +4,7 @@ from bertfam_tf.data.batching import batches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.grouping import shuffled_batches
 from bertfam_tf.data.labels import index_of
+from bertfam_tf.data.squad import read_squad
 from bertfam_tf.data.streams import read_lines, segments, token_stream
 from bertfam_tf.data.tsv import read_tsv
 
@@ -12,6 +13,7 @@ __all__ = [
     "batches",
     "index_of",
     "read_lines",
+    "read_squad",
     "read_tsv",
     "segments",
     "shuffled_batches",

@@ -2,7 +2,8 @@
 
 from bertfam_tf.tasks.base import Task, load
 from bertfam_tf.tasks.causal_lm import CausalLM
+from bertfam_tf.tasks.span_qa import SpanQA
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
 
-__all__ = ["CausalLM", "Task", "TextClassifier", "TextEmbedder", "load"]
+__all__ = ["CausalLM", "SpanQA", "Task", "TextClassifier", "TextEmbedder", "load"]

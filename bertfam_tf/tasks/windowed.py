@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -34,6 +35,9 @@ class WindowedTask(Task):
         self.stride = stride
         self.max_question = max_question
         self._windows = Windows(layout, ids, self.max_length, stride, max_question)
+        self._compile_answer()
+
+    def _compile_answer(self) -> None:
         # Made once: what is called eagerly takes many times as long.
         self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
 
@@ -63,7 +67,7 @@ class WindowedTask(Task):
 
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         windows = self.read(features)
-        return self.postprocess(self._outputs(self._model_inputs(windows)), windows, features)
+        return self.postprocess(self._model_outputs(self._model_inputs(windows)), windows, features)
 
     def postprocess(self, outputs: Any, windows: Any = None, features: Any = None) -> Any:
         """The head's outputs (windows, longest, …) to answers, dim 0 of each the batch.
@@ -75,15 +79,16 @@ class WindowedTask(Task):
         """
         raise NotImplementedError
 
-    def _outputs(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    def _model_outputs(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The model's outputs, some windows at a time."""
-        rows = tf.shape(inputs["token_ids"])[0]
-        parts = tf.TensorArray(self.compute_dtype, size=-(-rows // _AT_ONCE), infer_shape=False)
+        # Without rows the model is called once too: nothing cannot be joined.
+        rows = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
+        dtype = self.output.dtype
+        parts = tf.TensorArray(dtype, size=-(-rows // _AT_ONCE), infer_shape=False)
 
         def more(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             here = {name: x[i * _AT_ONCE : (i + 1) * _AT_ONCE] for name, x in inputs.items()}
-            out = tf.cast(self(here, training=False), self.compute_dtype)
-            return i + 1, done.write(i, out)
+            return i + 1, done.write(i, tf.cast(self(here, training=False), dtype))
 
         _, parts = tf.while_loop(
             lambda i, _: i * _AT_ONCE < rows, more, (0, parts), parallel_iterations=1
@@ -99,15 +104,17 @@ class WindowedTask(Task):
             ValueError: for data in a shape that is not known, or no data at all.
         """
         stream = batches(x, batch_size=batch_size, fields=self.fields)
+        return [row for rows, *_ in self._answered(stream, verbose) for row in rows]
+
+    def _answered(self, stream: tf.data.Dataset, verbose: Any) -> Iterator[tuple]:
+        """Of each batch the answers, and what stands in it beside the texts."""
         self._settle_pair(stream)
         steps = int(stream.cardinality())
         bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
-        answers: list[Any] = []
         with as_value_errors():
-            for number, (features, *_) in enumerate(stream.prefetch(2), 1):
-                answers += self._answers(self._compiled_answer(features))
+            for number, (features, *rest) in enumerate(stream.prefetch(2), 1):
+                yield self._answers(self._compiled_answer(features)), *rest
                 bar.update(number)
-        return answers
 
     def _targets(self, windows: dict[str, tf.Tensor], features: Any, labels: Any) -> tf.Tensor:
         """Labels as the loss takes them; dim 0 is that of the windows."""
