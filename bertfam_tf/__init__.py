@@ -19,6 +19,7 @@ _HOME = {
     "CausalLM": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
+    "TokenTagger": "tasks",
 }
 
 __all__ = ["__version__", *_HOME]

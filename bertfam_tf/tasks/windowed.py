@@ -63,7 +63,7 @@ class WindowedTask(Task):
 
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         windows = self.read(features)
-        return self.postprocess(self._outputs(self._model_inputs(windows)), windows, features)
+        return self.postprocess(self._run_windows(self._model_inputs(windows)), windows, features)
 
     def postprocess(self, outputs: Any, windows: Any = None, features: Any = None) -> Any:
         """The head's outputs (windows, longest, …) to answers, dim 0 of each the batch.
@@ -75,7 +75,7 @@ class WindowedTask(Task):
         """
         raise NotImplementedError
 
-    def _outputs(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    def _run_windows(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The model's outputs, some windows at a time."""
         rows = tf.shape(inputs["token_ids"])[0]
         parts = tf.TensorArray(self.compute_dtype, size=-(-rows // _AT_ONCE), infer_shape=False)
