@@ -20,6 +20,7 @@ _HOME = {
     "SpanQA": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
+    "TokenTagger": "tasks",
 }
 
 __all__ = ["__version__", *_HOME]

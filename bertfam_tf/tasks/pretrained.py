@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def open_task(
 
 
 def open_labelled_task(
-    cls: type,
+    cls: Callable[..., Any],
     head: str,
     path: str | Path,
     labels: Sequence[str] | None,

@@ -67,7 +67,7 @@ class WindowedTask(Task):
 
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         windows = self.read(features)
-        return self.postprocess(self._model_outputs(self._model_inputs(windows)), windows, features)
+        return self.postprocess(self._run_windows(self._model_inputs(windows)), windows, features)
 
     def postprocess(self, outputs: Any, windows: Any = None, features: Any = None) -> Any:
         """The head's outputs (windows, longest, …) to answers, dim 0 of each the batch.
@@ -79,7 +79,7 @@ class WindowedTask(Task):
         """
         raise NotImplementedError
 
-    def _model_outputs(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    def _run_windows(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The model's outputs, some windows at a time."""
         # Without rows the model is called once too: nothing cannot be joined.
         rows = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)

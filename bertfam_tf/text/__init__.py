@@ -14,8 +14,10 @@ _HOME = {
     "ByteBPETokenizer": "byte_bpe",
     "SentencePieceTokenizer": "sentencepiece",
     "Windows": "windows",
+    "WordSplitter": "splitting",
     "WordTokenizer": "words",
     "pack_words": "alignment",
+    "reading_words": "alignment",
     "spans_of": "windows",
     "tokenize_words": "alignment",
 }

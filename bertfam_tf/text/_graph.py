@@ -68,12 +68,27 @@ def substrings(text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor
     Returns:
         string [n].
     """
+    return parts_of(text[tf.newaxis], starts, ends, tf.stack([0, tf.size(starts, tf.int64)]))
+
+
+def parts_of(texts: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+    """Cuts strings.
+
+    Args:
+        texts: string [batch].
+        starts: integers [n], the first byte of each part.
+        ends: integers [n], the byte behind each.
+        splits: int64 [batch + 1], which parts are of which text.
+
+    Returns:
+        string [n].
+    """
     # ByteSplitter.split_by_offsets checks its ragged arguments, which takes longer than to split.
     return gen_byte_splitter.tf_text_byte_split_by_offsets(
-        input_values=text[tf.newaxis],
+        input_values=texts,
         input_start_offsets=tf.cast(starts, tf.int32),
         input_end_offsets=tf.cast(ends, tf.int32),
-        input_row_splits=tf.stack([0, tf.size(starts, tf.int64)]),
+        input_row_splits=splits,
     )[0]
 
 

@@ -11,6 +11,17 @@ from bertfam_tf.text.packing import Packer
 from bertfam_tf.text.tokenizer import Tokenizer
 
 
+def reading_words(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer that reads words as if a space stood before each, as `tokenize_words` needs it.
+
+    One that sees the beginning of a word by the space before it, and was made without
+    `add_prefix_space`, is made again with it; any other is returned as it is.
+    """
+    if tokenizer._table.options.get("add_prefix_space") is False:
+        return tokenizer.from_config({**tokenizer.get_config(), "add_prefix_space": True})
+    return tokenizer
+
+
 def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
     """Splits each word on its own, as Hugging Face's `is_split_into_words` does.
 

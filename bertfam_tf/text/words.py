@@ -28,19 +28,15 @@ from bertfam_tf.text._files import (
     write_json,
     write_text,
 )
-from bertfam_tf.text._graph import Pieces, flags, row_of_each
+from bertfam_tf.text._graph import Pieces, row_of_each
 from bertfam_tf.text.packing import Layout
+from bertfam_tf.text.splitting import SPACES, word_edges
 from bertfam_tf.text.tokenizer import Tokenizer
 
 EOS, UNK = "<eos>", "<unk>"
 _VOCABULARY_FILE = "vocab.txt"
 _PICKLE_FILE = "vocab.pkl"
 _MODEL_FILE = "config.json"
-# What Python's str.split calls white space.
-_SPACES = (
-    *range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
-    0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
-)  # fmt: skip
 
 
 class WordTokenizer(Tokenizer):
@@ -273,7 +269,9 @@ class WordTokenizer(Tokenizer):
         splits = tf.concat([[0], tf.cumsum(counts)], 0)
         if source is None:
             return Pieces(ids, None, None, splits)
-        starts, ends = _spans(spaced, source, rows)
+        data = tf.io.decode_raw(tf.strings.reduce_join(spaced), tf.uint8)
+        _, first, last = word_edges(data, source)
+        starts, ends = (tf.gather(source.values, at + rows) for at in (first, last + 1))
         return Pieces(ids, starts, ends, splits)
 
     def _ragged(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, ...]:
@@ -314,38 +312,12 @@ def _normalizer(lower_case: bool) -> np.ndarray:
     """Returns the model that makes spaces of white space."""
     strings = [b"", b" "]
     choice = np.zeros(_unicode.CODEPOINTS, np.int64)
-    choice[list(_SPACES)] = 1
+    choice[list(SPACES)] = 1
     if lower_case:
         for codepoint, small in _unicode.classes().lower.items():
             choice[codepoint] = len(strings)
             strings.append(small.encode("utf-8"))
     return _models.normalizer_model(strings, choice, "\ufffd".encode())
-
-
-def _spans(
-    spaced: tf.Tensor, source: tf.RaggedTensor, rows: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns which bytes of the texts as given each word covers.
-
-    Args:
-        spaced: string [batch], text whose only white space is spaces.
-        source: from `normalize_with_offsets`: for each byte of it and for its end, the place in
-            the text as given.
-        rows: int64 [words], the row of each word.
-
-    Returns:
-        integers [words], first bytes, and [words], the bytes behind.
-    """
-    data = tf.io.decode_raw(tf.strings.reduce_join(spaced), tf.uint8)
-    size = tf.size(data, tf.int64)
-    # `source` has one entry more for each row, the end.
-    begins = source.row_splits - tf.range(tf.size(source.row_splits, tf.int64))
-    fresh = flags(begins, size)
-    word = data != ord(" ")
-    opens = word & (fresh | tf.concat([[True], ~word[:-1]], 0)[:size])
-    closes = word & (tf.concat([fresh[1:] | ~word[1:], [True]], 0)[:size])
-    first, last = tf.where(opens)[:, 0], tf.where(closes)[:, 0]
-    return tf.gather(source.values, first + rows), tf.gather(source.values, last + 1 + rows)
 
 
 def _with_last(rows: tf.RaggedTensor, last: tf.Tensor) -> tf.RaggedTensor:

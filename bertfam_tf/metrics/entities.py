@@ -1,0 +1,137 @@
+"""Precision, recall and F1 of entities (CoNLL-2003, Tjong Kim Sang & De Meulder).
+
+The rule is that of the shared task's script ``conlleval``, which ``seqeval`` follows by default. It
+reads all schemes alike, and also sequences that break their rules: words are one entity as long as
+each tag goes on where the one before left off (``continues``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+OUTSIDE = "O"
+# What a tag says of its word: first of an entity, within it, its last, its only one.
+_PREFIXES = ("B", "I", "E", "S")
+_GOES_ON = ("B", "I")
+_IS_REACHED = ("I", "E")
+_NO_TYPE = "_"
+
+
+class Entity(NamedTuple):
+    """Some words of a sentence.
+
+    Fields:
+        label: the type, such as ``"PER"``; ``"_"`` for tags without one, such as ``"B"``.
+        start: number of the first word, from 0.
+        end: number of the word behind the last.
+    """
+
+    label: str
+    start: int
+    end: int
+
+
+def parse(tag: str) -> tuple[str, str]:
+    """A tag's prefix and type: ``"B-PER"`` is ``("B", "PER")``, ``"O"`` is ``("O", "")``.
+
+    Tags are ``"O"``, or ``"B"``, ``"I"``, ``"E"`` or ``"S"``, alone or with ``"-"`` and a type:
+    those of IOB1, IOB2 (also called BIO), IOE and IOBES.
+
+    Raises:
+        ValueError: for another tag.
+    """
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    prefix, dash, kind = tag.partition("-")
+    if prefix not in _PREFIXES:
+        raise ValueError(
+            f"The tag {tag!r} marks no part of an entity; expected 'O', or one of B, I, E and S "
+            "with '-' and a type behind."
+        )
+    return prefix, kind or _NO_TYPE
+
+
+def marks_entities(tags: Iterable[str]) -> bool:
+    """Whether tags are all of the kind that ``parse`` reads, and one at least is not ``"O"``."""
+    tags = set(tags)
+    try:
+        for tag in tags:
+            parse(tag)
+    except ValueError:
+        return False
+    return bool(tags - {OUTSIDE})
+
+
+def continues(before: str, tag: str) -> bool:
+    """Whether a word belongs to the same entity as the word before it, by their tags.
+
+    It does if the types are the same, ``before`` is a B or I, and ``tag`` an I or E.
+    """
+    (first, kind), (second, other) = parse(before), parse(tag)
+    return first in _GOES_ON and second in _IS_REACHED and kind == other
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sentence, in order.
+
+    Args:
+        tags: one for each word, in IOB1, IOB2 or IOBES.
+
+    Raises:
+        ValueError: for a tag that ``parse`` does not read.
+    """
+    found: list[Entity] = []
+    before = OUTSIDE
+    for place, tag in enumerate(tags):
+        prefix, kind = parse(tag)
+        if continues(before, tag):
+            found[-1] = found[-1]._replace(end=place + 1)
+        elif prefix != OUTSIDE:
+            found.append(Entity(kind, place, place + 1))
+        before = tag
+    return found
+
+
+def entity_scores(
+    wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Micro-averaged scores of entities, as ``conlleval`` counts them.
+
+    An entity is right if its type, its first and its last word are.
+
+    Args:
+        wanted: the tags of each sentence.
+        found: those predicted, as many for each sentence.
+
+    Returns:
+        ``precision``, ``recall``, ``f1``, from 0 to 1, 0 where nothing was found or wanted; and
+        ``accuracy``, the share of words whose tag is right, 0 without words.
+
+    Raises:
+        ValueError: numbers of sentences or words differ, or a tag marks no entity.
+    """
+    if len(wanted) != len(found):
+        raise ValueError(f"{len(found)} sentences were predicted, expected {len(wanted)}.")
+    hits = gold = guesses = right = words = 0
+    for row, (expected, given) in enumerate(zip(wanted, found, strict=True)):
+        if len(expected) != len(given):
+            raise ValueError(
+                f"Sentence {row} has {len(given)} predicted tags, expected {len(expected)}."
+            )
+        spans, guessed = set(entities(expected)), set(entities(given))
+        hits += len(spans & guessed)
+        gold += len(spans)
+        guesses += len(guessed)
+        right += sum(a == b for a, b in zip(expected, given, strict=True))
+        words += len(expected)
+    return {
+        "precision": _share(hits, guesses),
+        "recall": _share(hits, gold),
+        "f1": _share(2 * hits, gold + guesses),
+        "accuracy": _share(right, words),
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

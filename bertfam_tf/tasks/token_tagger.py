@@ -1,0 +1,535 @@
+"""A tag for each word of a text (BERT, arXiv 1810.04805, section 5.3), and entities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import heads, metrics
+from bertfam_tf.data.batching import LABEL, TEXT, Fields, batches
+from bertfam_tf.data.errors import MARK, as_value_errors
+from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.base import Signature, as_text
+from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
+from bertfam_tf.tasks.windowed import WindowedTask
+from bertfam_tf.text import Tokenizer, reading_words, tokenize_words
+from bertfam_tf.text._graph import flags, parts_of, row_of_each
+from bertfam_tf.text.splitting import Split, Words, WordSplitter
+
+_HEAD = "tokens"
+_OUTSIDE = "O"
+_UNLABELLED = -1
+_STRIDE = 128
+_SHOWN = 40
+
+
+class WordAccuracy(keras.metrics.Mean):
+    """The share of labelled places whose highest logit is that of the label."""
+
+    def __init__(self, name: str = "accuracy", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        labels = keras.ops.cast(y_true, "int32")
+        right = keras.ops.equal(keras.ops.cast(keras.ops.argmax(y_pred, axis=-1), "int32"), labels)
+        weights = keras.ops.cast(keras.ops.not_equal(labels, _UNLABELLED), "float32")
+        if sample_weight is not None:
+            weights = weights * keras.ops.cast(sample_weight, "float32")
+        return super().update_state(keras.ops.reshape(right, -1), keras.ops.reshape(weights, -1))
+
+
+class TokenTagger(WindowedTask):
+    """One tag of a fixed list for each word: named entities, parts of speech, chunks.
+
+    A text is its words with white space between them. ``fit``, ``evaluate`` and ``predict`` take
+    lists of lists of words as well. Each word is split into pieces on its own, as Hugging Face's
+    ``is_split_into_words`` does, and its first piece has its tag, in training too. Texts longer
+    than ``max_length`` are read in windows that overlap; a word counts in the one in which it has
+    most context. A word without any piece (control characters, say) is tagged "O" (the first tag,
+    where there is no "O") with a score of 0, so that every word comes back once.
+
+    Labels are lists of tags (or of their numbers), one for each word, or one string for each text
+    with white space between the tags.
+
+    Args:
+        backbone: an encoder.
+        tokenizer: its tokenizer. One that was made without ``add_prefix_space`` is made again with
+            it: words are read as if a space stood before each.
+        tags: names of the tags; their order is that of the logits.
+        split: where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or
+            ``"punctuation"`` as well. Lists of words are for ``"spaces"``. It may be set later: a
+            tagger that learnt from lists of words can read prose once it is ``"punctuation"``.
+        stride: by how many pieces windows that follow each other overlap; None for a quarter of
+            ``max_length``, or 128 if that is less.
+        max_length: most tokens of a window. None for all positions.
+        language_id: the language of the texts, where the backbone has embeddings of languages.
+
+    Raises:
+        ValueError: for fewer than two tags, a repeated or empty one, one with white space, or
+            another ``split``; and as ``Task`` and ``Windows`` raise it.
+    """
+
+    fields = Fields((TEXT,), ())
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        tags: Sequence[str],
+        *,
+        split: Split = "spaces",
+        stride: int | None = None,
+        max_length: int | None = None,
+        language_id: int | None = None,
+        **kwargs: Any,
+    ):
+        tags = checked_labels(tags)
+        unfit = [tag for tag in tags if tag.split() != [tag]]
+        if unfit:
+            raise ValueError(f"The tag {unfit[0]!r} is empty or has white space in it.")
+        if stride is None:
+            stride = min(_STRIDE, (max_length or backbone.max_length or 4 * _STRIDE) // 4)
+        head = heads.build(backbone, _HEAD, len(tags))
+        inputs = backbone.row_inputs
+        super().__init__(
+            inputs,
+            head(backbone(inputs)),
+            backbone=backbone,
+            tokenizer=reading_words(tokenizer),
+            stride=stride,
+            max_length=max_length,
+            language_id=language_id,
+            **kwargs,
+        )
+        self.head = head
+        self.tags = tags
+        self._fallback = tags.index(_OUTSIDE) if _OUTSIDE in tags else 0
+        self._spans = _Spans(tags) if metrics.marks_entities(tags) else None
+        self.split = split
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        tags: Sequence[str] | None = None,
+        *,
+        split: Split = "spaces",
+        stride: int | None = None,
+        max_length: int | None = None,
+        language: str | int | None = None,
+        **overrides: Any,
+    ) -> TokenTagger:
+        """A tagger on a published checkpoint, ready to ``fit`` (or to ``predict``).
+
+        Args:
+            path: a directory, ``package:NAME``, or a hub id.
+            tags: names of the tags; None takes those stored with the checkpoint's head.
+            split, stride, max_length: as the constructor takes them.
+            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM, or its
+                number where they name none; None for their tokenizer's.
+            **overrides: config fields of the backbone, such as ``dropout=0.0``.
+
+        The checkpoint's own head is used when it has one for the same tags; otherwise the head
+        starts at random, and a log line says so.
+
+        Raises:
+            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
+            ValueError: when ``tags`` are needed or not valid, or the tokenizer's files are not.
+        """
+
+        def build(backbone: Backbone, tokenizer: Tokenizer, labels: Any, **options: Any) -> Any:
+            return cls(backbone, tokenizer, labels, **options)
+
+        return open_labelled_task(
+            build,
+            _HEAD,
+            path,
+            tags,
+            language=language,
+            overrides=overrides,
+            split=split,
+            stride=stride,
+            max_length=max_length,
+        )
+
+    @property
+    def split(self) -> Split:
+        """Where raw texts are split into words."""
+        return self._splitter.split
+
+    @split.setter
+    def split(self, split: Split) -> None:
+        self._splitter = WordSplitter(split)
+        # What was compiled has the old one in it.
+        self._compiled_answer, self._compiled_entities, self._compiled_tags = (
+            tf.function(function, autograph=False, reduce_retracing=True)
+            for function in (self.answer, self._find_entities, self._tags_and_labels)
+        )
+
+    # From text to answers, as graphs ---------------------------------------------------------
+
+    def read(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        """What ``Windows`` makes of the pieces of all words, and where each word stands.
+
+        Args:
+            features: string tensors (batch,).
+
+        Returns:
+            as ``Windows`` does, and with it ``words``, the batch's ``Words``, and ``word``, int32
+            (windows, longest): at the first piece of each word, in the window where it has most
+            context, which of all words of the batch it is; -1 elsewhere.
+        """
+        words = self._splitter(features[TEXT])
+        pieces = tokenize_words(self.tokenizer, words.text)
+        inner = pieces.values
+        begins = tf.gather(inner.row_splits, pieces.row_splits)
+        text = tf.RaggedTensor.from_row_splits(inner.values, begins, validate=False)
+        windows = self._windows([text])
+
+        there = tf.where(inner.row_splits[1:] > inner.row_splits[:-1])
+        first = tf.gather(inner.row_splits, there)
+        size = tf.size(inner.values, tf.int64) + 1
+        word_of = tf.scatter_nd(first, tf.cast(there[:, 0] + 1, tf.int32), [size]) - 1
+        begin = tf.gather(tf.cast(begins, tf.int32), windows["document"])
+        place = tf.where(windows["max_context"], begin[:, tf.newaxis] + windows["piece"], 0)
+        word = tf.where(windows["max_context"], tf.gather(word_of, place), -1)
+        return {**windows, "words": words, "word": word}
+
+    def _choose(self, logits: tf.Tensor, windows: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        """The tag of each word of the batch, int32 [words], and its score, float32 [words]."""
+        places = tf.where(windows["word"] >= 0)
+        word = tf.gather_nd(windows["word"], places)[:, tf.newaxis]
+        scores = tf.nn.softmax(tf.cast(tf.gather_nd(logits, places), tf.float32))
+        count = tf.shape(windows["words"].text.values)
+        return (
+            tf.tensor_scatter_nd_update(
+                tf.fill(count, self._fallback), word, tf.argmax(scores, -1, tf.int32)
+            ),
+            tf.scatter_nd(word, tf.reduce_max(scores, -1), count),
+        )
+
+    def postprocess(self, outputs: Any, windows: Any = None, features: Any = None) -> Any:
+        """Logits (windows, longest, tags) to tagged words; dim 0 of each is the batch.
+
+        Returns:
+            ``words`` and ``tags``, string (batch, most words), "" behind shorter rows; ``scores``
+            (softmax), float32, 0 there; ``starts`` and ``ends``, int32, characters (code points)
+            of the text, -1 there; and ``count``, int32 (batch,), words of each text.
+        """
+        words = windows["words"]
+        tag, score = self._choose(outputs, windows)
+        names = tf.gather(tf.constant(self.tags), tag)
+        return {
+            "words": words.text.to_tensor(""),
+            "tags": words.text.with_values(names).to_tensor(""),
+            "scores": words.text.with_values(score).to_tensor(0.0),
+            "starts": words.start.to_tensor(-1),
+            "ends": words.end.to_tensor(-1),
+            "count": tf.cast(words.text.row_lengths(), tf.int32),
+        }
+
+    @tf.autograph.experimental.do_not_convert
+    def _find_entities(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        assert self._spans is not None
+        windows = self.read(features)
+        words: Words = windows["words"]
+        tag, score = self._choose(self._run_windows(self._model_inputs(windows)), windows)
+        return self._spans(features[TEXT], words, tag, score)
+
+    def signatures(self) -> dict[str, Signature]:
+        """``entities``, where the tags are of IOB1, IOB2 or IOBES: texts to their entities.
+
+        ``entities`` and ``labels``, string (batch, most entities), "" behind shorter rows: the
+        exact parts of the texts, and their types; ``scores``, float32, means over the words, 0
+        there; ``starts`` and ``ends``, int32, characters of the text, -1 there; and ``count``,
+        int32 (batch,).
+        """
+        return {} if self._spans is None else {"entities": Signature(self._find_entities)}
+
+    # Keras' verbs ----------------------------------------------------------------------------
+
+    def predict(self, x: Any, **kwargs: Any) -> list[list[dict[str, Any]]]:
+        """For each text its words: ``{"word", "tag", "score", "start", "end"}``.
+
+        ``start`` and ``end`` are characters of the text; of a list of words, of these with one
+        space between them. The same as the exported model answers over HTTP. Arguments and errors
+        as for ``Task.predict``.
+        """
+        return super().predict(self._joined(x), **kwargs)
+
+    def _answers(self, outputs: dict[str, tf.Tensor]) -> list[list[dict[str, Any]]]:
+        return _rows(outputs, {"word": "words", "tag": "tags"})
+
+    def entities(self, x: Any, *, batch_size: int = 32) -> list[list[dict[str, Any]]]:
+        """For each text its entities: ``{"entity", "label", "score", "start", "end"}``.
+
+        ``entity`` is the part of the text from ``start`` up to ``end``, in characters; ``score``
+        the mean of its words'. Which words are one entity is said by ``metrics.continues``.
+
+        Raises:
+            ValueError: when the tags mark no entities; and as ``predict`` raises it.
+        """
+        self._check_spans()
+        stream = batches(self._joined(x), batch_size=batch_size, fields=self.fields)
+        found: list[list[dict[str, Any]]] = []
+        with as_value_errors():
+            for features, *_ in stream.prefetch(2):
+                outputs = self._compiled_entities(features)
+                found += _rows(outputs, {"entity": "entities", "label": "labels"})
+        return found
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        return_dict: bool = False,
+        verbose: Any = 0,
+        **kwargs: Any,
+    ) -> Any:
+        """Scores of the answers: ``precision``, ``recall`` and ``f1`` of entities, ``accuracy``.
+
+        As ``metrics.entity_scores`` has them; ``accuracy`` alone where the tags mark no entities.
+        Weights in a data set are passed over.
+
+        Returns:
+            the dict, or, without ``return_dict``, its values as a list.
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        # Keras' fit() comes here for the loss of its validation data.
+        if kwargs.get("_use_cached_eval_dataset"):
+            return super().evaluate(x, y, return_dict=return_dict, **kwargs)
+        if kwargs:
+            raise TypeError(f"evaluate takes no {sorted(kwargs)[0]!r}.")
+        x, y = self._prepared(x, y)
+        stream = batches(x, y, batch_size=batch_size, fields=self.fields)
+        if len(stream.element_spec) == 1:
+            self._check_labels(None)
+        steps = int(stream.cardinality())
+        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
+        names = np.array(self.tags, object)
+        wanted: list[list[str]] = []
+        found: list[list[str]] = []
+        with as_value_errors():
+            for number, (features, labels, *_) in enumerate(stream.prefetch(2), 1):
+                *columns, counts = (
+                    part.numpy() for part in self._compiled_tags(features, labels)
+                )
+                for rows, column in zip((wanted, found), columns, strict=True):
+                    parts = np.split(names[column], np.cumsum(counts))[:-1]
+                    rows += [part.tolist() for part in parts]
+                bar.update(number)
+        if not wanted:
+            raise ValueError("There is no text in the input.")
+        if self._spans is None:
+            right = [a == b for a, b in zip(sum(wanted, []), sum(found, []), strict=True)]
+            scores = {"accuracy": float(np.mean(right)) if right else 0.0}
+        else:
+            scores = metrics.entity_scores(wanted, found)
+        return scores if return_dict else list(scores.values())
+
+    @tf.autograph.experimental.do_not_convert
+    def _tags_and_labels(
+        self, features: dict[str, tf.Tensor], labels: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Wanted and chosen tags, int32 [words], and int64 (batch,), how many are in each row."""
+        windows = self.read(features)
+        wanted = self._labels(windows, features, labels)
+        chosen, _ = self._choose(self._run_windows(self._model_inputs(windows)), windows)
+        return wanted, chosen, windows["words"].text.row_lengths()
+
+    def _encoded(self, x: Any, y: Any = None, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+        return super()._encoded(*self._prepared(x, y), *args, **kwargs)
+
+    def _encode(self, features: dict[str, tf.Tensor], *rest: Any) -> tuple:
+        inputs, *given = super()._encode(features, *rest)
+        # One weight for all words of a row.
+        return (inputs, *given[:1], *(tf.expand_dims(weight, 1) for weight in given[1:]))
+
+    def _targets(self, windows: dict[str, tf.Tensor], features: Any, labels: Any) -> tf.Tensor:
+        """int32 (windows, longest): the tag of each word at its first piece, -1 elsewhere."""
+        label = tf.concat([[_UNLABELLED], self._labels(windows, features, labels)], 0)
+        return tf.gather(label, windows["word"] + 1)
+
+    def _labels(self, windows: dict[str, Any], features: Any, labels: tf.Tensor) -> tf.Tensor:
+        """The tag of each word of the batch, int32 [words]."""
+        if labels.dtype != tf.string or labels.shape.rank != 1:
+            raise ValueError(
+                "Labels are one string for each text in a data set, tags with spaces between them, "
+                f"not {labels.dtype.name} of shape {labels.shape}."
+            )
+        tags = tf.strings.split(labels)
+        expected, given = windows["words"].text.row_lengths(), tags.row_lengths()
+        wrong = tf.where(expected != given)[:1, 0]
+        text = tf.strings.join(
+            [
+                MARK + "A text of ",
+                _shown(tf.gather(expected, wrong)),
+                " words has ",
+                _shown(tf.gather(given, wrong)),
+                " tags; it begins with '",
+                tf.strings.reduce_join(tf.strings.substr(tf.gather(features[TEXT], wrong), 0, _SHOWN)),
+                "'.",
+            ]
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [text])]):
+            return index_of(tags.values, self.tags, "tag")
+
+    def _compile_defaults(self) -> dict[str, Any]:
+        loss = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, ignore_class=_UNLABELLED
+        )
+        return {"loss": loss, "metrics": [WordAccuracy()]}
+
+    # What users hand in ----------------------------------------------------------------------
+
+    def _prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Texts and labels with lists made one string for each row."""
+        if isinstance(x, Mapping) and LABEL in x and y is None:
+            x = dict(x)
+            y = x.pop(LABEL)
+        if isinstance(x, tf.data.Dataset):
+            return x, y
+        if y is None:
+            self._check_labels(None)
+        return self._joined(x), [self._label_of(row, tags) for row, tags in enumerate(y)]
+
+    def _check_labels(self, y: Any) -> None:
+        if y is None:
+            raise ValueError("There are no labels beside the texts.")
+
+    def _label_of(self, row: int, tags: Any) -> str:
+        tags = tags.decode("utf-8", "replace") if isinstance(tags, bytes) else tags
+        if isinstance(tags, str):
+            tags = tags.split()
+        elif not isinstance(tags, list | tuple | np.ndarray):
+            raise ValueError(f"Row {row} of the labels is {tags!r}, not a list of tags.")
+        return " ".join(map(self._name_of, tags))
+
+    def _name_of(self, tag: Any) -> str:
+        if isinstance(tag, int | np.integer) and 0 <= tag < len(self.tags):
+            return self.tags[tag]
+        if tag not in self.tags:
+            raise ValueError(not_listed(str(tag), self.tags, "tag"))
+        return str(tag)
+
+    def _joined(self, x: Any) -> Any:
+        if isinstance(x, Mapping) and TEXT in x:
+            return {**x, TEXT: self._joined(x[TEXT])}
+        if not isinstance(x, list | tuple) or not x or isinstance(x[0], str | bytes):
+            return x
+        if not any(isinstance(row, list | tuple) for row in x):
+            return x
+        if self.split != "spaces":
+            raise ValueError(
+                f"Lists of words are words already; with split={self.split!r} texts are expected."
+            )
+        return [_sentence(row, words) for row, words in enumerate(x)]
+
+    def _check_spans(self) -> None:
+        if self._spans is None:
+            raise ValueError(
+                f"The tags mark no entities; expected tags as of IOB1, IOB2 or IOBES, not "
+                f"{', '.join(self.tags)}."
+            )
+
+    # Storing ---------------------------------------------------------------------------------
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "tags": self.tags, "split": self.split}
+
+
+class _Spans:
+    """Entities of tagged words, in the graph.
+
+    Args:
+        tags: the names of the tags, each as ``metrics.parse`` reads it.
+    """
+
+    def __init__(self, tags: Sequence[str]):
+        self._continues = np.array([[metrics.continues(a, b) for b in tags] for a in tags])
+        self._inside = np.array([tag != _OUTSIDE for tag in tags])
+        self._types = [metrics.parse(tag)[1] for tag in tags]
+
+    def __call__(
+        self, texts: tf.Tensor, words: Words, tag: tf.Tensor, score: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Texts, string (batch,), and their words' tags and scores, [words], to entities."""
+        rows = words.text.row_splits
+        size = tf.size(tag, tf.int64)
+        inside = tf.gather(tf.constant(self._inside), tag)
+        pairs = tf.stack([tag[:-1], tag[1:]], axis=1)
+        parted = flags(rows, size)[1:] | ~tf.gather_nd(tf.constant(self._continues), pairs)
+        opens = inside & tf.concat([[True], parted], 0)[:size]
+        closes = inside & tf.concat([parted, [True]], 0)[:size]
+        first, last = tf.where(opens)[:, 0], tf.where(closes)[:, 0]
+
+        # Entities tile the words that are inside.
+        before = tf.concat([[0], tf.cumsum(tf.cast(opens, tf.int64))], 0)
+        splits = tf.gather(before, rows)
+        number = tf.boolean_mask(before[1:] - 1, inside)
+        mean = tf.math.unsorted_segment_mean(
+            tf.boolean_mask(score, inside), number, tf.size(first, tf.int64)
+        )
+        found = parts_of(
+            texts,
+            tf.gather(words.first_byte.values, first),
+            tf.gather(words.end_byte.values, last),
+            splits,
+        )
+
+        def padded(values: tf.Tensor, value: Any) -> tf.Tensor:
+            ragged = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            return ragged.to_tensor(value)
+
+        return {
+            "entities": padded(found, ""),
+            "labels": padded(tf.gather(tf.constant(self._types), tf.gather(tag, first)), ""),
+            "scores": padded(mean, 0.0),
+            "starts": padded(tf.gather(words.start.values, first), -1),
+            "ends": padded(tf.gather(words.end.values, last), -1),
+            "count": tf.cast(splits[1:] - splits[:-1], tf.int32),
+        }
+
+
+def _shown(numbers: tf.Tensor) -> tf.Tensor:
+    return tf.strings.reduce_join(tf.strings.as_string(numbers))
+
+
+def _sentence(row: int, words: Any) -> str:
+    if not isinstance(words, list | tuple):
+        raise ValueError(f"Row {row} is {words!r}; the others are lists of words.")
+    texts = [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
+    for place, word in enumerate(texts):
+        if not isinstance(word, str) or word.split() != [word]:
+            raise ValueError(
+                f"Row {row} has {word!r} for word {place}, expected a string that is not empty and "
+                "has no white space."
+            )
+    return " ".join(texts)
+
+
+def _rows(outputs: dict[str, tf.Tensor], texts: dict[str, str]) -> list[list[dict[str, Any]]]:
+    """Padded answers as lists of dicts.
+
+    Args:
+        outputs: with ``scores``, ``starts``, ``ends`` and ``count``.
+        texts: the dicts' names of strings, and those in ``outputs``.
+    """
+    values = {name: value.numpy() for name, value in outputs.items()}
+    names = [*texts, "score", "start", "end"]
+    rows = []
+    for row, count in enumerate(values["count"].tolist()):
+        columns = [as_text(values[name][row, :count]) for name in texts.values()]
+        columns += [values[name][row, :count].tolist() for name in ("scores", "starts", "ends")]
+        rows.append([dict(zip(names, item, strict=True)) for item in zip(*columns, strict=True)])
+    return rows
