@@ -321,9 +321,7 @@ class TokenTagger(WindowedTask):
         found: list[list[str]] = []
         with as_value_errors():
             for number, (features, labels, *_) in enumerate(stream.prefetch(2), 1):
-                *columns, counts = (
-                    part.numpy() for part in self._compiled_tags(features, labels)
-                )
+                *columns, counts = (part.numpy() for part in self._compiled_tags(features, labels))
                 for rows, column in zip((wanted, found), columns, strict=True):
                     parts = np.split(names[column], np.cumsum(counts))[:-1]
                     rows += [part.tolist() for part in parts]
@@ -370,14 +368,15 @@ class TokenTagger(WindowedTask):
         tags = tf.strings.split(labels)
         expected, given = windows["words"].text.row_lengths(), tags.row_lengths()
         wrong = tf.where(expected != given)[:1, 0]
+        begins = tf.strings.substr(tf.gather(features[TEXT], wrong), 0, _SHOWN)
         text = tf.strings.join(
             [
-                MARK + "A text of ",
+                MARK + "Words and tags differ in number: ",
                 _shown(tf.gather(expected, wrong)),
-                " words has ",
+                " and ",
                 _shown(tf.gather(given, wrong)),
-                " tags; it begins with '",
-                tf.strings.reduce_join(tf.strings.substr(tf.gather(features[TEXT], wrong), 0, _SHOWN)),
+                ", in the text that begins with '",
+                tf.strings.reduce_join(tf.strings.regex_replace(begins, r"\s", " ")),
                 "'.",
             ]
         )
