@@ -7,6 +7,15 @@ from bertfam_tf.metrics.entities import (
     entity_scores,
     marks_entities,
     parse,
+    word_accuracy,
 )
 
-__all__ = ["Entity", "continues", "entities", "entity_scores", "marks_entities", "parse"]
+__all__ = [
+    "Entity",
+    "continues",
+    "entities",
+    "entity_scores",
+    "marks_entities",
+    "parse",
+    "word_accuracy",
+]

@@ -19,7 +19,7 @@ from bertfam_tf.tasks.base import Signature, as_text
 from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
 from bertfam_tf.tasks.windowed import WindowedTask
 from bertfam_tf.text import Tokenizer, reading_words, tokenize_words
-from bertfam_tf.text._graph import flags, parts_of, row_of_each
+from bertfam_tf.text._graph import flags, parts_of
 from bertfam_tf.text.splitting import Split, Words, WordSplitter
 
 _HEAD = "tokens"
@@ -329,8 +329,7 @@ class TokenTagger(WindowedTask):
         if not wanted:
             raise ValueError("There is no text in the input.")
         if self._spans is None:
-            right = [a == b for a, b in zip(sum(wanted, []), sum(found, []), strict=True)]
-            scores = {"accuracy": float(np.mean(right)) if right else 0.0}
+            scores = {"accuracy": metrics.word_accuracy(wanted, found)}
         else:
             scores = metrics.entity_scores(wanted, found)
         return scores if return_dict else list(scores.values())

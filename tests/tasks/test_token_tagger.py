@@ -243,13 +243,11 @@ def test_labels_stand_at_first_pieces_where_context_is_most(tagger):
     rng = np.random.default_rng(2)
     numbers = [rng.integers(0, len(TAGS), len(text.split())) for text in TEXTS]
     tags = [[TAGS[i] for i in row] for row in numbers]
-    ids, targets = [], []
-    for inputs, labels, weights in tagger._encoded(TEXTS, tags, range(7), batch_size=7):
-        lengths = inputs["padding_mask"].numpy().sum(1)
-        ids = [
-            row[:n] for row, n in zip(inputs["token_ids"].numpy().tolist(), lengths, strict=True)
-        ]
-        targets = labels.numpy()
+    ((inputs, labels, weights),) = tagger._encoded(TEXTS, tags, range(7), batch_size=7)
+    lengths = inputs["padding_mask"].numpy().sum(1)
+    rows = inputs["token_ids"].numpy().tolist()
+    ids = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    targets = labels.numpy()
     windows = [(row, *w) for row, text in enumerate(TEXTS) for w in _windows(tagger, text)[1]]
     assert ids == [window for _, window, _ in windows]
     assert weights.numpy()[:, 0].tolist() == [float(row) for row, *_ in windows]
@@ -331,7 +329,7 @@ def test_tags_that_mark_no_entities(smallest):
     scores = task.evaluate(["a film"], [["NN", "VB"]], return_dict=True)
     assert scores.keys() == {"accuracy"}
     assert task.signatures() == {}
-    with pytest.raises(ValueError, match="The tags mark no entities; .* not NN, VB, O"):
+    with pytest.raises(ValueError, match=r"The tags mark no entities; .* not NN, VB, O"):
         task.entities(["a"])
     assert task.evaluate([""], [""], return_dict=True) == {"accuracy": 0.0}
 
