@@ -7,6 +7,7 @@ from bertfam_tf.metrics.entities import (
     entity_scores,
     marks_entities,
     parse,
+    word_accuracy,
 )
 from bertfam_tf.metrics.squad import best_threshold, exact_match, f1, squad_scores
 
@@ -21,4 +22,5 @@ __all__ = [
     "marks_entities",
     "parse",
     "squad_scores",
+    "word_accuracy",
 ]

@@ -43,7 +43,7 @@ def parse(tag: str) -> tuple[str, str]:
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
-    prefix, dash, kind = tag.partition("-")
+    prefix, _, kind = tag.partition("-")
     if prefix not in _PREFIXES:
         raise ValueError(
             f"The tag {tag!r} marks no part of an entity; expected 'O', or one of B, I, E and S "
@@ -111,26 +111,42 @@ def entity_scores(
     Raises:
         ValueError: numbers of sentences or words differ, or a tag marks no entity.
     """
+    accuracy = word_accuracy(wanted, found)
+    hits = gold = guesses = 0
+    for expected, given in zip(wanted, found, strict=True):
+        spans, guessed = set(entities(expected)), set(entities(given))
+        hits += len(spans & guessed)
+        gold += len(spans)
+        guesses += len(guessed)
+    return {
+        "precision": _share(hits, guesses),
+        "recall": _share(hits, gold),
+        "f1": _share(2 * hits, gold + guesses),
+        "accuracy": accuracy,
+    }
+
+
+def word_accuracy(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
+    """The share of words whose tag is right, 0 without words; tags of any kind.
+
+    Args:
+        wanted: the tags of each sentence.
+        found: those predicted, as many for each sentence.
+
+    Raises:
+        ValueError: numbers of sentences or words differ.
+    """
     if len(wanted) != len(found):
         raise ValueError(f"{len(found)} sentences were predicted, expected {len(wanted)}.")
-    hits = gold = guesses = right = words = 0
+    right = words = 0
     for row, (expected, given) in enumerate(zip(wanted, found, strict=True)):
         if len(expected) != len(given):
             raise ValueError(
                 f"Sentence {row} has {len(given)} predicted tags, expected {len(expected)}."
             )
-        spans, guessed = set(entities(expected)), set(entities(given))
-        hits += len(spans & guessed)
-        gold += len(spans)
-        guesses += len(guessed)
         right += sum(a == b for a, b in zip(expected, given, strict=True))
         words += len(expected)
-    return {
-        "precision": _share(hits, guesses),
-        "recall": _share(hits, gold),
-        "f1": _share(2 * hits, gold + guesses),
-        "accuracy": _share(right, words),
-    }
+    return _share(right, words)
 
 
 def _share(part: int, whole: int) -> float:

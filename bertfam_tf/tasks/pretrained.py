@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_task(
-    cls: type,
+    cls: Callable[..., Any],
     head: str,
     path: str | Path,
     *,
@@ -26,7 +26,8 @@ def open_task(
     """A task whose head has a fixed width; its own head is used where the checkpoint has one.
 
     Args:
-        cls: the task's class; ``cls(backbone, tokenizer, language_id=…, **options)``.
+        cls: what makes the task, such as its class: ``cls(backbone, tokenizer, language_id=…,
+            **options)``.
         head: the head's name on the family's card; the task has it as ``head``.
         path, language: as the tasks' ``from_pretrained`` take them.
         overrides: config fields of the backbone.
@@ -83,7 +84,12 @@ def open_labelled_task(
     return task
 
 
-def _build(cls: type, checkpoint: Checkpoint, language: str | int | None, **options: Any) -> Any:
+def _build(
+    cls: Callable[..., Any],
+    checkpoint: Checkpoint,
+    language: str | int | None,
+    **options: Any,
+) -> Any:
     backbone = checkpoint.backbone()
     tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
     return cls(backbone, tokenizer, language_id=language_id, **options)

@@ -19,7 +19,7 @@ from bertfam_tf.tasks.base import Signature, as_text
 from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
 from bertfam_tf.tasks.windowed import WindowedTask
 from bertfam_tf.text import Tokenizer, reading_words, tokenize_words
-from bertfam_tf.text._graph import flags, parts_of, row_of_each
+from bertfam_tf.text._graph import flags, parts_of
 from bertfam_tf.text.splitting import Split, Words, WordSplitter
 
 _HEAD = "tokens"
@@ -321,9 +321,7 @@ class TokenTagger(WindowedTask):
         found: list[list[str]] = []
         with as_value_errors():
             for number, (features, labels, *_) in enumerate(stream.prefetch(2), 1):
-                *columns, counts = (
-                    part.numpy() for part in self._compiled_tags(features, labels)
-                )
+                *columns, counts = (part.numpy() for part in self._compiled_tags(features, labels))
                 for rows, column in zip((wanted, found), columns, strict=True):
                     parts = np.split(names[column], np.cumsum(counts))[:-1]
                     rows += [part.tolist() for part in parts]
@@ -331,8 +329,7 @@ class TokenTagger(WindowedTask):
         if not wanted:
             raise ValueError("There is no text in the input.")
         if self._spans is None:
-            right = [a == b for a, b in zip(sum(wanted, []), sum(found, []), strict=True)]
-            scores = {"accuracy": float(np.mean(right)) if right else 0.0}
+            scores = {"accuracy": metrics.word_accuracy(wanted, found)}
         else:
             scores = metrics.entity_scores(wanted, found)
         return scores if return_dict else list(scores.values())
@@ -370,14 +367,15 @@ class TokenTagger(WindowedTask):
         tags = tf.strings.split(labels)
         expected, given = windows["words"].text.row_lengths(), tags.row_lengths()
         wrong = tf.where(expected != given)[:1, 0]
+        begins = tf.strings.substr(tf.gather(features[TEXT], wrong), 0, _SHOWN)
         text = tf.strings.join(
             [
-                MARK + "A text of ",
+                MARK + "Words and tags differ in number: ",
                 _shown(tf.gather(expected, wrong)),
-                " words has ",
+                " and ",
                 _shown(tf.gather(given, wrong)),
-                " tags; it begins with '",
-                tf.strings.reduce_join(tf.strings.substr(tf.gather(features[TEXT], wrong), 0, _SHOWN)),
+                ", in the text that begins with '",
+                tf.strings.reduce_join(tf.strings.regex_replace(begins, r"\s", " ")),
                 "'.",
             ]
         )
