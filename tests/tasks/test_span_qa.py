@@ -16,11 +16,11 @@ from bertfam_tf.text import WordPieceTokenizer
 from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
 from bertfam_tf.text.characters import Characters
 from bertfam_tf.text.packing import CLS_A_SEP_SEP
-from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
 
 QUESTIONS = ["what was the film?", "who?", "", "is it good [CLS] or [SEP] bad", "very long " * 9]
 CONTEXTS = [
-    "the film was very good. " * 7,
+    "the film was very good. " * 15,
     "",
     "Ünhappy 日本語 story \U0001f642 was  not good, é 👩‍👩‍👧 the plot",
     "short",
@@ -172,7 +172,9 @@ def test_every_context_gets_an_answer(qa):
     for name in ("empty", "white space"):
         assert by_name[name]["n_best"] == []
         assert (by_name[name]["answer"], by_name[name]["start"]) == ("", -1)
-    assert all(row["n_best"] for name, row in by_name.items() if name not in ("empty", "white space"))
+    assert all(
+        row["n_best"] for name, row in by_name.items() if name not in ("empty", "white space")
+    )
 
 
 def test_no_rows(qa):
@@ -273,7 +275,7 @@ def test_cls_at_the_end():
         user_defined_symbols=["<eop>", ","],
         minloglevel=2,
     )
-    tokenizer = SentencePieceTokenizer.from_preset("XLNetTokenizer", made.getvalue())
+    tokenizer = SentencePieceTokenizer(made.getvalue(), **PRESETS["XLNetTokenizer"])
     backbone = bf.build("xlnet", size="tiny", vocab_size=tokenizer.vocab_size, dropout=0.0)
     task = bf.SpanQA(backbone, tokenizer, max_length=20, max_answer=4)
     questions, contexts = ["a <cls> cab", "bad"], ["a bad cab " * 4 + "abba", "a cad"]
