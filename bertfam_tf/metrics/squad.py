@@ -131,9 +131,7 @@ def _has_answer(answers: Sequence[Sequence[str]]) -> np.ndarray:
     return np.array([_gold(gold) != [""] for gold in answers])
 
 
-def _best(
-    score: Callable[[str, str], float], prediction: str, answers: Sequence[str]
-) -> float:
+def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
     if isinstance(answers, str):
         raise ValueError(f"Gold answers are a list of strings, not the string {answers!r}.")
     found = normalize(prediction)

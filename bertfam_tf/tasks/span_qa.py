@@ -191,7 +191,7 @@ class SpanQA(WindowedTask):
     # From text to answers, as graphs ---------------------------------------------------------
 
     def read(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """As ``WindowedTask.read``, and with it ``null``, int32 (windows,), the place for no answer.
+        """As ``WindowedTask.read``, and ``null``, int32 (windows,), the place for no answer.
 
         Raises:
             ValueError: for a row with several questions or contexts.
@@ -416,8 +416,8 @@ class SpanQA(WindowedTask):
             )
         if not answer.shape.rank == start.shape.rank == 1:
             raise ValueError(
-                f"{_ANSWER!r} and {_START!r} have shapes {answer.shape} and {start.shape}, expected "
-                "one answer a row."
+                f"{_ANSWER!r} and {_START!r} have shapes {answer.shape} and {start.shape}, "
+                "expected one answer a row."
             )
         begin, behind = _bytes_of_answer(features, answer, tf.cast(start, tf.int32))
         begin, behind = (

@@ -36,7 +36,9 @@ def test_questions_without_answers(data_dir):
     answers = y["answers"]
     none = np.array([not gold for gold in answers])
     assert (len(answers), none.sum()) == (6_078, 3_168)
-    assert all((a == "") == (start == -1) for a, start in zip(y["answer"], y["answer_start"]))
+    assert all(
+        (a == "") == (start == -1) for a, start in zip(y["answer"], y["answer_start"], strict=False)
+    )
     everywhere = squad_scores(y["answer"], answers)
     assert set(everywhere.values()) == {100.0}
     nowhere = squad_scores([""] * len(answers), answers)
@@ -49,14 +51,18 @@ def test_questions_without_answers(data_dir):
         "no_answer_exact_match": 100,
         "no_answer_f1": 100,
     }
-    always = squad_scores(["x" if n else a for n, a in zip(none, y["answer"])], answers)
+    always = squad_scores(
+        ["x" if n else a for n, a in zip(none, y["answer"], strict=False)], answers
+    )
     assert always["no_answer_f1"] == 0
     assert always["has_answer_f1"] == 100
     # Scores that tell the two kinds apart but for one question each way.
     scores = none + np.linspace(0, 0.5, len(none))
     first, last = np.flatnonzero(none)[0], np.flatnonzero(~none)[-1]
     scores[[first, last]] = [-5, 5]
-    found = best_threshold(["x" if n else a for n, a in zip(none, y["answer"])], answers, scores)
+    found = best_threshold(
+        ["x" if n else a for n, a in zip(none, y["answer"], strict=False)], answers, scores
+    )
     assert found.score == pytest.approx(100 * (1 - 2 / len(none)))
     assert np.array_equal(np.flatnonzero((scores > found.threshold) != none), [first, last])
 
@@ -98,7 +104,7 @@ def test_thresholds_against_a_search(metric):
 
         def mean(threshold):
             kept = np.where(scores > threshold, "", predictions)  # noqa: B023
-            return 100 * np.mean([metric(*row) for row in zip(kept, answers)])  # noqa: B023
+            return 100 * np.mean([metric(*row) for row in zip(kept, answers, strict=False)])  # noqa: B023
 
         found = best_threshold(predictions, answers, scores, metric)
         candidates = [-math.inf, *np.unique(scores)]

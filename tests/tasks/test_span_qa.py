@@ -16,11 +16,11 @@ from bertfam_tf.text import WordPieceTokenizer
 from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
 from bertfam_tf.text.characters import Characters
 from bertfam_tf.text.packing import CLS_A_SEP_SEP
-from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
 
 QUESTIONS = ["what was the film?", "who?", "", "is it good [CLS] or [SEP] bad", "very long " * 9]
 CONTEXTS = [
-    "the film was very good. " * 7,
+    " ".join(f"the film {'was ' * (i % 4)}very {'dull ' * (i % 3)}good." for i in range(15)),
     "",
     "Ünhappy 日本語 story \U0001f642 was  not good, é 👩‍👩‍👧 the plot",
     "short",
@@ -169,10 +169,11 @@ def test_every_context_gets_an_answer(qa):
     _check_substrings(contexts, rows)
     assert all(np.isfinite(row["no_answer_score"]) for row in rows)
     by_name = dict(zip(HOSTILE, rows, strict=True))
-    for name in ("empty", "white space"):
+    without = ("empty", "white space", "only broken bytes")
+    for name in without:
         assert by_name[name]["n_best"] == []
         assert (by_name[name]["answer"], by_name[name]["start"]) == ("", -1)
-    assert all(row["n_best"] for name, row in by_name.items() if name not in ("empty", "white space"))
+    assert all(row["n_best"] for name, row in by_name.items() if name not in without)
 
 
 def test_no_rows(qa):
@@ -258,8 +259,6 @@ def test_parts_of_characters(family):
     _check_substrings(CONTEXTS, rows)
     windows = task.read(_features(QUESTIONS, CONTEXTS))
     assert not windows["null"].numpy().any()
-    y = {"answer": ["film", "", "🙂 was", "short", "act"], "answer_start": [4, -1, 18, 0, 18]}
-    assert np.isfinite(task.fit((QUESTIONS, CONTEXTS), y, verbose=0).history["loss"][0])
 
 
 def test_cls_at_the_end():
@@ -273,7 +272,7 @@ def test_cls_at_the_end():
         user_defined_symbols=["<eop>", ","],
         minloglevel=2,
     )
-    tokenizer = SentencePieceTokenizer.from_preset("XLNetTokenizer", made.getvalue())
+    tokenizer = SentencePieceTokenizer(made.getvalue(), **PRESETS["XLNetTokenizer"])
     backbone = bf.build("xlnet", size="tiny", vocab_size=tokenizer.vocab_size, dropout=0.0)
     task = bf.SpanQA(backbone, tokenizer, max_length=20, max_answer=4)
     questions, contexts = ["a <cls> cab", "bad"], ["a bad cab " * 4 + "abba", "a cad"]
@@ -332,15 +331,14 @@ def test_labels_of_real_answers_and_back(data_dir):
         assert starts[last] < end <= ends[last]
         found = context.encode()[starts[first] : ends[last]].decode()
         equal += found == y["answer"][row]
-    assert without > 500
+    assert without > 300
     assert len(seen) >= 495
     assert equal >= 0.97 * (len(places) - without)
 
 
 def test_loss_is_the_mean_of_two_cross_entropies(learner):
-    x = {"question": QUESTIONS[:2] + [""], "context": [CONTEXTS[0], "a film", CONTEXTS[2]]}
-    y = {"answer": ["film", "", "plot"], "answer_start": [4, -1, 42]}
-    assert CONTEXTS[2][42:46] == "plot"
+    x = {"question": [*QUESTIONS[:2], ""], "context": [CONTEXTS[0], "a film", CONTEXTS[2]]}
+    y = {"answer": ["film", "", "plot"], "answer_start": [4, -1, CONTEXTS[2].find("plot")]}
     windows, places = _targets(learner, x, y)
     logits = learner(learner.preprocess({k: tf.constant(v) for k, v in x.items()})).numpy()
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -529,7 +527,7 @@ def test_an_export_answers_as_the_task(qa, tmp_path, threshold):
     found = served.run("", {"question": encoded(questions), "context": encoded(contexts)})
     rows = len(questions)
     assert {name: value.shape for name, value in found.items()} == {
-        **{name: (rows,) for name in ("answer", "start", "end", "score", "no_answer_score")},
+        **dict.fromkeys(("answer", "start", "end", "score", "no_answer_score"), (rows,)),
         **{f"n_best_{n}": (rows, 7) for n in ("answers", "starts", "ends", "scores")},
     }
     for name in ("answer", "start", "end", "score", "no_answer_score"):
