@@ -17,8 +17,12 @@ _HOME = {
     "load_tokenizer": "text",
     "load": "tasks",
     "CausalLM": "tasks",
+    "MaskedLM": "tasks",
+    "MultiLabelClassifier": "tasks",
+    "MultipleChoice": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
+    "TextRegressor": "tasks",
 }
 
 __all__ = ["__version__", *_HOME]

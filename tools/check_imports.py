@@ -14,7 +14,7 @@ LAYERS = [
     {"names", "generation"},
     {"registry", "sources", "config"},
     {"layers"},
-    {"models", "text", "optimizers", "data"},
+    {"models", "text", "optimizers", "data", "metrics"},
     {"heads", "checkpoints"},
     {"tasks"},
     {"train", "serve"},

@@ -2,7 +2,21 @@
 
 from bertfam_tf.tasks.base import Task, load
 from bertfam_tf.tasks.causal_lm import CausalLM
+from bertfam_tf.tasks.masked_lm import MaskedLM
+from bertfam_tf.tasks.multi_label import MultiLabelClassifier
+from bertfam_tf.tasks.multiple_choice import MultipleChoice
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
+from bertfam_tf.tasks.text_regressor import TextRegressor
 
-__all__ = ["CausalLM", "Task", "TextClassifier", "TextEmbedder", "load"]
+__all__ = [
+    "CausalLM",
+    "MaskedLM",
+    "MultiLabelClassifier",
+    "MultipleChoice",
+    "Task",
+    "TextClassifier",
+    "TextEmbedder",
+    "TextRegressor",
+    "load",
+]
