@@ -21,12 +21,17 @@ class AnsweringTask(Task):
         # Made once: what is called eagerly takes many times as long.
         self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
 
-    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0) -> Any:
+    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
         """Answers for raw texts; labels in a data set are passed over.
 
         Raises:
             ValueError: for data in a shape that is not known, or no data at all.
         """
+        if kwargs:
+            raise TypeError(f"predict() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        return self._predicted(x, batch_size, verbose)
+
+    def _predicted(self, x: Any, batch_size: int, verbose: Any) -> list[Any]:
         found: list[Any] = []
         for _, answer in self._run(self._compiled_answer, x, batch_size, verbose):
             found += self._answers(answer)

@@ -221,12 +221,19 @@ class MaskedLM(AnsweringTask):
             for token, more, score in zip(tokens, added, scores, strict=True)
         ]
 
-    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0) -> list[Any]:
+    def predict(self, x: Any, **kwargs: Any) -> list[list[list[dict[str, Any]]]]:
         """As ``fill`` of several texts; labels in a data set are passed over.
+
+        Args:
+            x: texts, or a data set of them.
+            **kwargs: ``batch_size`` and ``verbose``.
 
         Raises:
             ValueError: for data in a shape that is not known, or no data at all.
         """
+        return super().predict(x, **kwargs)
+
+    def _predicted(self, x: Any, batch_size: int, verbose: Any) -> list[Any]:
         return self._fill(x, self.top_k, batch_size, verbose)
 
     def _check_trainable(self) -> None:
