@@ -105,6 +105,9 @@ class MultiLabelClassifier(TextClassifier):
                 row[places[name]] = 1
         return found
 
+    def _weights_in_order(self, given: Any) -> Any:
+        raise ValueError("class_weight is for one label of each text; there may be several here.")
+
     def _check_labels(self, y: Any) -> None:
         if y is None:
             raise ValueError("There are no labels beside the texts.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,38 @@ class TextClassifier(SequenceTask):
             pair=pair,
             max_length=max_length,
         )
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        class_weight: Mapping[str | int, float] | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """As ``Task.fit``.
+
+        Args:
+            class_weight: how much a row of each label counts, by its name or number; 1 for those
+                that are left out.
+
+        Raises:
+            ValueError: as ``Task.fit``, for a weight of a label that is not in the list, and for
+                sample weights beside class weights.
+        """
+        if class_weight is not None:
+            kwargs["class_weight"] = self._weights_in_order(class_weight)
+        return super().fit(x, y, **kwargs)
+
+    def _weights_in_order(self, given: Mapping[str | int, float]) -> dict[int, float]:
+        # Keras wants a weight for every number.
+        weights = dict.fromkeys(range(len(self.labels)), 1.0)
+        for label, weight in given.items():
+            known = self._known("i" if isinstance(label, int) else "U")
+            if str(label) not in known:
+                raise ValueError(not_listed(str(label), known, "label of class_weight"))
+            weights[known.index(str(label))] = float(weight)
+        return weights
 
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Logits (batch, labels) to ``label`` (batch,) string and ``scores``, their softmax."""

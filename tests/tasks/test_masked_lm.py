@@ -183,7 +183,7 @@ def test_other_data_is_refused(task, tokenizer):
         task.fill([])
     with pytest.raises(ValueError, match="takes single texts"):
         task.predict((TEXTS, TEXTS))
-    with pytest.raises(ValueError, match="Unknown head of gpt2 'masked_lm'|masked_lm"):
+    with pytest.raises(ValueError, match="masked_lm"):
         bf.MaskedLM(bf.build("gpt2", "tiny"), tokenizer)
     options = tokenizer.get_config()
     deaf = type(tokenizer).from_config({**options, "special_tokens_in_text": False})

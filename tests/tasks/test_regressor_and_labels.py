@@ -217,6 +217,30 @@ def test_other_labels_are_refused(several, data, error):
         several.evaluate(*data, verbose=0)
 
 
+@pytest.mark.parametrize("weights", [{"yes": 3.0}, {1: 3, "no": 1.0}])
+def test_labels_have_weights(smallest, weights):
+    task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
+    task.compile(keras.optimizers.SGD(0.0))
+    labels = ["yes", "no", "yes", "no", "yes", "yes", "no", "no"]
+    options = dict(class_weight=weights, batch_size=8, verbose=0)
+    loss = task.fit(TEXTS, labels, **options).history["loss"][0]
+    scores = np.array([a["scores"] for a in task.predict(TEXTS)])
+    places = [int(label == "yes") for label in labels]
+    losses = -np.log(scores[range(8), places]) * np.array([1, 3])[places]
+    assert loss == pytest.approx(losses.mean(), rel=1e-5)
+    with pytest.raises(
+        ValueError, match="The label of class_weight 'maybe' is not one of: no, yes"
+    ):
+        task.fit(TEXTS, labels, class_weight={"maybe": 2.0}, verbose=0)
+    with pytest.raises(ValueError, match="The label of class_weight '2' is not one of: 0, 1"):
+        task.fit(TEXTS, labels, class_weight={2: 2.0}, verbose=0)
+
+
+def test_independent_labels_have_none(several):
+    with pytest.raises(ValueError, match="class_weight is for one label of each text"):
+        several.fit(TEXTS, JOINED, class_weight={"fun": 2.0}, verbose=0)
+
+
 def test_metrics_by_name(smallest):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
     task.compile(metrics=["accuracy", "f1", "matthews"])
