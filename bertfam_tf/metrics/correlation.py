@@ -48,6 +48,8 @@ class Spearman(keras.metrics.Metric):
 
     def __init__(self, name: str = "spearman", **kwargs: Any):
         super().__init__(name=name, **kwargs)
+        # Keras asks for results outside of its strategy's scope too.
+        self._strategy = tf.distribute.get_strategy()
         # Keras' own variables cannot grow. Each replica has its own rows.
         self._seen = tf.Variable(
             tf.zeros([2, 0]),
@@ -74,9 +76,10 @@ class Spearman(keras.metrics.Metric):
 
     def _parts(self) -> tuple[tf.Variable, ...]:
         """The variable of this replica, or outside of them those of all."""
-        if tf.distribute.in_cross_replica_context():
-            return tf.distribute.get_strategy().experimental_local_results(self._seen)
-        return (self._seen,)
+        here = tf.distribute.get_strategy() is self._strategy
+        if here and not tf.distribute.in_cross_replica_context():
+            return (self._seen,)
+        return self._strategy.experimental_local_results(self._seen)
 
 
 def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:

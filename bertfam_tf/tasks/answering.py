@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.batching import batches
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.tasks.base import _NO_DATA, Task
+from bertfam_tf.tasks.base import NO_DATA, Task
 
 
 class AnsweringTask(Task):
@@ -51,4 +51,4 @@ class AnsweringTask(Task):
                 yield features, function(features)
                 bar.update(number)
         if not number:
-            raise ValueError(_NO_DATA)
+            raise ValueError(NO_DATA)

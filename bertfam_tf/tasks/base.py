@@ -27,13 +27,13 @@ from bertfam_tf.sources import CheckpointError, sha256
 from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
+_TAKES = {TEXT_PAIR: ("single texts", "pairs")}
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
 _MAX_LENGTH = 512
 _LANGUAGES = "language_ids"
 _PACKED = ("token_ids", "padding_mask", "segment_ids")
-_TAKES = {TEXT_PAIR: ("single texts", "pairs")}
-_NO_DATA = "There is no text in the input."
+NO_DATA = "There is no text in the input."
 
 
 class Signature(NamedTuple):
@@ -214,7 +214,7 @@ class Task(keras.Model):
                 **kwargs,
             )
         if history.epoch and not history.history:
-            raise ValueError(_NO_DATA)
+            raise ValueError(NO_DATA)
         return history
 
     def evaluate(
@@ -237,7 +237,7 @@ class Task(keras.Model):
         with as_value_errors():
             results = super().evaluate(dataset, **kwargs)
         if results in ([], {}):
-            raise ValueError(_NO_DATA)
+            raise ValueError(NO_DATA)
         return results
 
     def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
@@ -252,7 +252,7 @@ class Task(keras.Model):
             with as_value_errors():
                 outputs = self._run_model(stream, verbose=verbose, **kwargs)
         except UnboundLocalError:  # what Keras makes of a data set that turns out to be empty
-            raise ValueError(_NO_DATA) from None
+            raise ValueError(NO_DATA) from None
         return self._answers(self.postprocess(tf.nest.map_structure(tf.constant, outputs)))
 
     def _run_model(self, stream: tf.data.Dataset, *, verbose: Any, **kwargs: Any) -> Any:

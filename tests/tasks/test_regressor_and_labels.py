@@ -83,7 +83,7 @@ def test_scores_and_their_metrics(regressor, data):
 def test_a_regressor_learns_saves_and_exports(smallest, tmp_path):
     task = bf.TextRegressor.from_pretrained(smallest, **QUIET)
     task.compile(keras.optimizers.Adam(1e-2))
-    task.fit(TEXTS, WRITTEN, batch_size=8, epochs=60, verbose=0)
+    task.fit(slices((TEXTS, WRITTEN)).batch(8).repeat(80), verbose=0)
     scores = task.predict(TEXTS)
     assert np.abs(scores - NUMBERS).max() < 0.5
     task.save(tmp_path / "saved")
@@ -181,7 +181,7 @@ def test_chosen_labels(several, smallest):
 def test_labels_are_learnt_saved_and_exported(smallest, tmp_path):
     task = bf.MultiLabelClassifier.from_pretrained(smallest, NAMES, **QUIET)
     task.compile(keras.optimizers.Adam(1e-2))
-    task.fit(TEXTS, LISTS, batch_size=8, epochs=40, verbose=0)
+    task.fit(slices((TEXTS, JOINED)).batch(8).repeat(50), verbose=0)
     answers = task.predict(TEXTS)
     assert [a["labels"] for a in answers] == LISTS
     scores = [a["scores"] for a in answers]

@@ -78,7 +78,7 @@ CHOICES_AND_RANKS = """
         for task in (ones[1], boths[1], boths[1])
     ]
     for name in ("loss", "pearson", "spearman"):
-        np.testing.assert_allclose(found[1][name], found[0][name], atol=1e-5)
+        np.testing.assert_allclose(found[1][name], found[0][name], atol=1e-5, err_msg=name)
         assert found[2][name] == found[1][name]
     assert abs(found[0]["spearman"]) > 0.01
 """
