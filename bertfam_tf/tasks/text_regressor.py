@@ -103,7 +103,7 @@ class TextRegressor(SequenceTask):
         if values.dtype.kind in "iuf":
             wrong = values[~np.isfinite(values)]
         else:
-            wrong = np.array([v for v in values if not isinstance(v, str | bytes)], object)
+            wrong = np.array([v for v in values if not isinstance(v, str | bytes | float)], object)
         if wrong.size:
             raise ValueError(no_number(str(wrong[0]), "label"))
 
