@@ -17,9 +17,13 @@ _HOME = {
     "load_tokenizer": "text",
     "load": "tasks",
     "CausalLM": "tasks",
+    "MaskedLM": "tasks",
+    "MultiLabelClassifier": "tasks",
+    "MultipleChoice": "tasks",
     "SpanQA": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
+    "TextRegressor": "tasks",
     "TokenTagger": "tasks",
 }
 

@@ -1,101 +1,94 @@
-"""Fine-tunes a classifier with the reference implementation by one of our recipes.
+"""Fine-tunes on texts or pairs with the reference implementation by one of our recipes.
 
     BERTFAM_DATA=… python -m tools.finetune_reference configs/bert/sst2.yaml [key=value …]
 
 Same checkpoint, rows, batch size, optimizer and schedule as ``bertfam train``; torch and
-transformers (tools/requirements.txt) do the rest. Prints the dev accuracy and the time.
+transformers (tools/requirements.txt) do the rest. A recipe for ``TextRegressor`` has numbers for
+labels. Prints the dev split's metrics and the time.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
 from bertfam_tf.config import expand, load_recipe
+from bertfam_tf.metrics import F1, Matthews, Pearson, Spearman
 from bertfam_tf.sources import resolve
 
 
-def _rows(data, split: str) -> tuple[list[str], list[int]]:
-    lines = expand(getattr(data, split)).read_text("utf-8").removesuffix("\n").split("\n")
-    header = lines[0].split("\t")
-    text, label = header.index(data.text), header.index(data.label)
-    cells = [line.split("\t") for line in lines[1:]]
-    if split == "train":
-        cells = cells[: data.limit]
-    names = list(data.labels) if data.labels else sorted({row[label] for row in cells})
-    return [row[text] for row in cells], [names.index(row[label]) for row in cells]
-
-
-def _batches(order, size):
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
-
-
-def _by_length(texts: list[str], size: int, window: int = 32) -> list[list[int]]:
-    """Batches as bertfam_tf.data.shuffled_batches makes them."""
-    drawn = torch.randperm(len(texts)).tolist()
-    batches = []
-    for part in _batches(drawn, window * size):
-        order = sorted(part, key=lambda i: len(texts[i].encode()))
-        batches += _batches(order, size)
-    return [batches[i] for i in torch.randperm(len(batches)).tolist()]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(description: str) -> Any:
+    """The recipe that the command line names."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("recipe")
     parser.add_argument("override", nargs="*")
     options = parser.parse_args()
-    recipe = load_recipe(options.recipe, options.override)
-    settings = recipe.train
-    directory = resolve(recipe.model.path)
-    texts, labels = _rows(recipe.data, "train")
-    dev_texts, dev_labels = _rows(recipe.data, "dev")
+    return load_recipe(options.recipe, options.override)
 
-    torch.manual_seed(settings.seed)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        directory, num_labels=len(set(labels))
-    )
+
+def _rows(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]]:
+    lines = expand(getattr(data, split)).read_text("utf-8-sig").removesuffix("\n").split("\n")
+    cells = [line.removesuffix("\r").split("\t") for line in lines]
+    columns = [c for c in (data.text, data.text_pair, data.label) if c is not None]
+    if any(isinstance(column, str) for column in columns):
+        header = cells.pop(0)
+        columns = [header.index(c) if isinstance(c, str) else c for c in columns]
+    if split == "train":
+        cells = cells[: data.limit]
+    *texts, label = columns
+    return [tuple(row[i] for i in texts) for row in cells], [row[label] for row in cells]
+
+
+def parts(order: list[int], size: int) -> list[list[int]]:
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _by_length(lengths: list[int], size: int, window: int = 32) -> list[list[int]]:
+    """Batches as bertfam_tf.data.shuffled_batches makes them."""
+    batches = []
+    for part in parts(torch.randperm(len(lengths)).tolist(), window * size):
+        batches += parts(sorted(part, key=lambda i: lengths[i]), size)
+    return [batches[i] for i in torch.randperm(len(batches)).tolist()]
+
+
+def train(
+    model: Any, settings: Any, lengths: list[int], batch_of: Callable[[list[int]], dict]
+) -> dict[str, Any]:
+    """Fine-tunes as ``bertfam train`` does, and says how long it took.
+
+    Args:
+        model: whose loss is learnt.
+        settings: the recipe's section ``train``.
+        lengths: bytes of each row.
+        batch_of: rows' numbers to the model's arguments.
+    """
     plain = [n for n, _ in model.named_parameters() if "bias" in n or "LayerNorm" in n]
+    named = list(model.named_parameters())
+    groups = [
+        {
+            "params": [p for n, p in named if n not in plain],
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [p for n, p in named if n in plain], "weight_decay": 0.0},
+    ]
+    betas = (0.9, settings.beta_2)
     optimizer = torch.optim.AdamW(
-        [
-            {
-                "params": [p for n, p in model.named_parameters() if n not in plain],
-                "weight_decay": settings.weight_decay,
-            },
-            {
-                "params": [p for n, p in model.named_parameters() if n in plain],
-                "weight_decay": 0.0,
-            },
-        ],
-        lr=settings.learning_rate,
-        betas=(0.9, settings.beta_2),
-        eps=settings.epsilon,
+        groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon
     )
-    steps = -(-len(texts) // settings.batch_size) * settings.epochs
+    steps = -(-len(lengths) // settings.batch_size) * settings.epochs
     schedule = transformers.get_linear_schedule_with_warmup(
         optimizer, round(settings.warmup * steps), steps
     )
-
-    def encode(rows: list[str]):
-        return tokenizer(
-            rows,
-            padding=True,
-            truncation=True,
-            max_length=recipe.model.max_length,
-            return_tensors="pt",
-        )
-
     start = time.perf_counter()
     model.train()
     for epoch in range(settings.epochs):
-        for batch in _by_length(texts, settings.batch_size):
-            loss = model(
-                **encode([texts[i] for i in batch]), labels=torch.tensor([labels[i] for i in batch])
-            ).loss
+        for batch in _by_length(lengths, settings.batch_size):
+            loss = model(**batch_of(batch)).loss
             loss.backward()
             if settings.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
@@ -103,18 +96,61 @@ def main() -> None:
             schedule.step()
             optimizer.zero_grad()
         print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.4f}", flush=True)
-    trained = time.perf_counter() - start
     model.eval()
-    right = 0
+    return {"train_seconds": round(time.perf_counter() - start, 1), "steps": steps}
+
+
+def logits(model: Any, count: int, batch_of: Callable[[list[int]], dict], size: int = 64) -> Any:
+    """Of all rows, float32 (rows, labels)."""
     with torch.no_grad():
-        for batch in _batches(list(range(len(dev_texts))), 64):
-            found = model(**encode([dev_texts[i] for i in batch])).logits.argmax(-1).tolist()
-            right += sum(f == dev_labels[i] for f, i in zip(found, batch, strict=True))
-    print(
-        json.dumps(
-            {"accuracy": right / len(dev_texts), "train_seconds": round(trained, 1), "steps": steps}
-        )
+        found = [
+            model(**batch_of(batch)).logits.numpy() for batch in parts(list(range(count)), size)
+        ]
+    return np.concatenate(found)
+
+
+def _metrics(found: np.ndarray, labels: Any, regression: bool) -> dict[str, float]:
+    metrics = [Pearson(), Spearman()] if regression else []
+    if found.shape[1] == 2:
+        metrics = [F1(), Matthews()]
+    for metric in metrics:
+        metric.update_state(labels, found)
+    result = {metric.name: round(float(metric.result()), 4) for metric in metrics}
+    accuracy = {} if regression else {"accuracy": float(np.mean(found.argmax(-1) == labels))}
+    return {**accuracy, **result}
+
+
+def main() -> None:
+    recipe = arguments(__doc__)
+    data, settings = recipe.data, recipe.train
+    directory = resolve(recipe.model.path)
+    texts, labels = _rows(data, "train")
+    dev_texts, dev_labels = _rows(data, "dev")
+    regression = recipe.task == "TextRegressor"
+    names = list(data.labels) if data.labels else sorted(set(labels))
+    to_label = float if regression else names.index
+
+    torch.manual_seed(settings.seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        directory, num_labels=1 if regression else len(names)
     )
+
+    def encoded(rows: list[tuple[str, ...]], given: list[str]) -> Callable[[list[int]], dict]:
+        def batch_of(batch: list[int]) -> dict:
+            columns = map(list, zip(*(rows[i] for i in batch), strict=True))
+            length = recipe.model.max_length
+            options = dict(padding=True, truncation=True, max_length=length, return_tensors="pt")
+            found = tokenizer(*columns, **options)
+            return {**found, "labels": torch.tensor([to_label(given[i]) for i in batch])}
+
+        return batch_of
+
+    lengths = [sum(len(text.encode()) for text in row) for row in texts]
+    cost = train(model, settings, lengths, encoded(texts, labels))
+    found = logits(model, len(dev_texts), encoded(dev_texts, dev_labels))
+    gold = np.array([to_label(label) for label in dev_labels])
+    print(json.dumps({**_metrics(found, gold, regression), **cost}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
 
+_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+
 
 def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     """Each string's index in ``known``, int32, of the same shape.
@@ -25,6 +27,40 @@ def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(found), [text])]):
         return tf.argmax(matches, axis=-1, output_type=tf.int32)
+
+
+def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
+    """Numbers, or strings that write them, as float32 of the same shape.
+
+    Args:
+        values: numbers, or strings such as ``"2.5"`` or ``"1e-3"``; a vector.
+        what: what the values are, for the error's text.
+
+    Raises:
+        ValueError: for values of another type.
+        InvalidArgumentError: at run time, naming the first value that is not a finite number.
+    """
+    if values.dtype == tf.string:
+        texts = tf.strings.strip(values)
+        right = tf.strings.regex_full_match(texts, _NUMBER)
+        numbers = tf.strings.to_number(tf.where(right, texts, "0"))
+    elif values.dtype.is_floating or values.dtype.is_integer:
+        numbers = tf.cast(values, tf.float32)
+        right = tf.ones_like(numbers, tf.bool)
+    else:
+        raise ValueError(f"Each {what} is a number or a string of one, not {values.dtype.name}.")
+    right &= tf.math.is_finite(numbers)
+    wrong = tf.boolean_mask(values, ~right)[:1]
+    wrong = wrong if values.dtype == tf.string else tf.strings.as_string(wrong)
+    before, after = no_number("\0", what).split("\0", 1)
+    text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
+        return tf.identity(numbers)
+
+
+def no_number(value: str, what: str) -> str:
+    """The text of the error."""
+    return f"The {what} '{value}' is not a finite number."
 
 
 def not_listed(value: str, known: Sequence[str], what: str) -> str:

@@ -30,7 +30,7 @@ _SAMPLES = [
     b"",
     b"word " * 600,
     "Größe, naïve, 日本語, العربية, हिन्दी 🙂".encode(),
-    b"[CLS] and [SEP] in the text",
+    b"[CLS] and [SEP], a [MASK] and a <mask>",
     b"\xff\xfe broken \xc3",
 ]
 # Serving runs each record when it loads the model: one row, and a batch.
@@ -47,10 +47,10 @@ def export_saved_model(
 ) -> Path:
     """Writes ``directory/<version>``, which TensorFlow Serving loads as it is.
 
-    The signature ``serving_default`` takes ``text`` (and ``text_pair`` of a pair model), string
-    tensors (batch,), and returns the task's answers; further ones are those of
-    ``task.signatures``. Warm-up records and the task's description
-    lie under ``assets.extra``. What was written is loaded again, by the C++ loader that Serving
+    The signature ``serving_default`` takes the task's texts, such as ``text`` (and
+    ``text_pair`` of a pair model), as ``task.feature_specs`` has them, and returns its answers;
+    further ones are those of ``task.signatures``. Warm-up records and the task's description lie
+    under ``assets.extra``. What was written is loaded again, by the C++ loader that Serving
     uses, and compared with the task before the version appears.
 
     Args:
@@ -97,16 +97,16 @@ def _signatures(task: Task, **options: Any) -> dict[str, Signature]:
 
 
 def _write(task: Task, directory: Path, **options: Any) -> None:
-    names = task.feature_names
+    shapes = task.feature_specs
+    names = tuple(shapes)
     signatures = _signatures(task, **options)
     archive = keras.export.ExportArchive()
     # The endpoint brings the variables that it reads; tracking the task as well would write each
     # of them a second time.
     archive.track(task.tokenizer)
-    specs = [tf.TensorSpec([None], tf.string, name=name) for name in names]
     for signature_name, signature in signatures.items():
         function = _of_texts(signature, names)
-        archive.add_endpoint(signature_name, function, input_signature=specs)
+        archive.add_endpoint(signature_name, function, input_signature=list(shapes.values()))
     archive.write_out(str(directory), verbose=False)
     extra = directory / _EXTRA
     extra.mkdir()
@@ -114,7 +114,7 @@ def _write(task: Task, directory: Path, **options: Any) -> None:
     with tf.io.TFRecordWriter(str(extra / _WARMUP)) as writer:
         for signature_name in signatures:
             for rows in _WARMUP_BATCHES:
-                record = _warmup_record(names, rows, signature_name)
+                record = _warmup_record(shapes, rows, signature_name)
                 writer.write(record.SerializeToString())
 
 
@@ -126,13 +126,14 @@ def _of_texts(signature: Signature, names: tuple[str, ...]) -> Any:
 
 
 def _warmup_record(
-    names: tuple[str, ...], rows: int, signature: str = DEFAULT_SIGNATURE
+    shapes: dict[str, tf.TensorSpec], rows: int, signature: str = DEFAULT_SIGNATURE
 ) -> prediction_log_pb2.PredictionLog:
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request
     request.model_spec.signature_name = signature
-    for name in names:
-        request.inputs[name].CopyFrom(tf.make_tensor_proto([_SAMPLES[0]] * rows, tf.string))
+    for name, spec in shapes.items():
+        text = np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(text, tf.string))
     return log
 
 
@@ -157,8 +158,10 @@ def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
 
 
 def _compare(task: Task, servable: Servable, **options: Any) -> None:
-    samples = np.array(_SAMPLES, object)
-    features = dict(zip(task.feature_names, (samples, samples[::-1]), strict=False))
+    features = {
+        name: _samples(int(np.prod(spec.shape[1:])), turned=i).reshape(-1, *spec.shape[1:])
+        for i, (name, spec) in enumerate(task.feature_specs.items())
+    }
     for name, signature in _signatures(task, **options).items():
         # As a graph, like predict: in half precision fused operations round otherwise than eager
         # ones.
@@ -167,6 +170,12 @@ def _compare(task: Task, servable: Servable, **options: Any) -> None:
         expected = {output: value.numpy() for output, value in answer(given).items()}
         found = servable.run(name, features)
         _compare_answers(found, expected, signature.repeatable)
+
+
+def _samples(count: int, turned: int) -> np.ndarray:
+    """The samples in other orders, ``count`` for each row."""
+    columns = [np.roll(np.array(_SAMPLES, object), turned + i) for i in range(count)]
+    return np.stack(columns, axis=1)
 
 
 def _compare_answers(found: dict[str, Any], expected: dict[str, Any], repeatable: bool) -> None:

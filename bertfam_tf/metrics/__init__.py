@@ -1,5 +1,7 @@
-"""Scores of answers against gold ones, as the official scripts of the benchmarks count them."""
+"""Scores of answers: Keras metrics, and functions that count as the benchmarks' scripts do."""
 
+from bertfam_tf.metrics.classification import F1, Matthews, MicroF1
+from bertfam_tf.metrics.correlation import Pearson, Spearman
 from bertfam_tf.metrics.entities import (
     Entity,
     continues,
@@ -10,10 +12,18 @@ from bertfam_tf.metrics.entities import (
     word_accuracy,
 )
 from bertfam_tf.metrics.squad import best_threshold, exact_match, f1, squad_scores
+from bertfam_tf.metrics.table import METRICS, by_name
 
 __all__ = [
+    "F1",
+    "METRICS",
     "Entity",
+    "Matthews",
+    "MicroF1",
+    "Pearson",
+    "Spearman",
     "best_threshold",
+    "by_name",
     "continues",
     "entities",
     "entity_scores",

@@ -2,17 +2,25 @@
 
 from bertfam_tf.tasks.base import Task, load
 from bertfam_tf.tasks.causal_lm import CausalLM
+from bertfam_tf.tasks.masked_lm import MaskedLM
+from bertfam_tf.tasks.multi_label import MultiLabelClassifier
+from bertfam_tf.tasks.multiple_choice import MultipleChoice
 from bertfam_tf.tasks.span_qa import SpanQA
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
+from bertfam_tf.tasks.text_regressor import TextRegressor
 from bertfam_tf.tasks.token_tagger import TokenTagger
 
 __all__ = [
     "CausalLM",
+    "MaskedLM",
+    "MultiLabelClassifier",
+    "MultipleChoice",
     "SpanQA",
     "Task",
     "TextClassifier",
     "TextEmbedder",
+    "TextRegressor",
     "TokenTagger",
     "load",
 ]

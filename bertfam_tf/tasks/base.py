@@ -18,8 +18,9 @@ import bertfam_tf
 from bertfam_tf import optimizers
 from bertfam_tf.checkpoints import Checkpoint, fill, safetensors
 from bertfam_tf.checkpoints.safetensors import SINGLE
-from bertfam_tf.data.batching import TEXTS, batches
+from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches
 from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import CheckpointError, sha256
@@ -27,6 +28,7 @@ from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
 from bertfam_tf.tuning import plain_weights
 
 _TASKS: dict[str, type[Task]] = {}
+_TAKES = {TEXT_PAIR: ("single texts", "pairs")}
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
 _MAX_LENGTH = 512
@@ -142,10 +144,17 @@ class Task(keras.Model):
         """Names of the text inputs, such as ``text``, and ``text_pair`` in pair models."""
         return (*self.fields.required, *(self.fields.optional if self.pair else ()))
 
+    @property
+    def feature_specs(self) -> dict[str, tf.TensorSpec]:
+        """The text inputs by name: (batch,), or (batch, strings) where a row has several."""
+        return {name: tf.TensorSpec([None], tf.string, name) for name in self.feature_names}
+
     # Keras' verbs, on text -------------------------------------------------------------------
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
         """As ``keras.Model.compile``; what is left out gets the task's default.
+
+        ``metrics`` may have the names in ``bertfam_tf.metrics.METRICS`` beside Keras' own.
 
         ``jit_compile`` is off unless asked for: rows are padded to the longest of their batch, and
         XLA would compile once for every width.
@@ -155,6 +164,8 @@ class Task(keras.Model):
 
     def _compile(self, optimizer: Any, loss: Any = None, **kwargs: Any) -> None:
         kwargs.setdefault("jit_compile", False)
+        if isinstance(kwargs.get("metrics"), list | tuple):
+            kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
         for name, value in self._compile_defaults().items():
             kwargs.setdefault(name, value)
         if loss is not None:
@@ -301,10 +312,11 @@ class Task(keras.Model):
         given = len(stream.element_spec[0]) > len(self.fields.required)
         if self.pair is None:
             self.pair = given
-        if self.pair and not given:
-            raise ValueError("This task takes pairs; the data has no 'text_pair'.")
-        if given and not self.pair:
-            raise ValueError("This task takes single texts; the data has a 'text_pair'.")
+        if given != self.pair:
+            name = self.fields.optional[0]
+            takes = _TAKES.get(name, (f"rows without {name!r}", f"rows with {name!r}"))[self.pair]
+            has = "a" if given else "no"
+            raise ValueError(f"This task takes {takes}; the data has {has} {name!r}.")
 
     # Storing ---------------------------------------------------------------------------------
 

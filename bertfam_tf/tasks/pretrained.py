@@ -19,17 +19,20 @@ def open_task(
     head: str,
     path: str | Path,
     *,
+    width: int | None = None,
     language: str | int | None = None,
     overrides: dict[str, Any],
     **options: Any,
 ) -> Any:
-    """A task whose head has a fixed width; its own head is used where the checkpoint has one.
+    """A task without labels; its own head is used where the checkpoint has one.
 
     Args:
         cls: what makes the task, such as its class: ``cls(backbone, tokenizer, language_id=…,
             **options)``.
         head: the head's name on the family's card; the task has it as ``head``.
         path, language: as the tasks' ``from_pretrained`` take them.
+        width: how many scores the head gives, where its width is not fixed; one of another width
+            is not used.
         overrides: config fields of the backbone.
         **options: of the constructor.
 
@@ -38,7 +41,16 @@ def open_task(
     """
     checkpoint = Checkpoint(path, **overrides)
     task = _build(cls, checkpoint, language, **options)
-    if checkpoint.has_head(head):
+    stored = checkpoint.head_labels(head) if width is not None else None
+    if stored is not None and len(stored) != width:
+        _log.warning(
+            "The %s head starts at random: that of %s gives %d scores, not %d.",
+            head,
+            path,
+            len(stored),
+            width,
+        )
+    elif checkpoint.has_head(head):
         checkpoint.fill_head(task.head, head)
     else:
         _log.info("The %s head starts at random: %s has none.", head, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import heads
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task, as_text
+from bertfam_tf.tasks.base import as_text
 from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
+from bertfam_tf.tasks.sequence import HEAD, SequenceTask
 from bertfam_tf.text import Tokenizer
 
-_HEAD = "sequence"
 
-
-class TextClassifier(Task):
+class TextClassifier(SequenceTask):
     """One label of a fixed list for each text or pair of texts.
 
     Args:
@@ -30,6 +28,8 @@ class TextClassifier(Task):
         pair: whether an input is two texts; None decides at the first data seen.
         max_length: most tokens of an input; longer ones are cut. None for all positions.
         language_id: the language of the texts, where the backbone has embeddings of languages.
+
+    ``compile`` takes ``"f1"`` and ``"matthews"`` among the metrics of two labels.
 
     Raises:
         ValueError: for fewer than two labels, a repeated one, or a backbone without the pooler that
@@ -48,19 +48,15 @@ class TextClassifier(Task):
         **kwargs: Any,
     ):
         labels = checked_labels(labels)
-        head = heads.build(backbone, _HEAD, len(labels))
-        inputs = backbone.row_inputs
         super().__init__(
-            inputs,
-            head(backbone(inputs)),
-            backbone=backbone,
-            tokenizer=tokenizer,
+            backbone,
+            tokenizer,
+            len(labels),
             pair=pair,
             max_length=max_length,
             language_id=language_id,
             **kwargs,
         )
-        self.head = head
         self.labels = labels
 
     @classmethod
@@ -94,7 +90,7 @@ class TextClassifier(Task):
         """
         return open_labelled_task(
             cls,
-            _HEAD,
+            HEAD,
             path,
             labels,
             language=language,
@@ -102,6 +98,38 @@ class TextClassifier(Task):
             pair=pair,
             max_length=max_length,
         )
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        class_weight: Mapping[str | int, float] | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """As ``Task.fit``.
+
+        Args:
+            class_weight: how much a row of each label counts, by its name or number; 1 for those
+                that are left out.
+
+        Raises:
+            ValueError: as ``Task.fit``, for a weight of a label that is not in the list, and for
+                sample weights beside class weights.
+        """
+        if class_weight is not None:
+            kwargs["class_weight"] = self._weights_in_order(class_weight)
+        return super().fit(x, y, **kwargs)
+
+    def _weights_in_order(self, given: Mapping[str | int, float]) -> dict[int, float]:
+        # Keras wants a weight for every number.
+        weights = dict.fromkeys(range(len(self.labels)), 1.0)
+        for label, weight in given.items():
+            known = self._known("i" if isinstance(label, int) else "U")
+            if str(label) not in known:
+                raise ValueError(not_listed(str(label), known, "label of class_weight"))
+            weights[known.index(str(label))] = float(weight)
+        return weights
 
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Logits (batch, labels) to ``label`` (batch,) string and ``scores``, their softmax."""

@@ -1,0 +1,105 @@
+"""What is computed from counts of right and wrong decisions."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class _Counts(keras.metrics.Metric):
+    """Counts of yes and no, right and wrong; ``sample_weight`` counts a row as so many."""
+
+    def __init__(self, name: str, **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        counts = ("true_yes", "false_yes", "false_no", "true_no")
+        self._counts = [self.add_weight(name=count, initializer="zeros") for count in counts]
+
+    def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+        """Both as booleans, of one shape; the first axis is the batch."""
+        raise NotImplementedError
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        true, found = self._decisions(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+        weight: Any = 1.0
+        if sample_weight is not None:
+            weight = ops.cast(sample_weight, self.dtype)
+            weight = ops.reshape(weight, (-1, *[1] * (len(true.shape) - 1)))
+        pairs = [(true, found), (~true, found), (true, ~found), (~true, ~found)]
+        for count, (a, b) in zip(self._counts, pairs, strict=True):
+            count.assign_add(ops.sum(ops.cast(a & b, self.dtype) * weight))
+
+    def _f1(self) -> Any:
+        true_yes, false_yes, false_no, _ = self._counts
+        return _ratio(2 * true_yes, 2 * true_yes + false_yes + false_no)
+
+
+class _OfTwoLabels(_Counts):
+    def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+        if y_pred.shape[-1] != 2:
+            raise ValueError(
+                f"{type(self).__name__} is of two labels, not of {y_pred.shape[-1]} scores."
+            )
+        return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
+
+
+class F1(_OfTwoLabels):
+    """Harmonic mean of precision and recall of the second of two labels; 0 where nothing counts.
+
+    Update:
+        y_true: 0 or 1, (batch,).
+        y_pred: logits or scores (batch, 2).
+        sample_weight: (batch,) or None.
+    """
+
+    def __init__(self, name: str = "f1", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def result(self) -> Any:
+        return self._f1()
+
+
+class Matthews(_OfTwoLabels):
+    """Correlation of two labels with those found (Matthews 1975), CoLA's metric.
+
+    0 before any row, and where only one label is given or found. Update as for ``F1``.
+    """
+
+    def __init__(self, name: str = "matthews", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def result(self) -> Any:
+        a, b, c, d = (ops.convert_to_tensor(count) for count in self._counts)
+        # Roots first: the product of four counts goes beyond float32 with large data.
+        below = ops.sqrt(a + b) * ops.sqrt(a + c) * ops.sqrt(d + b) * ops.sqrt(d + c)
+        return _ratio(a * d - b * c, below)
+
+
+class MicroF1(_Counts):
+    """F1 of all decisions of a classifier with independent labels; 0 where nothing counts.
+
+    Args:
+        threshold: the least probability of a label that is chosen.
+
+    Update:
+        y_true: 0 or 1, (batch, labels).
+        y_pred: logits (batch, labels).
+        sample_weight: (batch,) or None.
+    """
+
+    def __init__(self, threshold: float = 0.5, name: str = "micro_f1", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        self.threshold = threshold
+
+    def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+        scores = ops.sigmoid(ops.cast(y_pred, self.dtype))
+        return ops.cast(y_true, self.dtype) > 0.5, scores >= self.threshold
+
+    def result(self) -> Any:
+        return self._f1()
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "threshold": self.threshold}
+
+
+def _ratio(above: Any, below: Any) -> Any:
+    return ops.where(below > 0, above / ops.where(below > 0, below, 1.0), 0.0)

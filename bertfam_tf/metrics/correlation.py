@@ -1,0 +1,103 @@
+"""How far scores go together with those that were given.
+
+``keras.metrics.PearsonCorrelation`` takes a mean of each batch's own correlation, which is not that
+of the data; these are of all rows since the last reset.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# What rounding leaves of the variance of a constant, relative to its square.
+_CONSTANT = 1e-13
+
+
+class Pearson(keras.metrics.Metric):
+    """Pearson's correlation of all rows seen; 0 before two rows, and where either is constant.
+
+    Update:
+        y_true, y_pred: numbers (batch,) or (batch, 1).
+        sample_weight: (batch,) or None.
+    """
+
+    def __init__(self, name: str = "pearson", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        sums = ("weight", "x", "y", "xx", "yy", "xy")
+        # Differences of large sums: float32 would leave nothing of them.
+        self._sums = [self.add_weight(name=s, initializer="zeros", dtype="float64") for s in sums]
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        x, y = _numbers(y_true, tf.float64), _numbers(y_pred, tf.float64)
+        w = tf.ones_like(x) if sample_weight is None else _numbers(sample_weight, tf.float64)
+        values = (w, w * x, w * y, w * x * x, w * y * y, w * x * y)
+        for total, value in zip(self._sums, values, strict=True):
+            total.assign_add(tf.reduce_sum(value))
+
+    def result(self) -> tf.Tensor:
+        return tf.cast(_correlation(*map(tf.convert_to_tensor, self._sums)), self.dtype)
+
+
+class Spearman(keras.metrics.Metric):
+    """Spearman's rank correlation of all rows seen; equal values share the mean of their ranks.
+
+    0 before two rows, and where either is constant. Keeps all values, and sorts them for each
+    result: n log n of the rows seen. Update as for ``Pearson``, without weights, which ranks have
+    not: they are passed over.
+    """
+
+    def __init__(self, name: str = "spearman", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        # Keras asks for results outside of its strategy's scope too.
+        self._strategy = tf.distribute.get_strategy()
+        # Keras' own variables cannot grow. Each replica has its own rows.
+        self._seen = tf.Variable(
+            tf.zeros([2, 0]),
+            shape=[2, None],
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        new = tf.stack([_numbers(y_true, tf.float32), _numbers(y_pred, tf.float32)])
+        self._seen.assign(tf.concat([self._seen.read_value(), new], axis=1))
+
+    def reset_state(self) -> None:
+        for part in self._parts():
+            part.assign(tf.zeros([2, 0]))
+
+    def result(self) -> tf.Tensor:
+        seen = tf.concat([part.read_value() for part in self._parts()], axis=1)
+        x, y = (tf.cast(_ranks(values), tf.float64) for values in (seen[0], seen[1]))
+        one = tf.ones_like(x)
+        sums = (tf.reduce_sum(v) for v in (one, x, y, x * x, y * y, x * y))
+        return tf.cast(_correlation(*sums), self.dtype)
+
+    def _parts(self) -> tuple[tf.Variable, ...]:
+        """The variable of this replica, or outside of them those of all."""
+        here = tf.distribute.get_strategy() is self._strategy
+        if here and not tf.distribute.in_cross_replica_context():
+            return (self._seen,)
+        return self._strategy.experimental_local_results(self._seen)
+
+
+def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:
+    return tf.reshape(tf.cast(values, dtype), [-1])
+
+
+def _ranks(values: tf.Tensor) -> tf.Tensor:
+    """Twice the rank of each, counted from 1; equal ones get the mean of theirs."""
+    order = tf.sort(values)
+    below = tf.searchsorted(order, values, side="left")
+    return below + tf.searchsorted(order, values, side="right")
+
+
+def _correlation(
+    n: tf.Tensor, x: tf.Tensor, y: tf.Tensor, xx: tf.Tensor, yy: tf.Tensor, xy: tf.Tensor
+) -> tf.Tensor:
+    """From sums of weights, values, squares and products."""
+    of_x, of_y = n * xx - x * x, n * yy - y * y
+    constant = (of_x <= _CONSTANT * n * xx) | (of_y <= _CONSTANT * n * yy)
+    below = tf.where(constant, tf.ones_like(n), tf.sqrt(tf.maximum(of_x, 0) * tf.maximum(of_y, 0)))
+    return tf.where(constant, tf.zeros_like(n), (n * xy - x * y) / below)

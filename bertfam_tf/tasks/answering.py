@@ -1,0 +1,54 @@
+"""Tasks whose answers take more than the outputs of the Keras model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.data.batching import batches
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.tasks.base import NO_DATA, Task
+
+
+class AnsweringTask(Task):
+    """A task whose ``predict`` runs ``answer`` itself, batch by batch, as an export does."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        # Made once: what is called eagerly takes many times as long.
+        self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
+
+    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
+        """Answers for raw texts; labels in a data set are passed over.
+
+        Raises:
+            ValueError: for data in a shape that is not known, or no data at all.
+        """
+        if kwargs:
+            raise TypeError(f"predict() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        return self._predicted(x, batch_size, verbose)
+
+    def _predicted(self, x: Any, batch_size: int, verbose: Any) -> list[Any]:
+        found: list[Any] = []
+        for _, answer in self._run(self._compiled_answer, x, batch_size, verbose):
+            found += self._answers(answer)
+        return found
+
+    def _run(
+        self, function: Any, x: Any, batch_size: int, verbose: Any = 0
+    ) -> Iterator[tuple[dict[str, tf.Tensor], Any]]:
+        """Each batch's features, and what the function makes of them."""
+        stream = batches(x, batch_size=batch_size, fields=self.fields)
+        self._settle_pair(stream)
+        steps = int(stream.cardinality())
+        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
+        number = 0
+        with as_value_errors():
+            for number, (features, *_) in enumerate(stream.prefetch(2), 1):
+                yield features, function(features)
+                bar.update(number)
+        if not number:
+            raise ValueError(NO_DATA)

@@ -1,0 +1,148 @@
+"""Correlations and F1 of streams of batches, against scipy and counting by hand."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertfam_tf.metrics import F1, METRICS, Matthews, MicroF1, Pearson, Spearman, by_name
+
+scipy_stats = pytest.importorskip("scipy.stats")
+
+
+def _stream(metric, *columns, sizes=(1, 7, 4, 0, 200)):
+    """The result after rows in batches of these sizes, again and again."""
+    start, i = 0, 0
+    while start < len(columns[0]):
+        part = slice(start, start + sizes[i % len(sizes)])
+        metric.update_state(*(column[part] for column in columns))
+        start, i = part.stop, i + 1
+    return float(metric.result())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("ties", [False, True])
+def test_correlations_are_those_of_all_rows(seed, ties):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(3, 1, 500)
+    y = 0.5 * x + rng.normal(0, [0.1, 1, 5][seed % 3], 500)
+    if ties:
+        x, y = np.round(x), np.round(2 * y) / 2
+    x, y = x.astype("float32"), y.astype("float32")
+    pearson, spearman = Pearson(), Spearman()
+    assert _stream(pearson, x, y) == pytest.approx(scipy_stats.pearsonr(x, y)[0], abs=1e-6)
+    assert _stream(spearman, x, y[:, None]) == pytest.approx(
+        scipy_stats.spearmanr(x, y)[0], abs=1e-6
+    )
+    for metric in (pearson, spearman):
+        metric.reset_state()
+        assert float(metric.result()) == 0
+        assert _stream(metric, x[:9], -x[:9]) == pytest.approx(-1)
+
+
+def test_ranks_by_hand():
+    # Ranks 1.5 1.5 3 4 and 4 2.5 1 2.5.
+    found = _stream(Spearman(), np.float32([0, 0, 1, 9]), np.float32([5, 2, 1, 2]))
+    x, y = np.array([1.5, 1.5, 3, 4]), np.array([4, 2.5, 1, 2.5])
+    assert found == pytest.approx(np.corrcoef(x, y)[0, 1])
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_nothing_and_constants(metric):
+    assert float(metric().result()) == 0
+    assert _stream(metric(), np.float32([0.1]), np.float32([2])) == 0
+    assert _stream(metric(), np.full(999, 0.1, "float32"), np.arange(999, dtype="float32")) == 0
+    assert _stream(metric(), np.arange(999, dtype="float32"), np.full(999, 1e6, "float32")) == 0
+
+
+def test_values_far_from_zero():
+    x = 1000 + np.arange(50, dtype="float32") / 64
+    y = 5000 - x + np.float32([0, 0.25]).repeat(25)
+    assert _stream(Pearson(), x, y) == pytest.approx(scipy_stats.pearsonr(x, y)[0], abs=1e-6)
+
+
+def test_weights_count_rows():
+    rng = np.random.default_rng(0)
+    x, y, w = rng.normal(size=30), rng.normal(size=30), rng.integers(0, 4, 30)
+    found = _stream(Pearson(), x, y, w)
+    assert found == pytest.approx(np.corrcoef(x.repeat(w), y.repeat(w))[0, 1], abs=1e-6)
+
+
+def _counts(true, found):
+    return [
+        sum((t, f) == pair for t, f in zip(true, found, strict=True))
+        for pair in [(1, 1), (0, 1), (1, 0), (0, 0)]
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_labels(seed):
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, 2, 100)
+    logits = rng.normal(size=(100, 2)) + 1.5 * np.eye(2)[true]
+    a, b, c, d = _counts(true.tolist(), logits.argmax(-1).tolist())
+    assert _stream(F1(), true, logits) == pytest.approx(2 * a / (2 * a + b + c))
+    assert _stream(Matthews(), true, logits) == pytest.approx(
+        np.corrcoef(true, logits.argmax(-1))[0, 1], rel=1e-5
+    )
+    assert (a * d - b * c) / np.sqrt((a + b) * (a + c) * (d + b) * (d + c)) == pytest.approx(
+        np.corrcoef(true, logits.argmax(-1))[0, 1]
+    )
+    weights = rng.integers(0, 3, 100)
+    again = true.repeat(weights), logits.repeat(weights, axis=0)
+    for metric in (F1, Matthews):
+        assert _stream(metric(), true, logits, weights) == pytest.approx(
+            _stream(metric(), *again), rel=1e-5
+        )
+
+
+def test_two_labels_at_the_edge():
+    yes, no = np.float32([[0, 1]]).repeat(5, 0), np.float32([[1, 0]]).repeat(5, 0)
+    one, zero = np.ones(5, int), np.zeros(5, int)
+    for metric in (F1, Matthews):
+        assert float(metric().result()) == 0
+        assert _stream(metric(), zero, no) == 0
+        assert _stream(metric(), one, no) == 0
+    assert _stream(F1(), one, yes) == 1
+    assert _stream(Matthews(), one, yes) == 0
+    with pytest.raises(ValueError, match="Matthews is of two labels, not of 3 scores"):
+        Matthews().update_state(one, np.zeros((5, 3)))
+
+
+def test_counts_beyond_the_range_of_their_product():
+    metric = Matthews()
+    metric.update_state([1, 0], np.eye(2)[[1, 0]], sample_weight=[1e10, 1e10])
+    assert float(metric.result()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.3])
+def test_micro_f1(threshold):
+    rng = np.random.default_rng(1)
+    true, logits = rng.integers(0, 2, (60, 4)), rng.normal(size=(60, 4))
+    chosen = 1 / (1 + np.exp(-logits)) >= threshold
+    a, b, c, _ = _counts(true.ravel().tolist(), chosen.astype(int).ravel().tolist())
+    assert _stream(MicroF1(threshold), true, logits) == pytest.approx(2 * a / (2 * a + b + c))
+    weights = rng.integers(0, 3, 60)
+    repeated = _stream(MicroF1(threshold), true.repeat(weights, 0), logits.repeat(weights, 0))
+    assert _stream(MicroF1(threshold), true, logits, weights) == pytest.approx(repeated)
+    assert MicroF1.from_config(MicroF1(threshold).get_config()).threshold == threshold
+
+
+def test_names():
+    for name, metric in METRICS.items():
+        assert isinstance(by_name(name), metric)
+        assert by_name(name).name == name
+    assert by_name("accuracy") == "accuracy"
+
+
+def test_in_a_model_that_is_compiled_with_them():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Pearson(), Spearman()])
+    x = np.random.default_rng(0).normal(size=(37, 1)).astype("float32")
+    y = x[:, 0] ** 3
+    found = model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True)
+    given = model.predict(x, verbose=0)[:, 0]
+    assert found["pearson"] == pytest.approx(scipy_stats.pearsonr(given, y)[0], abs=1e-5)
+    assert found["spearman"] == pytest.approx(scipy_stats.spearmanr(given, y)[0], abs=1e-5)
+    again = model.evaluate(tf.constant(x), y, batch_size=8, verbose=0, return_dict=True)
+    assert again["spearman"] == found["spearman"]
