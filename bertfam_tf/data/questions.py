@@ -28,16 +28,15 @@ def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
     if not isinstance(articles, list):
         raise ValueError(f"{file} has no list 'data', as SQuAD's files do.")
     for i, article in enumerate(articles):
+        where = f"{file}: article {i}"
         try:
-            paragraphs = article["paragraphs"]
-            for j, paragraph in enumerate(paragraphs):
+            for j, paragraph in enumerate(article["paragraphs"]):
+                where = f"{file}: article {i}, paragraph {j}"
                 context, questions = paragraph["context"], paragraph["qas"]
                 encoded = as_bytes(context)
                 for question in questions:
                     yield _question(file, question, encoded, labelled)
         except (KeyError, TypeError, AttributeError) as error:
-            where = f"{file}: article {i}"
-            where += f", paragraph {j}" if "paragraphs" in article and paragraphs else ""
             yield Mistake("structure", f"{where} is not as SQuAD's are: {_missing(error)}.")
 
 

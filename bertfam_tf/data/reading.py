@@ -18,8 +18,8 @@ from bertfam_tf.names import unknown
 _RECORDS = {"tsv": tsv_rows, "csv": csv_rows, "jsonl": jsonl_rows}
 FORMATS = (*_RECORDS, "conll", "squad", "race", "tfds", "txt")
 _SUFFIXES = {
-    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".conll": "conll", ".json": "squad",
-    ".txt": "txt",
+    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".conll": "conll",
+    ".json": "squad", ".txt": "txt",
 }  # fmt: skip
 _TEXT: Mapping[str, Column] = {"text": "text", "label": "label"}
 

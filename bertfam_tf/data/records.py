@@ -97,7 +97,9 @@ def _cells(
         yield _row(
             place,
             {
-                name: [cells[p] for p in position] if isinstance(position, list) else cells[position]
+                name: [cells[p] for p in position]
+                if isinstance(position, list)
+                else cells[position]
                 for name, position in positions.items()
             },
         )

@@ -160,7 +160,9 @@ class Rows:
         """
         assert self._first is not None
         features = {
-            name: tf.TensorSpec([None] + ([len(value)] if isinstance(value, list) else []), "string")
+            name: tf.TensorSpec(
+                [None] + ([len(value)] if isinstance(value, list) else []), "string"
+            )
             for name, value in self._first.features.items()
         }
         spec: tuple = (features,)

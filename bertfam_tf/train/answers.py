@@ -57,8 +57,10 @@ def answer_file(
         _log.info("Going on from row %d of %d.", done, rows.count)
     bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
     begin = done // batch_size * batch_size
+    if done == rows.count:
+        return rows.count
     with output.open("ab") as file:
-        left = islice(iter(rows), begin, None) if done < rows.count else iter(())
+        left = islice(rows, begin, None)
         while batch := list(islice(left, batch_size)):
             lines = _lines(task, batch, batch_size)
             for line in islice(lines, max(done - begin, 0), None):
@@ -129,7 +131,8 @@ def _claim(output: Path, wanted: dict[str, Any]) -> int:
         return 0
     with output.open("r+b") as file:
         lines, end = _whole_lines(file)
-        file.truncate(end)
+        if file.tell() != end:
+            file.truncate(end)
     if lines > wanted["rows"]:
         raise ValueError(f"{output} has {lines} lines for {wanted['rows']} rows; remove it.")
     return lines

@@ -135,10 +135,10 @@ def _open(
         files = [expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None
     target = _kind(task).target(names if data.labels is None else data.labels)
-    formats = {data.format or format_of(file) for file in files}
-    if isinstance(target, targets.Name) and formats == {"tsv"} and data.on_error == "raise":
-        if data.tfds is None and not _has_lists(columns(data)):
-            return _classified(data, files, limit, names)
+    formats = {"tfds"} if data.tfds else {data.format or format_of(file) for file in files}
+    plain = formats == {"tsv"} and not _has_lists(columns(data))
+    if plain and isinstance(target, targets.Name) and data.on_error == "raise":
+        return _classified(data, files, limit, names)
     rows = read_rows(
         files,
         columns(data),
@@ -214,9 +214,7 @@ def _build(recipe: Recipe, kind: _Kind, rows: tf.data.Dataset, names: list[str])
     return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
 
 
-def _fit(
-    task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.data.Dataset
-) -> None:
+def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.data.Dataset) -> None:
     settings = recipe.train
     backup = directory.backup(settings.backup_steps)
     count = int(rows.cardinality())
