@@ -23,6 +23,7 @@ setup(
         "keras>=3.15,<4",
         "keras-nlp>=0.32",
         "tensorflow-datasets>=4.9.10",
+        "importlib_resources",  # which etils, of tensorflow-datasets, imports and does not ask for
         "numpy",
         "flatbuffers",
         "h5py",

@@ -10,6 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+# Texts that stand in a column of their own.
+_FEATURES = ("text", "text_pair", "question", "context")
+
 # Each command imports what it needs, so that --help and mistakes answer at once.
 
 
@@ -64,6 +67,24 @@ def _parser() -> argparse.ArgumentParser:
     predict = command("predict", _predict, "print answers, a line of JSON for each text")
     predict.add_argument("model", help="a saved task, or the output directory of a recipe")
     predict.add_argument("text", nargs="*", help="texts; lines of standard input if there is none")
+    predict.add_argument("--input", metavar="FILE", help="answer a file of any size, with --output")
+    predict.add_argument(
+        "--output", metavar="FILE", help="gets a line of JSON for each row; a killed run goes on"
+    )
+    predict.add_argument(
+        "--format", help="of the input (by its name, then by the recipe); txt: a text on each line"
+    )
+    for name in _FEATURES:
+        predict.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=f"column_{name}",
+            metavar="COLUMN",
+            help=f"with the {name}, by name or number from 0 (the recipe's)",
+        )
+    predict.add_argument(
+        "--choices", metavar="COLUMNS", help="with the choices, with commas between"
+    )
+    predict.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
 
     export = command("export", _export, "write a SavedModel for TF Serving")
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
@@ -168,13 +189,50 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    import numpy as np
+    if options.input or options.output:
+        _predict_file(options)
+        return
+    from bertfam_tf.train import as_json
 
     texts = options.text or [line.rstrip("\n") for line in sys.stdin]
     for answer in _saved_task(options.model).predict(texts):
-        values = answer if isinstance(answer, dict) else {"embedding": answer}
-        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
-        print(json.dumps(plain, ensure_ascii=False))
+        print(json.dumps(as_json(answer), ensure_ascii=False))
+
+
+def _predict_file(options: argparse.Namespace) -> None:
+    if not (options.input and options.output) or options.text:
+        raise ValueError("a file is answered with both --input and --output, and no texts")
+    if options.batch_size < 1:
+        raise ValueError(f"the batch size is 1 or more, not {options.batch_size}")
+    from bertfam_tf.config import load_recipe
+    from bertfam_tf.data import format_of, read_rows
+    from bertfam_tf.train import answer_file, source_of
+    from bertfam_tf.train.directory import MODEL, RECIPE
+    from bertfam_tf.train.run import columns
+
+    directory, data = Path(options.model), None
+    if (directory / RECIPE).is_file():
+        data = load_recipe(directory / RECIPE).data
+        directory = directory / MODEL
+    task = _saved_task(options.model)
+    named = {name: name for name in task.feature_names}
+    by_recipe = {} if data is None else columns(data) or {}
+    given = {name: getattr(options, f"column_{name}") for name in _FEATURES}
+    chosen: dict[str, Any] = {
+        name: int(column) if column.isdecimal() else column
+        for name, column in given.items()
+        if column is not None
+    }
+    if options.choices:
+        chosen["choices"] = [int(c) if c.isdecimal() else c for c in options.choices.split(",")]
+    wanted = {name: by_recipe.get(name, column) for name, column in named.items()} | chosen
+    file = Path(options.input)
+    local = data is not None and data.format not in (None, "tfds")
+    kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
+    rows = read_rows(file, wanted, format=kind)
+    source = source_of(file, directory, format=kind, columns=wanted)
+    count = answer_file(task, rows, options.output, source, batch_size=options.batch_size)
+    print(f"{count:,} answers in {options.output}")
 
 
 def _export(options: argparse.Namespace) -> None:

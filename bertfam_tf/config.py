@@ -45,24 +45,46 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Tab-separated files, relative to the working directory; ``$NAME`` reads the environment.
+    """Local files, relative to the working directory; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev, test: the files; the test file is read by ``bertfam evaluate`` alone.
+        train, dev, test: a file or a list of files; the test split is read by ``bertfam evaluate``
+            alone. Names of splits where ``tfds`` is given.
         text, text_pair, label: columns, by name in the first line or by number from 0.
         labels: names of the classes in order; or a table from what the file says to names; None
             for the distinct labels of the training file, sorted.
         limit: uses no more training rows than this.
+        format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
+        columns: columns of tasks with other features, such as ``{question: q, context: passage}``
+            or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
+            ``text_pair``. In JSON ``a.b`` is the key b in the object at a.
+        on_error: ``raise`` stops at the first row that is not valid; ``skip`` passes over such rows
+            and logs how many there are of each kind.
+        tag_scheme: ``iob2`` turns the tags of IOB1 in files of CoNLL's format into IOB2.
+        tfds: a data set of tensorflow-datasets, such as ``glue/mrpc``.
+        data_dir: where that is prepared; None for tensorflow-datasets' own place.
     """
 
-    train: str
-    dev: str | None = None
-    test: str | None = None
+    train: str | list[str]
+    dev: str | list[str] | None = None
+    test: str | list[str] | None = None
     text: str | int = "text"
     text_pair: str | int | None = None
     label: str | int = "label"
     labels: list[str] | dict[str, str] | None = None
     limit: int | None = None
+    format: str | None = None
+    columns: dict[str, str | int | list[str | int]] | None = None
+    on_error: str = "raise"
+    tag_scheme: str | None = None
+    tfds: str | None = None
+    data_dir: str | None = None
+
+    def __post_init__(self):
+        for name, known in (("on_error", ("raise", "skip")), ("tag_scheme", (None, "iob2"))):
+            if getattr(self, name) not in known:
+                choices = " or ".join("null" if each is None else each for each in known)
+                raise ValueError(f"data.{name} is {choices}, not {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True)
@@ -159,12 +181,16 @@ class PretrainRecipe(_Yaml):
 
 @dataclass(frozen=True)
 class Recipe(_Yaml):
-    """One fine-tuning run. ``output`` is the directory that it writes into."""
+    """One fine-tuning run. ``output`` is the directory that it writes into.
+
+    ``options`` are arguments of the task's ``from_pretrained``, such as ``{stride: 128}``.
+    """
 
     output: str
     model: ModelConfig
     data: DataConfig
     task: str = "TextClassifier"
+    options: dict[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
 
 

@@ -9,13 +9,16 @@ from bertfam_tf.data.errors import MARK
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
-def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
+def index_of(
+    values: tf.Tensor, known: Sequence[str], what: str, place: str | tf.Tensor = ""
+) -> tf.Tensor:
     """Each string's index in ``known``, int32, of the same shape.
 
     Args:
         values: strings, scalar or vector.
         known: different strings.
         what: what the values are, for the error's text.
+        place: where they stand, to go before the error's text.
 
     Raises:
         InvalidArgumentError: at run time, naming the first value that is not in the list.
@@ -24,7 +27,7 @@ def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     found = tf.reduce_any(matches, axis=-1)
     wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~found, [-1]))[:1]
     before, after = not_listed("\0", known, what).split("\0", 1)
-    text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
+    text = tf.strings.join([MARK, place, before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(found), [text])]):
         return tf.argmax(matches, axis=-1, output_type=tf.int32)
 

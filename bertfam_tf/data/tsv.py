@@ -3,17 +3,22 @@
 TensorFlow's reader of lines drops carriage returns wherever they stand.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.labels import index_of
 from bertfam_tf.names import unknown
 
 
 def read_tsv(
-    file: str | Path, columns: Mapping[str, str | int], *, limit: int | None = None
+    file: str | Path,
+    columns: Mapping[str, str | int],
+    *,
+    limit: int | None = None,
+    known: Mapping[str, Sequence[str]] | None = None,
 ) -> tf.data.Dataset:
     """Rows of a file as dicts of string scalars, split in the graph.
 
@@ -22,11 +27,12 @@ def read_tsv(
         columns: for each name wanted, its column: a name in the file's first line, or a number
             from 0 for a file without a header line.
         limit: reads no more rows than this.
+        known: for some of the names, all values that they may have.
 
     Returns:
-        A data set of known cardinality. A row with another number of columns than the first line
-        is an ``InvalidArgumentError`` that names file and line; under ``as_value_errors``, as in
-        a task's ``fit``, a ``ValueError``.
+        A data set of known cardinality. A row with another number of columns than the first line,
+        or with a value that is not known, is an ``InvalidArgumentError`` that names file and line;
+        under ``as_value_errors``, as in a task's ``fit``, a ``ValueError``.
 
     Raises:
         ValueError: when the file is missing or empty, has no such column, or ``limit`` is below 1.
@@ -57,7 +63,11 @@ def read_tsv(
             tf.size(cells) == len(header), [tf.strings.join([where, at, " has ", found, expected])]
         )
         with tf.control_dependencies([check]):
-            return {name: tf.gather(cells, position) for name, position in positions.items()}
+            row = {name: tf.gather(cells, position) for name, position in positions.items()}
+        at_line = tf.strings.join([f"{path}: line ", at, ": "])
+        checks = [index_of(row[n], values, n, at_line) for n, values in (known or {}).items()]
+        with tf.control_dependencies(checks):
+            return {name: tf.identity(cell) for name, cell in row.items()}
 
     dataset = tf.data.TextLineDataset(str(path)).skip(int(has_header)).take(rows)
     if not has_header and first.startswith(b"\xef\xbb\xbf"):

@@ -1,7 +1,17 @@
 """From a recipe to a trained task."""
 
+from bertfam_tf.train.answers import answer_file, as_json, source_of
 from bertfam_tf.train.pretrain import pretrain
 from bertfam_tf.train.run import evaluate, read_split, run
 from bertfam_tf.train.streams import StreamLM
 
-__all__ = ["StreamLM", "evaluate", "pretrain", "read_split", "run"]
+__all__ = [
+    "StreamLM",
+    "answer_file",
+    "as_json",
+    "evaluate",
+    "pretrain",
+    "read_split",
+    "run",
+    "source_of",
+]

@@ -1,22 +1,58 @@
 """One entry from a recipe to ``fit``, evaluation and a saved task."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers, tasks
 from bertfam_tf.config import DataConfig, Recipe, expand
-from bertfam_tf.data import as_value_errors, index_of, read_tsv, shuffled_batches
+from bertfam_tf.data import (
+    as_value_errors,
+    format_of,
+    index_of,
+    read_rows,
+    read_tsv,
+    shuffled_batches,
+    targets,
+)
+from bertfam_tf.data.published import columns_of
+from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
 from bertfam_tf.train.directory import MODEL, RunDirectory
 
 # Rows of text; a corpus that is longer is shuffled within as many.
 _SHUFFLE_BUFFER = 1 << 20
-_TASKS = {"TextClassifier": tasks.TextClassifier}
+_CHOICES = "choices"
 _log = logging.getLogger(__name__)
+
+
+class _Kind(NamedTuple):
+    """What a task is trained on.
+
+    Fields:
+        target: what its labels are.
+        names: the argument, and the attribute, that takes their names, if they have any.
+    """
+
+    target: Callable[[Any], targets.Target]
+    names: str | None = None
+
+
+_TASKS = {
+    "TextClassifier": _Kind(targets.Name, "labels"),
+    "MultiLabelClassifier": _Kind(targets.Names, "labels"),
+    "TextRegressor": _Kind(targets.Number),
+    "TokenTagger": _Kind(targets.Tags, "tags"),
+    "SpanQA": _Kind(targets.Answers),
+    "MultipleChoice": _Kind(targets.Choice),
+}
 
 
 def run(recipe: Recipe) -> dict[str, float]:
@@ -38,19 +74,12 @@ def run(recipe: Recipe) -> dict[str, float]:
     done = directory.metrics()
     if done is not None:
         return done
-    if recipe.task not in _TASKS:
-        raise ValueError(unknown("task", recipe.task, _TASKS))
+    kind = _kind(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
-    names = _label_names(recipe.data)
-    task = _TASKS[recipe.task].from_pretrained(
-        recipe.model.path,
-        labels=names,
-        pair=recipe.data.text_pair is not None,
-        max_length=recipe.model.max_length,
-        **recipe.model.overrides,
-    )
+    rows, names = _open(recipe.data, "train", recipe.task)
+    task = _build(recipe, kind, rows, names)
     directory.begin()
-    _fit(task, recipe, directory)
+    _fit(task, recipe, directory, rows)
     task.save(directory.path / MODEL)
     metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
     directory.finish(metrics)
@@ -59,25 +88,91 @@ def run(recipe: Recipe) -> dict[str, float]:
 
 def evaluate(task: tasks.Task, recipe: Recipe, split: str) -> dict[str, float]:
     """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
-    data = read_split(recipe.data, split).batch(recipe.train.batch_size)
+    kind = _kind(type(task).__name__)
+    names = getattr(task, kind.names) if kind.names else None
+    rows = read_split(recipe.data, split, type(task).__name__, names)
+    data = rows.batch(recipe.train.batch_size)
     return task.evaluate(data, return_dict=True, verbose=0)
 
 
-def read_split(data: DataConfig, split: str) -> tf.data.Dataset:
-    """A split as ``(features, label)``: dicts of strings, and names of labels.
+def read_split(
+    data: DataConfig, split: str, task: str = "TextClassifier", names: list[str] | None = None
+) -> tf.data.Dataset:
+    """A split as ``(features, label)``, in the names and types that a task takes.
+
+    Args:
+        data: of a recipe.
+        split: ``train``, ``dev`` or ``test``.
+        task: the task's class.
+        names: the labels that are known where the recipe names none.
 
     Raises:
-        ValueError: when the recipe has no such split, or the file or a column is missing.
+        ValueError: when the recipe has no such split, or the file or a column is missing. Rows of
+            TSV files that classifiers read are checked as they stream; those of other formats now.
     """
-    file = getattr(data, split, None)
-    if file is None:
+    return _open(data, split, task, names)[0]
+
+
+def columns(data: DataConfig) -> dict[str, Column] | None:
+    """The columns of features and label; None for what is known of tensorflow-datasets'."""
+    if data.columns is not None:
+        return {"label": data.label, **data.columns}
+    if data.tfds is not None and columns_of(data.tfds) is not None:
+        return None
+    found: dict[str, Column] = {"text": data.text, "label": data.label}
+    return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
+
+
+def _open(
+    data: DataConfig, split: str, task: str, names: list[str] | None = None
+) -> tuple[tf.data.Dataset, list[str]]:
+    """A split and the names of its labels."""
+    given = getattr(data, split, None)
+    if given is None:
         raise ValueError(f"The recipe names no {split} file.")
-    columns = {"text": data.text, "label": data.label}
-    if data.text_pair is not None:
-        columns["text_pair"] = data.text_pair
+    files: list[str | Path] = list(given) if isinstance(given, list) else [given]
+    if data.tfds is None:
+        files = [expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None
-    rows = read_tsv(expand(file), columns, limit=limit)
+    target = _kind(task).target(names if data.labels is None else data.labels)
+    formats = {"tfds"} if data.tfds else {data.format or format_of(file) for file in files}
+    plain = formats == {"tsv"} and not _has_lists(columns(data))
+    if plain and isinstance(target, targets.Name) and data.on_error == "raise":
+        return _classified(data, files, limit, names)
+    rows = read_rows(
+        files,
+        columns(data),
+        format=data.format,
+        target=target,
+        limit=limit,
+        skip=data.on_error == "skip",
+        iob2=data.tag_scheme == "iob2",
+        tfds=data.tfds,
+        data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
+    )
+    return rows.dataset(), target.names
+
+
+def _has_lists(named: Mapping[str, Column] | None) -> bool:
+    return any(isinstance(column, list) for column in (named or {}).values())
+
+
+def _classified(
+    data: DataConfig, files: list[str | Path], limit: int | None, names: list[str] | None
+) -> tuple[tf.data.Dataset, list[str]]:
+    # The largest sets are of this kind, and stream without Python for each row.
     table = data.labels if isinstance(data.labels, dict) else None
+    known = names if data.labels is None else list(data.labels)
+    named: Any = columns(data)
+    parts, left = [], limit
+    for file in files:
+        parts.append(
+            read_tsv(file, named, limit=left, known=None if known is None else {"label": known})
+        )
+        left = None if left is None else left - int(parts[-1].cardinality())
+        if left == 0:
+            break
+    rows = reduce(tf.data.Dataset.concatenate, parts)
 
     def split_label(row: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         label = row.pop("label")
@@ -87,23 +182,41 @@ def read_split(data: DataConfig, split: str) -> tf.data.Dataset:
             )
         return row, label
 
-    return rows.map(split_label, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _label_names(data: DataConfig) -> list[str]:
-    if isinstance(data.labels, dict):
-        return list(dict.fromkeys(data.labels.values()))
-    if data.labels is not None:
-        return data.labels
-    found = read_split(data, "train").map(lambda _, label: label).unique()
+    rows = rows.map(split_label, num_parallel_calls=tf.data.AUTOTUNE)
+    if table is not None:
+        return rows, list(dict.fromkeys(table.values()))
+    if known is not None:
+        return rows, known
+    found = rows.map(lambda _, label: label).unique()
     with as_value_errors():
-        return sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
+        return rows, sorted(label.decode("utf-8") for label in found.as_numpy_iterator())
 
 
-def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory) -> None:
+def _kind(task: str) -> _Kind:
+    known = [name for name in _TASKS if hasattr(tasks, name)]
+    if task not in known:
+        raise ValueError(unknown("task", task, known))
+    return _TASKS[task]
+
+
+def _build(recipe: Recipe, kind: _Kind, rows: tf.data.Dataset, names: list[str]) -> Any:
+    cls = getattr(tasks, recipe.task)
+    features = rows.element_spec[0]
+    cls.fields.check(features)
+    options: dict[str, Any] = {"max_length": recipe.model.max_length}
+    if cls.fields.optional:
+        options["pair"] = any(name in features for name in cls.fields.optional)
+    if _CHOICES in features:
+        options["num_choices"] = features[_CHOICES].shape[0]
+    if kind.names is not None:
+        options[kind.names] = names
+    options |= recipe.options
+    return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
+
+
+def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.data.Dataset) -> None:
     settings = recipe.train
     backup = directory.backup(settings.backup_steps)
-    rows = read_split(recipe.data, "train")
     count = int(rows.cardinality())
     steps = -(-count // settings.batch_size)
     task.compile(optimizers.of(settings, steps * settings.epochs))
@@ -120,7 +233,10 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory) -> None:
 
     validation: Any = None
     if recipe.data.dev is not None:
-        validation = read_split(recipe.data, "dev").batch(settings.batch_size)
+        name = _kind(recipe.task).names
+        names = None if name is None else getattr(task, name)
+        validation = read_split(recipe.data, "dev", recipe.task, names)
+        validation = validation.batch(settings.batch_size)
     callbacks = [
         backup,
         keras.callbacks.TensorBoard(directory.path / "tensorboard"),

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 import bertfam_tf as bf
 from bertfam_tf.config import load_recipe
+from bertfam_tf.data import as_value_errors
 from bertfam_tf.train import evaluate, read_split, run
 
 ROWS = [
@@ -230,3 +231,42 @@ def test_a_table_of_labels_pairs_and_limit(files, smallest, tmp_path):
     task = bf.load(f"{recipe.output}/model")
     assert (task.labels, task.pair) == (["no", "yes"], True)
     assert run(recipe) == {}
+
+
+def test_formats_of_one_run_and_rows_that_are_skipped(files, tmp_path, caplog):
+    (tmp_path / "a.csv").write_text('say,mark\n"a, good",x\nbroken\n')
+    (tmp_path / "b.jsonl").write_text('{"say": "it is bad", "mark": "y"}\n')
+    overrides = [
+        f"data.train=[{tmp_path}/a.csv, {tmp_path}/b.jsonl]",
+        f"data.dev={tmp_path}/b.jsonl",
+        *("data.text=say", "data.label=mark", "data.on_error=skip", "train.epochs=1"),
+    ]
+    recipe = load_recipe(files("formats"), overrides)
+    found = list(read_split(recipe.data, "train").as_numpy_iterator())
+    assert found == [({"text": b"a, good"}, b"x"), ({"text": b"it is bad"}, b"y")]
+    assert "Skipped 1 rows beside 2 good ones: 1 columns." in caplog.text
+    assert run(recipe).keys() == {"loss", "accuracy"}
+    assert bf.load(f"{recipe.output}/model").labels == ["x", "y"]
+
+
+def test_an_unknown_label_is_named_with_its_line(files, tmp_path):
+    for name, text in (("t.tsv", "text\tlabel\na\tx\nb\tz\n"), ("t.csv", "text,label\na,x\nb,z\n")):
+        (tmp_path / name).write_text(text)
+        override = [f"data.dev={tmp_path}/{name}", "data.labels=[x, y]"]
+        rows = load_recipe(files("unknown"), override).data
+        error = rf"{name}: line 3: The label 'z' is not one of: x, y\."
+        with pytest.raises(ValueError, match=error), as_value_errors():
+            list(read_split(rows, "dev"))
+
+
+def test_columns_that_a_task_does_not_take(files):
+    recipe = load_recipe(files("other"), ["data.columns={question: text}"])
+    with pytest.raises(ValueError, match="Features are 'text'"):
+        run(recipe)
+    for override, error in (
+        ("data.on_error=ignore", "data.on_error is raise or skip, not 'ignore'"),
+        ("data.tag_scheme=iob1", "data.tag_scheme is null or iob2"),
+        ("data.format=xml", "Unknown format 'xml'"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            run(load_recipe(files("other"), [override]))

@@ -1,0 +1,71 @@
+"""Sentences in columns, as the shared tasks of CoNLL have them: a word on each line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bertfam_tf.data.rows import Mistake, Row
+
+# Other white space, such as a no-break space, may stand inside a word.
+_BETWEEN = re.compile(rb"[ \t]+")
+_DOCUMENT = b"-DOCSTART-"
+
+
+def conll_rows(
+    file: Path, word: int = 0, tag: int | None = -1, *, iob2: bool = False
+) -> Iterator[Row | Mistake]:
+    """Sentences: ``text`` is the words, and the label the tags, each joined by one space.
+
+    Args:
+        file: columns with spaces or tabs between; an empty line ends a sentence. Lines that begin
+            with -DOCSTART- are passed over.
+        word, tag: columns, from 0; below 0 from the end. Without a tag there are no labels.
+        iob2: turns tags of IOB1, where B- only parts neighbours, into IOB2, where each begins so.
+    """
+    words: list[bytes] = []
+    tags: list[str] = []
+    began, width = 0, None
+    wrong: Mistake | None = None
+    with file.open("rb") as stream:
+        for number, line in enumerate(_and_end(stream), 1):
+            line = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip(b" \t\r\n")
+            if not line or line.startswith(_DOCUMENT):
+                if wrong is not None:
+                    yield wrong
+                elif words:
+                    label = None if tag is None else to_iob2(tags) if iob2 else tags
+                    yield Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
+                words, tags, wrong = [], [], None
+                continue
+            cells = _BETWEEN.split(line)
+            width = width or len(cells)
+            began = number if not words and wrong is None else began
+            place = f"{file}: line {number}"
+            if len(cells) != width:
+                text = f"{place} has {len(cells)} columns; expected {width}, as before."
+                wrong = wrong or Mistake("columns", text)
+                continue
+            last = max(each if each >= 0 else -each - 1 for each in (word, tag or 0))
+            if last >= width:
+                raise ValueError(f"{file} has {width} columns; there is no column {word} or {tag}.")
+            words.append(cells[word])
+            if tag is not None:
+                tags.append(cells[tag].decode("utf-8", "replace"))
+
+
+def _and_end(stream) -> Iterator[bytes]:
+    yield from stream
+    yield b""
+
+
+def to_iob2(tags: Sequence[str]) -> list[str]:
+    """Tags of IOB1 in IOB2: the first word of each name gets B-."""
+    found, before = [], "O"
+    for tag in tags:
+        kind = tag[2:]
+        begins = tag.startswith("I-") and (before == "O" or before[2:] != kind)
+        found.append(f"B-{kind}" if begins else tag)
+        before = tag
+    return found

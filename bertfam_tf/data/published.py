@@ -1,0 +1,169 @@
+"""Data sets of tensorflow-datasets, with their features under the names that tasks use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertfam_tf.data.records import Column
+from bertfam_tf.data.rows import Mistake, Row
+from bertfam_tf.names import listed, unknown
+
+# From a data set's name, its configuration or not, to columns.
+_PAIR = {"text": "sentence1", "text_pair": "sentence2", "label": "label"}
+_NLI = {"text": "premise", "text_pair": "hypothesis", "label": "label"}
+_SQUAD: dict[str, Column] = {
+    "question": "question", "context": "context", "label": "answers", "id": "id",
+}  # fmt: skip
+_CONLL: dict[str, Column] = {"text": "tokens", "label": "ner"}
+COLUMNS: dict[str, Mapping[str, Column]] = {
+    "glue": _PAIR,
+    "glue/cola": {"text": "sentence", "label": "label"},
+    "glue/sst2": {"text": "sentence", "label": "label"},
+    "glue/qqp": {"text": "question1", "text_pair": "question2", "label": "label"},
+    "glue/qnli": {"text": "question", "text_pair": "sentence", "label": "label"},
+    "glue/mnli": _NLI,
+    "glue/mnli_matched": _NLI,
+    "glue/mnli_mismatched": _NLI,
+    "glue/ax": _NLI,
+    "squad": _SQUAD,
+    "conll2003": _CONLL,
+    "race": {"text": "article", "question": "questions", "choices": "options", "label": "answers"},
+    "xnli": {"text": "premise.en", "text_pair": "hypothesis.en", "label": "label"},
+}
+
+
+class Published:
+    """A data set, prepared on this machine when it is not yet.
+
+    Args:
+        name: as tensorflow-datasets calls it, such as ``glue/mrpc``.
+        columns: for each name wanted, a feature; ``a.b`` is the feature b inside of a, and of
+            translations the language b. None for those that are known for the data set.
+        data_dir: where prepared data sets are; None for tensorflow-datasets' own place.
+
+    Raises:
+        ValueError: for a data set that is not known or cannot be prepared, or whose columns are
+            not known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: Mapping[str, Column] | None = None,
+        data_dir: str | None = None,
+    ):
+        import tensorflow_datasets as tfds
+
+        self.name = name
+        try:
+            self._builder = tfds.builder(name, data_dir=data_dir)
+        except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
+            text = str(error).strip().split("\n")[0]
+            raise ValueError(f"tensorflow-datasets has no {name}: {text}") from error
+        known = columns_of(name)
+        if columns is None and known is None:
+            features = listed(self._builder.info.features)
+            raise ValueError(f"data.columns says which features of {name} to use: {features}.")
+        self._columns = dict(known or {} if columns is None else columns)
+        for column in self._columns.values():
+            for path in column if isinstance(column, list) else [column]:
+                top = str(path).split(".")[0]
+                if top not in self._builder.info.features:
+                    features = self._builder.info.features
+                    raise ValueError(f"{name}: {unknown('feature', top, features)}")
+        self._builder.download_and_prepare()
+
+    def rows(self, split: str, *, labelled: bool = True) -> Iterator[Row | Mistake]:
+        """Rows of a split, such as ``train`` or ``validation[:10%]``; race has several of each.
+
+        Raises:
+            ValueError: when there is no such split.
+        """
+        import tensorflow_datasets as tfds
+
+        base = split.split("[")[0].split("+")[0]
+        if base not in self._builder.info.splits:
+            raise ValueError(f"{self.name}: {unknown('split', base, self._builder.info.splits)}")
+        features = self._builder.info.features
+        # One file after the other: the same order at each run.
+        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        dataset = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+        for number, element in enumerate(tfds.as_numpy(dataset)):
+            place = f"{self.name} {split}: row {number}"
+            try:
+                values = {
+                    name: [_value(features, element, str(c)) for c in column]
+                    if isinstance(column, list)
+                    else _value(features, element, str(column))
+                    for name, column in self._columns.items()
+                    if labelled or name != "label"
+                }
+                yield from _rows(place, values)
+            except ValueError as error:
+                yield Mistake("value", f"{place}: {error}")
+
+
+def columns_of(name: str) -> Mapping[str, Column] | None:
+    """The columns of a data set of tensorflow-datasets, where they are known."""
+    name = name.split(":")[0]
+    return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
+
+
+def _value(features: Any, element: Any, path: str) -> Any:
+    """A feature as bytes, as a string where it is a class or a number, or as lists of those."""
+    import tensorflow_datasets as tfds
+
+    key, _, rest = path.partition(".")
+    feature, value = features[key], element[key]
+    if rest and isinstance(feature, tfds.features.TranslationVariableLanguages):
+        languages = [each.decode() for each in value["language"]]
+        if rest not in languages:
+            raise ValueError(unknown("language", rest, languages))
+        return value["translation"][languages.index(rest)]
+    if rest:
+        return _value(feature, value, rest)
+    return _plain(feature, value)
+
+
+def _plain(feature: Any, value: Any) -> Any:
+    import tensorflow_datasets as tfds
+
+    if isinstance(feature, tfds.features.ClassLabel):
+        # tensorflow-datasets' -1 stands for a label that was not published.
+        return feature.int2str(int(value)) if value >= 0 else None
+    if isinstance(feature, tfds.features.Sequence):
+        inner = feature.feature
+        if isinstance(inner, tfds.features.FeaturesDict):
+            names = list(inner)
+            columns = [[_plain(inner[name], each) for each in value[name]] for name in names]
+            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        # Of sequences of sequences come ragged tensors.
+        nested = value.to_list() if hasattr(value, "to_list") else value
+        return [_plain(inner, each) for each in nested]
+    if isinstance(value, bytes):
+        return value
+    if hasattr(value, "dtype") and value.ndim == 0:
+        return str(value)
+    return value
+
+
+def _rows(place: str, values: dict[str, Any]) -> Iterator[Row]:
+    label, name = values.pop("label", None), values.pop("id", None)
+    if isinstance(values.get("question"), list):  # race has the questions of a passage together
+        for number, each in enumerate(values["question"]):
+            features = {**values, "question": each, "choices": values["choices"][number]}
+            right = None if label is None else _said(label[number])
+            yield Row(f"{place}, question {number}", features, right)
+        return
+    if isinstance(values.get("text"), list):
+        values["text"] = b" ".join(values["text"])
+    if isinstance(label, list) and label and isinstance(label[0], dict):
+        label = [(_said(each["text"]), int(each["answer_start"])) for each in label]
+    yield Row(place, values, _said(label), None if name is None else _said(name))
+
+
+def _said(label: Any) -> Any:
+    if isinstance(label, list):
+        return list(map(_said, label))
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else label

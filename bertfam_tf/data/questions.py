@@ -1,0 +1,58 @@
+"""Questions on paragraphs, in the JSON of SQuAD 1.1 and 2.0 (arXiv 1606.05250, 1806.03822)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf.data.rows import Mistake, Row, as_bytes
+
+
+def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
+    """Questions: ``question`` and ``context``; the label is a list of (text, start).
+
+    Args:
+        file: read as a whole, for its JSON is one object.
+        labelled: whether answers are expected.
+
+    Raises:
+        ValueError: when the file is not JSON, or has no list ``data``.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is not JSON: {error}.") from error
+    articles = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(articles, list):
+        raise ValueError(f"{file} has no list 'data', as SQuAD's files do.")
+    for i, article in enumerate(articles):
+        where = f"{file}: article {i}"
+        try:
+            for j, paragraph in enumerate(article["paragraphs"]):
+                where = f"{file}: article {i}, paragraph {j}"
+                context, questions = paragraph["context"], paragraph["qas"]
+                encoded = as_bytes(context)
+                for question in questions:
+                    yield _question(file, question, encoded, labelled)
+        except (KeyError, TypeError, AttributeError) as error:
+            yield Mistake("structure", f"{where} is not as SQuAD's are: {_missing(error)}.")
+
+
+def _question(file: Path, question: Any, context: bytes, labelled: bool) -> Row | Mistake:
+    name = question.get("id") if isinstance(question, dict) else None
+    place = f"{file}: question {name}"
+    try:
+        features: dict[str, Any] = {"question": as_bytes(question["question"]), "context": context}
+        answers = None
+        if labelled:
+            found = [] if question.get("is_impossible") else question["answers"]
+            answers = [(answer["text"], answer["answer_start"]) for answer in found]
+        return Row(place, features, answers, None if name is None else str(name))
+    except (KeyError, TypeError, AttributeError) as error:
+        return Mistake("structure", f"{place} is not as SQuAD's are: {_missing(error)}.")
+
+
+def _missing(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,83 @@
+"""Examinations with four choices, as RACE is published (arXiv 1704.04683)."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from bertfam_tf.data.rows import Mistake, Row, as_bytes
+
+_SPLITS = {"train", "dev", "test"}
+
+
+def race_rows(path: Path) -> Iterator[Row | Mistake]:
+    """Questions: ``text``, ``question`` and ``choices``; the label is a letter.
+
+    Args:
+        path: a folder of passages, each a JSON object in a file of its own; or a tar archive of
+            them. The path may go on inside the archive, such as ``RACE.tar.gz/train/middle``.
+
+    Raises:
+        ValueError: when there is no such folder, or it has more than one split.
+    """
+    splits = set()
+    for name, content in _passages(path):
+        splits |= _SPLITS.intersection(PurePosixPath(name).parts[:-1])
+        if len(splits) > 1:
+            found = " and ".join(sorted(splits))
+            raise ValueError(f"{path} has {found}; name one of them, as {path}/train.")
+        try:
+            passage = json.loads(content)
+            article = as_bytes(passage["article"])
+            columns = [passage[key] for key in ("questions", "options", "answers")]
+            rows = list(zip(*columns, strict=True))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            yield Mistake("passage", f"{path}: {name} is not a passage of RACE: {text}.")
+            continue
+        for number, row in enumerate(rows):
+            yield _question(f"{path}: {name}, question {number}", article, *row)
+
+
+def _question(place: str, article: bytes, question: Any, options: Any, answer: Any) -> Any:
+    try:
+        features: dict[str, Any] = {
+            "text": article,
+            "question": as_bytes(question),
+            "choices": list(map(as_bytes, options)),
+        }
+    except (TypeError, AttributeError) as error:
+        return Mistake("passage", f"{place} is not as RACE's are: {error}.")
+    return Row(place, features, answer)
+
+
+def _passages(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_dir():
+        for file in sorted(path.rglob("*.txt")):
+            yield str(file.relative_to(path)), file.read_bytes()
+        return
+    archive = archive_of(path)
+    if archive is None:
+        raise ValueError(f"There is no folder or archive {path}.")
+    wanted = path.relative_to(archive).parts
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            parts = PurePosixPath(member.name).parts
+            found = any(parts[i : i + len(wanted)] == wanted for i in range(len(parts)))
+            if member.isfile() and member.name.endswith(".txt") and found:
+                stream = tar.extractfile(member)
+                assert stream is not None
+                # What stands before the folder that was asked for is no split of it.
+                start = next(i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted)
+                yield "/".join(parts[start:] if wanted else parts), stream.read()
+
+
+def archive_of(path: Path) -> Path | None:
+    """The tar archive that a path is, or goes on inside of."""
+    for each in (path, *path.parents):
+        if each.is_file():
+            return each if tarfile.is_tarfile(each) else None
+    return None

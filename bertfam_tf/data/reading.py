@@ -1,0 +1,121 @@
+"""One way to open the files of a split, whatever their format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from bertfam_tf.data.conll import conll_rows
+from bertfam_tf.data.published import Published
+from bertfam_tf.data.questions import squad_rows
+from bertfam_tf.data.race import archive_of, race_rows
+from bertfam_tf.data.records import Column, csv_rows, jsonl_rows, tsv_rows
+from bertfam_tf.data.rows import Mistake, Reader, Row, Rows
+from bertfam_tf.data.targets import Target
+from bertfam_tf.names import unknown
+
+_RECORDS = {"tsv": tsv_rows, "csv": csv_rows, "jsonl": jsonl_rows}
+FORMATS = (*_RECORDS, "conll", "squad", "race", "tfds", "txt")
+_SUFFIXES = {
+    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".conll": "conll",
+    ".json": "squad", ".txt": "txt",
+}  # fmt: skip
+_TEXT: Mapping[str, Column] = {"text": "text", "label": "label"}
+
+
+def format_of(file: str | Path, default: str = "tsv") -> str:
+    """The format by a name's ending: .tsv, .csv, .jsonl, .conll, .json (SQuAD's), .txt; race for
+    folders and tar archives; ``default`` for all others."""
+    path = Path(file)
+    if path.is_dir() or (path.suffix not in _SUFFIXES and archive_of(path) is not None):
+        return "race"
+    return _SUFFIXES.get(path.suffix, default)
+
+
+def read_rows(
+    files: str | Path | Sequence[str | Path],
+    columns: Mapping[str, Column] | None = None,
+    *,
+    format: str | None = None,
+    target: Target | None = None,
+    limit: int | None = None,
+    skip: bool = False,
+    iob2: bool = False,
+    tfds: str | None = None,
+    data_dir: str | None = None,
+) -> Rows:
+    """Rows of local files, or of splits of a data set of tensorflow-datasets.
+
+    Args:
+        files: a file or several, read one after the other; splits where ``format`` is tfds.
+        columns: from the names of features, and ``label``, to columns; see ``records``. None for
+            ``text`` and ``label`` by these names, for the last column as the tags of conll, and
+            for what is known of a data set of tensorflow-datasets.
+        format: one of ``FORMATS``; None decides by each file's name.
+        target: what labels become; None leaves them out.
+        limit: uses no more rows than this.
+        skip: whether rows with mistakes are passed over; otherwise the first is raised.
+        iob2: turns tags of IOB1 into IOB2; for conll.
+        tfds, data_dir: the data set of tensorflow-datasets, and where it is prepared.
+
+    Raises:
+        ValueError: for a mistake, which is named with file and line, a missing file, a file without
+            rows, or a ``limit`` below 1.
+    """
+    files = [files] if isinstance(files, str | Path) else list(files)
+    if not files:
+        raise ValueError("There are no files to read.")
+    if format is not None and format not in FORMATS:
+        raise ValueError(unknown("format", format, FORMATS))
+    if format == "tfds" or (format is None and tfds is not None):
+        if tfds is None:
+            raise ValueError("The format tfds takes the name of a data set, such as glue/mrpc.")
+        published = Published(tfds, columns, data_dir)
+        labelled = target is not None
+        readers = [
+            (f"{tfds} {split}", partial(published.rows, str(split), labelled=labelled))
+            for split in files
+        ]
+        return Rows(readers, target, limit, skip)  # type: ignore[arg-type]
+    return Rows(
+        [(str(f), _reader(Path(f), format, columns, target is not None, iob2)) for f in files],
+        target,
+        limit,
+        skip,
+    )
+
+
+def _reader(
+    file: Path, format: str | None, columns: Mapping[str, Column] | None, labelled: bool, iob2: bool
+) -> Reader:
+    format = format or format_of(file)
+    if format == "race":
+        if not file.exists() and archive_of(file) is None:
+            raise ValueError(f"There is no folder or archive {file}.")
+        return partial(race_rows, file)
+    if not file.is_file():
+        raise ValueError(f"There is no file {file}.")
+    if format == "squad":
+        return partial(squad_rows, file, labelled=labelled)
+    if format == "txt":
+        return partial(_lines, file)
+    wanted = {
+        name: column
+        for name, column in (_TEXT if columns is None else columns).items()
+        if labelled or name != "label"
+    }
+    if format == "conll":
+        word, tag = (
+            wanted[name] if isinstance(wanted.get(name), int) else default
+            for name, default in (("text", 0), ("label", -1))
+        )
+        return partial(conll_rows, file, word, tag if labelled else None, iob2=iob2)  # type: ignore[arg-type]
+    return partial(_RECORDS[format], file, wanted)
+
+
+def _lines(file: Path) -> Iterator[Row | Mistake]:
+    """One text on each line."""
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            yield Row(f"{file}: line {number}", {"text": line.rstrip(b"\n").removesuffix(b"\r")})

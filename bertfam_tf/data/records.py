@@ -1,0 +1,197 @@
+"""Files of records: tab-separated, comma-separated, and a JSON object on each line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf.data.rows import Mistake, Row, as_bytes
+from bertfam_tf.names import unknown
+
+Column = str | int | list[str | int]
+# Records are lists of cells, or JSON objects, with the line that they begin in.
+_Record = tuple[int, Any]
+_LABEL = "label"
+_LARGEST_CELL = 2**31 - 1
+
+
+def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
+    """Tab-separated values without quoting, as ``read_tsv`` reads them.
+
+    Args:
+        file: UTF-8.
+        columns: for each name wanted, its column: a name in the first line, or a number from 0 in
+            a file without a header line; a list of them for a feature of several strings.
+
+    Raises:
+        ValueError: when there is no such column.
+    """
+
+    def records() -> Iterator[_Record]:
+        with file.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8", "surrogateescape")
+                yield number, text.split("\t")
+
+    return _cells(file, columns, records())
+
+
+def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
+    """Comma-separated values (RFC 4180): quotes, and lines that end inside them.
+
+    Arguments and errors as for ``tsv_rows``.
+    """
+
+    def records() -> Iterator[_Record | Mistake]:
+        csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
+        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            while True:
+                number = reader.line_num + 1
+                try:
+                    cells = next(reader, None)
+                except csv.Error as error:
+                    yield Mistake("quotes", f"{file}: line {number} is not CSV: {error}.")
+                    continue
+                if cells is None:
+                    return
+                # An empty line is an empty cell.
+                yield number, cells or [""]
+
+    return _cells(file, columns, records())
+
+
+def _cells(
+    file: Path, columns: Mapping[str, Column], records: Iterator[_Record | Mistake]
+) -> Iterator[Row | Mistake]:
+    numbered = not any(isinstance(c, str) for column in columns.values() for c in _each(column))
+    header: list[str] | None = None
+    positions: dict[str, Any] = {}
+    for record in records:
+        if isinstance(record, Mistake):
+            if header is None:
+                raise record
+            yield record
+            continue
+        number, cells = record
+        if header is None:
+            header = cells
+            positions = {
+                name: [_position(file, header, c) for c in column]
+                if isinstance(column, list)
+                else _position(file, header, column)
+                for name, column in columns.items()
+            }
+            if not numbered:
+                continue
+        place = f"{file}: line {number}"
+        if len(cells) != len(header):
+            expected = f"expected {len(header)}, as in the first line."
+            yield Mistake("columns", f"{place} has {len(cells)} columns; {expected}")
+            continue
+        yield _row(
+            place,
+            {
+                name: [cells[p] for p in position]
+                if isinstance(position, list)
+                else cells[position]
+                for name, position in positions.items()
+            },
+        )
+
+
+def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
+    """A JSON object on each line.
+
+    Args:
+        file: UTF-8; lines that are empty are passed over.
+        columns: for each name wanted, its key; ``a.b`` is the key b in the object at a, or element
+            b of the list there. A list of keys, or a key with a list, is a feature of several
+            strings, and in ``text`` the words of a text.
+    """
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.strip():
+                continue
+            place = f"{file}: line {number}"
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield Mistake("JSON", f"{place} is not JSON: {error}.")
+                continue
+            if not isinstance(record, dict):
+                yield Mistake("JSON", f"{place} is not a JSON object.")
+                continue
+            try:
+                values = {
+                    name: [_text(place, record, c) for c in column]
+                    if isinstance(column, list)
+                    else _text(place, record, column)
+                    for name, column in columns.items()
+                }
+            except Mistake as mistake:
+                yield mistake
+                continue
+            yield _row(place, values)
+
+
+def _text(place: str, record: dict, key: str | int) -> Any:
+    value = _inside(place, record, str(key))
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return json.dumps(value)
+    raise Mistake("value", f"{place}: {key} is {_short(value)}, not a text or a number.")
+
+
+def _inside(place: str, record: dict, path: str) -> Any:
+    if path in record:
+        return record[path]
+    value: Any = record
+    for key in path.split("."):
+        if isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        else:
+            known = list(value) if isinstance(value, dict) else []
+            raise Mistake("column", f"{place}: {unknown('column', path, known)}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:40] + "…"
+
+
+def _row(place: str, values: dict[str, Any]) -> Row:
+    label = values.pop(_LABEL, None)
+    features: dict[str, bytes | list[bytes]] = {}
+    for name, value in values.items():
+        if isinstance(value, list) and name == "text":
+            value = " ".join(value)
+        features[name] = list(map(as_bytes, value)) if isinstance(value, list) else as_bytes(value)
+    return Row(place, features, label)
+
+
+def _each(column: Column) -> list[str | int]:
+    return column if isinstance(column, list) else [column]
+
+
+def _position(file: Path, header: list[str], column: str | int) -> int:
+    if isinstance(column, str):
+        if column not in header:
+            raise ValueError(f"{file}, first line: {unknown('column', column, header)}")
+        return header.index(column)
+    if not 0 <= column < len(header):
+        raise ValueError(f"{file} has {len(header)} columns; there is no column {column}.")
+    return column

@@ -1,0 +1,212 @@
+"""Rows of files, checked once before anything is computed, then streamed as often as asked."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.targets import Target
+
+# Rows that cross from Python into the graph together.
+_TOGETHER = 256
+_SHOWN = 3
+_log = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """One row of a file.
+
+    Fields:
+        place: where it stands, such as ``train.csv: line 3``.
+        features: texts by their names in the tasks; UTF-8, or a list of such.
+        label: what the file says, or what a ``Target`` made of it; None where there is none.
+        id: the row's name in the file, where it has one.
+    """
+
+    place: str
+    features: dict[str, bytes | list[bytes]]
+    label: Any = None
+    id: str | None = None
+
+
+class Mistake(ValueError):
+    """What is wrong with one row; readers yield it in the row's place and go on.
+
+    Args:
+        kind: the kind of mistake, in a word, for counting.
+        text: says where and what, as a sentence.
+    """
+
+    def __init__(self, kind: str, text: str):
+        super().__init__(text)
+        self.kind = kind
+
+
+Reader = Callable[[], Iterator[Row | Mistake]]
+
+
+@dataclass
+class Rows:
+    """Rows of one split, in the order of its files.
+
+    Making one reads everything once: a row that is not valid is found before training begins, and
+    sizes are known. Iterating reads again, so that memory does not grow with the files.
+
+    Args:
+        readers: what each file is called, and a function that reads it from the beginning.
+        target: what labels become; None leaves them out.
+        limit: uses no more rows than this.
+        skip: whether rows with mistakes are passed over, counted and logged; otherwise the first
+            is raised.
+
+    Attributes:
+        count: rows that are good.
+        skipped: how many rows were passed over, by kind of mistake.
+
+    Raises:
+        ValueError: for a mistake, a file without rows, or a ``limit`` below 1.
+    """
+
+    readers: list[tuple[str, Reader]]
+    target: Target | None = None
+    limit: int | None = None
+    skip: bool = False
+    count: int = field(init=False, default=0)
+    skipped: Counter[str] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"The limit is 1 or more rows, not {self.limit}.")
+        self._first: Row | None = None
+        first_ones: list[str] = []
+        for name, reader in self.readers:
+            before = self.count
+            for row in self._checked(reader):
+                if isinstance(row, Mistake):
+                    if not self.skip:
+                        raise ValueError(str(row))
+                    self.skipped[row.kind] += 1
+                    first_ones += [str(row)] if len(first_ones) < _SHOWN else []
+                    continue
+                self._first = self._first or row
+                self.count += 1
+                if self.count == self.limit:
+                    break
+            if self.count == before:
+                raise ValueError(f"{name} has no rows.")
+            if self.count == self.limit:
+                break
+        if self.skipped:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common())
+            _log.warning(
+                "Skipped %d rows beside %d good ones: %s. The first: %s",
+                self.skipped.total(),
+                self.count,
+                kinds,
+                " ".join(first_ones),
+            )
+
+    def _checked(self, reader: Reader) -> Iterator[Row | Mistake]:
+        for row in reader():
+            if isinstance(row, Row):
+                row = self._with_target(row)
+            yield row
+
+    def _with_target(self, row: Row) -> Row | Mistake:
+        for name, value in row.features.items():
+            wanted = None if self._first is None else self._first.features[name]
+            if isinstance(wanted, list) and len(value) != len(wanted):
+                text = f"{row.place} has {len(value)} {name}, expected {len(wanted)} as before."
+                return Mistake(name, text)
+        if self.target is None:
+            return row._replace(label=None)
+        try:
+            return row._replace(label=self.target.read(row.label, row.features))
+        except ValueError as error:
+            return Mistake(self.target.what, f"{row.place}: {error}")
+
+    def __iter__(self) -> Iterator[Row]:
+        """The good rows.
+
+        Raises:
+            ValueError: when a file has changed meanwhile.
+        """
+        good = (
+            row for _, reader in self.readers for row in self._checked(reader)
+            if isinstance(row, Row)
+        )  # fmt: skip
+        left = self.count
+        for row in islice(good, self.count):
+            left -= 1
+            yield row
+        if left:
+            names = ", ".join(name for name, _ in self.readers)
+            raise ValueError(f"{names} has {left} good rows less than when it was checked.")
+
+    def dataset(self) -> tf.data.Dataset:
+        """The rows as ``(features, label)``, or ``(features,)`` without a target.
+
+        Returns:
+            A data set of known cardinality. Features are a dict of string scalars, or of vectors
+            whose size is known; the label is as its ``Target`` says.
+        """
+        assert self._first is not None
+        features = {
+            name: tf.TensorSpec(
+                [None] + ([len(value)] if isinstance(value, list) else []), "string"
+            )
+            for name, value in self._first.features.items()
+        }
+        spec: tuple = (features,)
+        if self.target is not None:
+            spec += (tf.nest.map_structure(_batched, self.target.spec),)
+        dataset = tf.data.Dataset.from_generator(self._chunks, output_signature=spec)
+        return dataset.unbatch().apply(tf.data.experimental.assert_cardinality(self.count))
+
+    def _chunks(self) -> Iterator[tuple]:
+        rows = iter(self)
+        while chunk := list(_told(islice(rows, _TOGETHER))):
+            names = chunk[0].features
+            given: tuple = ({n: _array([row.features[n] for row in chunk]) for n in names},)
+            if self.target is not None:
+                labels = [self.target.value(row.label) for row in chunk]
+                if isinstance(labels[0], dict):
+                    given += ({n: _array([label[n] for label in labels]) for n in labels[0]},)
+                else:
+                    given += (_array(labels),)
+            yield given
+
+
+def _told(rows: Iterator[Row]) -> Iterator[Row]:
+    # An error inside a data set reaches its reader as text: the mark says which part of it to show.
+    try:
+        yield from rows
+    except ValueError as error:
+        text = str(error).replace("\\", r"\\").replace("\n", r"\n")
+        raise ValueError(f"{MARK}{text}]") from None
+
+
+def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *spec.shape], spec.dtype)
+
+
+def _array(column: Sequence[Any]) -> np.ndarray:
+    leaf = column[0][0] if isinstance(column[0], list) else column[0]
+    # dtype object keeps trailing NUL bytes, which numpy's own string type drops.
+    return np.array(column, dtype=object if isinstance(leaf, bytes) else "int32")
+
+
+def as_bytes(text: str) -> bytes:
+    """UTF-8; bytes that were none come back as they stood, lone surrogates as question marks."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")

@@ -1,0 +1,187 @@
+"""What the label of a row is, by the kind of task: from what a file says to tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from bertfam_tf.data.labels import not_listed
+
+_STRING = tf.TensorSpec([], tf.string)
+_INT32 = tf.TensorSpec([], tf.int32)
+
+
+class Target:
+    """Reads labels. ``read`` sees each row once before any tensor is made of ``value``.
+
+    Args:
+        names: the labels that are known, in order; or a table from what the file says to names;
+            None for those that are found.
+
+    Attributes:
+        what: one of them, in a word.
+        spec: a row's label as a tensor, or a dict of tensors.
+    """
+
+    what = "label"
+    spec: Any = _STRING
+
+    def __init__(self, names: Sequence[str] | Mapping[str, str] | None = None):
+        self._table = dict(names) if isinstance(names, Mapping) else None
+        self._known = None if names is None else list(names)
+        self._found: dict[str, None] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The labels in order; those that were found are sorted."""
+        if self._table is not None:
+            return list(dict.fromkeys(self._table.values()))
+        return sorted(self._found) if self._known is None else self._known
+
+    def _named(self, given: str) -> str:
+        if self._known is None:
+            self._found[given] = None
+        elif given not in self._known:
+            raise ValueError(not_listed(given, self._known, self.what))
+        return given if self._table is None else self._table[given]
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> Any:
+        """A row's label, checked.
+
+        Raises:
+            ValueError: when it is not valid.
+        """
+        raise NotImplementedError
+
+    def value(self, label: Any) -> Any:
+        """What ``read`` gave, as the values of ``spec``."""
+        return label
+
+
+class Name(Target):
+    """The name of a class: a string."""
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
+        return self._named(_one(given, self.what)).encode()
+
+
+class Tags(Target):
+    """Tags of words, joined by one space: a string."""
+
+    what = "tag"
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
+        tags = given if isinstance(given, list) else _one(given, "tags").split()
+        words = features["text"].split()
+        if len(tags) != len(words):
+            raise ValueError(f"{len(tags)} tags for {len(words)} words.")
+        if any(not tag or " " in tag for tag in tags):
+            raise ValueError("A tag is empty or has a space in it.")
+        return " ".join(map(self._named, tags)).encode()
+
+
+class Number(Target):
+    """A number, as it stands in the file: a string."""
+
+    what = "number"
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
+        text = _one(given, self.what).strip()
+        try:
+            finite = math.isfinite(float(text))
+        except ValueError:
+            finite = False
+        # Python takes 1_000 for a number, TensorFlow does not.
+        if not finite or "_" in text or not text.isascii():
+            raise ValueError(f"{text!r} is not a number.")
+        return text.encode()
+
+
+class Names(Target):
+    """Names of any number of classes, between commas or in a list: int32 (classes,) of 0 and 1."""
+
+    def __init__(self, names: Sequence[str] | Mapping[str, str] | None = None):
+        super().__init__(names)
+
+    @property
+    def spec(self) -> tf.TensorSpec:  # type: ignore[override]
+        return tf.TensorSpec([len(self.names)], tf.int32)
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> list[str]:
+        if not isinstance(given, list):
+            given = [name.strip() for name in _one(given, "labels").split(",") if name.strip()]
+        return [self._named(name) for name in given]
+
+    def value(self, label: list[str]) -> list[int]:
+        return [int(name in label) for name in self.names]
+
+
+class Choice(Target):
+    """Which of the choices is right: int32, from 0. Files say a number from 0, or a letter."""
+
+    what = "choice"
+    spec = _INT32
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> int:
+        text = _one(given, self.what).strip()
+        if len(text) == 1 and "A" <= text.upper() <= "Z":
+            index = ord(text.upper()) - ord("A")
+        elif text.isascii() and text.isdigit():
+            index = int(text)
+        else:
+            raise ValueError(f"{text!r} is not the number or letter of a choice.")
+        if index >= len(features["choices"]):
+            raise ValueError(f"{text!r} is beyond the {len(features['choices'])} choices.")
+        return index
+
+
+class Answers(Target):
+    """Answers in a text: ``answer`` string and ``answer_start`` int32, which counts characters.
+
+    What has no answer has "" and -1. ``answers`` are all that count as right, padded with "" to
+    the most of any row. A file gives a list of (text, start).
+    """
+
+    what = "answer"
+
+    def __init__(self, names: None = None):
+        super().__init__()
+        self._most = 1
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:  # type: ignore[override]
+        answers = tf.TensorSpec([self._most], tf.string)
+        return {"answer": _STRING, "answer_start": _INT32, "answers": answers}
+
+    def read(self, given: Any, features: Mapping[str, Any]) -> list[tuple[str, int]]:
+        if not isinstance(given, list):
+            raise ValueError("There is no list of answers.")
+        context = features["context"].decode("utf-8", "replace")
+        for text, start in given:
+            if not isinstance(text, str) or not isinstance(start, int):
+                raise ValueError(f"An answer is a text and a number, not {text!r} and {start!r}.")
+            if start < 0 or context[start : start + len(text)] != text:
+                raise ValueError(f"The answer {text!r} does not stand at character {start}.")
+        # An empty answer, which stands anywhere, is none.
+        answers = [(text, start) for text, start in given if text]
+        self._most = max(self._most, len(answers))
+        return answers
+
+    def value(self, label: list[tuple[str, int]]) -> dict[str, Any]:
+        text, start = label[0] if label else ("", -1)
+        answers = [answer.encode() for answer, _ in label]
+        padding = [b""] * (self._most - len(answers))
+        return {
+            "answer": text.encode(),
+            "answer_start": start,
+            "answers": answers + padding,
+        }
+
+
+def _one(given: Any, what: str) -> str:
+    if isinstance(given, str):
+        return given
+    raise ValueError(f"There is no {what}." if given is None else f"{given!r} is not one {what}.")

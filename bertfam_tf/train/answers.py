@@ -1,0 +1,157 @@
+"""Answers for a file of any size; what was killed goes on behind its last whole line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import keras
+import numpy as np
+
+from bertfam_tf.data import Row, Rows
+from bertfam_tf.data.race import archive_of
+from bertfam_tf.sources import sha256
+from bertfam_tf.tasks import Task
+
+_PIECE = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+def answer_file(
+    task: Task,
+    rows: Rows,
+    output: str | Path,
+    source: Mapping[str, Any],
+    *,
+    batch_size: int = 32,
+    verbose: bool = True,
+) -> int:
+    """Writes an answer for each row, a JSON object on each line, in the order of the rows.
+
+    Beside the output stands ``OUTPUT.source.json``, which says what the answers are of. Started
+    again with the same source, it goes on behind the last whole line; batches are cut as before, so
+    the file ends the same, byte for byte, as if nothing had happened.
+
+    Args:
+        task: answers.
+        rows: what is read.
+        output: the file.
+        source: what tells this input and model from others, as JSON values; see ``source_of``.
+        batch_size: rows that are answered together.
+        verbose: whether a progress bar is shown.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        ValueError: when the output is there and belongs to another source, or to none.
+    """
+    output = Path(output)
+    wanted = {**source, "batch_size": batch_size, "rows": rows.count}
+    done = _claim(output, wanted)
+    if done:
+        _log.info("Going on from row %d of %d.", done, rows.count)
+    bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
+    begin = done // batch_size * batch_size
+    if done == rows.count:
+        return rows.count
+    with output.open("ab") as file:
+        left = islice(rows, begin, None)
+        while batch := list(islice(left, batch_size)):
+            lines = _lines(task, batch, batch_size)
+            for line in islice(lines, max(done - begin, 0), None):
+                file.write(line)
+            file.flush()
+            begin += len(batch)
+            bar.update(begin)
+    return rows.count
+
+
+def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
+    """What tells an input and a saved task from others.
+
+    Args:
+        file: the input; its name, size and time of change are kept.
+        model: the task's directory; its description lists the digests of its files.
+        **settings: how the input is read.
+    """
+    stat = (archive_of(file) or file).stat()
+    return {
+        "input": str(file),
+        "size": stat.st_size,
+        "changed_ns": stat.st_mtime_ns,
+        "model": sha256(model / "bertfam.json"),
+        **settings,
+    }
+
+
+def as_json(answer: Any) -> dict[str, Any]:
+    """An answer of any task as an object of JSON values."""
+    plain = _plain(answer)
+    if isinstance(plain, dict):
+        return plain
+    if not isinstance(plain, list):
+        return {"score": plain}
+    return {"embedding" if isinstance(answer, np.ndarray) else "entities": plain}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _claim(output: Path, wanted: dict[str, Any]) -> int:
+    """Sees to it that the output is ours and ends with a whole line; the number of lines."""
+    sidecar = output.with_name(f"{output.name}.source.json")
+    if sidecar.is_file():
+        stored = json.loads(sidecar.read_text("utf-8"))
+        other = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
+        if other:
+            raise ValueError(
+                f"{output} has answers for another {', '.join(other)} ({sidecar}); choose another "
+                "output, or remove both."
+            )
+    elif output.exists():
+        raise ValueError(f"{output} exists, and no {sidecar.name} says what it is; remove it.")
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = sidecar.with_name(f".{sidecar.name}")
+        temporary.write_text(json.dumps(wanted, indent=2) + "\n", "utf-8")
+        temporary.rename(sidecar)
+    if not output.exists():
+        return 0
+    with output.open("r+b") as file:
+        lines, end = _whole_lines(file)
+        if file.tell() != end:
+            file.truncate(end)
+    if lines > wanted["rows"]:
+        raise ValueError(f"{output} has {lines} lines for {wanted['rows']} rows; remove it.")
+    return lines
+
+
+def _whole_lines(file: BinaryIO) -> tuple[int, int]:
+    """How many there are, and where the last one ends."""
+    lines = end = position = 0
+    while piece := file.read(_PIECE):
+        lines += piece.count(b"\n")
+        last = piece.rfind(b"\n")
+        end = end if last < 0 else position + last + 1
+        position += len(piece)
+    return lines, end
+
+
+def _lines(task: Task, batch: list[Row], batch_size: int) -> Iterator[bytes]:
+    features = {name: [row.features[name] for row in batch] for name in batch[0].features}
+    for row, answer in zip(batch, task.predict(features, batch_size=batch_size), strict=True):
+        named = {} if row.id is None else {"id": row.id}
+        text = json.dumps({**named, **as_json(answer)}, ensure_ascii=False)
+        yield text.encode("utf-8", "replace") + b"\n"
