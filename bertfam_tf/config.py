@@ -96,9 +96,9 @@ class TrainConfig:
             first block's; 1 for one rate.
         patience: stops when so many epochs have not been better on the dev split, and keeps the
             best; None trains to the end and keeps the last.
-        monitor: the metric of the dev split that says which epoch is better, larger is; None for
-            the task's own.
+        monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
         class_weights: what the loss of a row of each label is multiplied with.
+        metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
         backup_steps: steps between states from which a killed run goes on; each epoch ends with
             one as well.
     """
@@ -114,8 +114,9 @@ class TrainConfig:
     seed: int = 0
     layer_decay: float = 1.0
     patience: int | None = None
-    monitor: str | None = None
+    monitor: str = "loss"
     class_weights: dict[str, float] | None = None
+    metrics: list[str] | None = None
     backup_steps: int = 500
 
     def __post_init__(self):

@@ -84,7 +84,9 @@ class WindowedTask(Task):
         # Without rows the model is called once too: nothing cannot be joined.
         rows = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
         dtype = self.output.dtype
-        parts = tf.TensorArray(dtype, size=-(-rows // _AT_ONCE), infer_shape=False)
+        parts = tf.TensorArray(
+            dtype, -(-rows // _AT_ONCE), infer_shape=False, element_shape=self.output_shape
+        )
 
         def more(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             here = {name: x[i * _AT_ONCE : (i + 1) * _AT_ONCE] for name, x in inputs.items()}

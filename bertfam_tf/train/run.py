@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from bertfam_tf import optimizers, tasks
+from bertfam_tf import optimizers, tasks, tuning
 from bertfam_tf.config import DataConfig, Recipe, expand
 from bertfam_tf.data import (
     as_value_errors,
@@ -25,6 +25,7 @@ from bertfam_tf.data import (
 from bertfam_tf.data.published import columns_of
 from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
+from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory
 
 # Rows of text; a corpus that is longer is shuffled within as many.
@@ -92,6 +93,8 @@ def evaluate(task: tasks.Task, recipe: Recipe, split: str) -> dict[str, float]:
     names = getattr(task, kind.names) if kind.names else None
     rows = read_split(recipe.data, split, type(task).__name__, names)
     data = rows.batch(recipe.train.batch_size)
+    if not task.compiled:
+        task.compile(**_metrics(recipe))
     return task.evaluate(data, return_dict=True, verbose=0)
 
 
@@ -193,9 +196,8 @@ def _classified(
 
 
 def _kind(task: str) -> _Kind:
-    known = [name for name in _TASKS if hasattr(tasks, name)]
-    if task not in known:
-        raise ValueError(unknown("task", task, known))
+    if task not in _TASKS:
+        raise ValueError(unknown("task", task, _TASKS))
     return _TASKS[task]
 
 
@@ -219,7 +221,8 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     backup = directory.backup(settings.backup_steps)
     count = int(rows.cardinality())
     steps = -(-count // settings.batch_size)
-    task.compile(optimizers.of(settings, steps * settings.epochs))
+    factors = _choose_weights(task, recipe)
+    task.compile(optimizers.of(settings, steps * settings.epochs, factors), **_metrics(recipe))
     done = backup.restore(task)
     if done:
         _log.info("Going on from step %d of %d.", done, steps * settings.epochs)
@@ -242,12 +245,19 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         keras.callbacks.TensorBoard(directory.path / "tensorboard"),
         keras.callbacks.CSVLogger(directory.path / "history.csv", append=True),
     ]
+    best = None
+    if settings.patience is not None:
+        if validation is None:
+            raise ValueError("train.patience needs a dev split to compare epochs by.")
+        best = BestEpoch(backup.directory / "best", f"val_{settings.monitor}", settings.patience)
+        # Before the backup: an epoch that is not compared yet is not done.
+        callbacks.insert(0, best)
     epoch, within = divmod(done, steps)
     for first, last, length in (
         (epoch, epoch + 1, steps - within),
         (epoch + 1, settings.epochs, steps),
     ):
-        if first < last <= settings.epochs:
+        if first < last <= settings.epochs and not (best and best.exhausted):
             task.fit(
                 reduce(tf.data.Dataset.concatenate, map(shuffled, range(first, last))).skip(
                     steps - length
@@ -257,4 +267,22 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
                 steps_per_epoch=length,
                 validation_data=validation,
                 callbacks=callbacks,
+                class_weight=settings.class_weights,
             )
+    if best is not None:
+        best.restore(task)
+
+
+def _metrics(recipe: Recipe) -> dict[str, Any]:
+    return {} if recipe.train.metrics is None else {"metrics": recipe.train.metrics}
+
+
+def _choose_weights(task: tasks.Task, recipe: Recipe) -> dict[str, float] | None:
+    """Settles which weights learn; what their rates are multiplied with, None for one rate."""
+    frozen, backbone = recipe.model.frozen, task.backbone
+    if frozen is not None:
+        tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)
+    if recipe.model.lora_rank is not None:
+        tuning.add_lora(backbone, recipe.model.lora_rank)
+    decay = recipe.train.layer_decay
+    return None if decay == 1 else tuning.layer_factors(backbone, decay)

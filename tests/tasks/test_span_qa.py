@@ -435,7 +435,8 @@ def test_it_finds_what_it_learnt(seeker):
     assert seeker.evaluate(x, y, return_dict=True) == {"exact_match": 100.0, "f1": 100.0}
     seeker.null_threshold = None
     exact, f1 = seeker.evaluate(x, y)
-    assert exact == f1 == pytest.approx(100 * np.mean(has))
+    # Where there is none, an answer of an article alone is as good as "" to SQuAD's rules.
+    assert 100 * np.mean(has) <= exact == f1 < 100
 
 
 @pytest.mark.parametrize("at", [0, 12_345, 19_999])

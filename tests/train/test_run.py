@@ -76,6 +76,40 @@ def _weights(recipe):
     return load_file(f"{recipe.output}/model/model.safetensors")
 
 
+# What learns ----------------------------------------------------------------------------------
+
+
+def test_what_a_recipe_says_of_training(files):
+    """A frozen backbone, rates by layer, weights of labels, metrics by name, the best epoch."""
+    train = {
+        "epochs": 4,
+        "learning_rate": 0.0,
+        "patience": 1,
+        "monitor": "accuracy",
+        "layer_decay": 0.5,
+        "class_weights": {"neutral": 2.0},
+        "metrics": ["accuracy"],
+    }
+    file = files("tuned", train)
+    values = yaml.safe_load(file.read_text())
+    values["model"]["frozen"] = "backbone"
+    file.write_text(yaml.safe_dump(values))
+    recipe = load_recipe(file)
+    metrics = run(recipe)
+    assert set(metrics) == {"loss", "accuracy"}
+    with open(f"{recipe.output}/history.csv") as stream:
+        epochs = list(csv.DictReader(stream))
+    assert len(epochs) == 2  # the second is no better
+    assert float(epochs[0]["val_accuracy"]) == pytest.approx(metrics["accuracy"])
+    source = bf.load_backbone(recipe.model.path)
+    task = bf.load(f"{recipe.output}/model")
+    for a, b in zip(source.weights, task.backbone.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+    again = load_recipe(file, ["data.dev=null", f"output={recipe.output}_again"])
+    with pytest.raises(ValueError, match="patience needs a dev split"):
+        run(again)
+
+
 # What is written ------------------------------------------------------------------------------
 
 
