@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -18,6 +18,9 @@ class AnsweringTask(Task):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._compile_answer()
+
+    def _compile_answer(self) -> None:
         # Made once: what is called eagerly takes many times as long.
         self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
 
@@ -29,26 +32,27 @@ class AnsweringTask(Task):
         """
         if kwargs:
             raise TypeError(f"predict() got an unexpected keyword argument {next(iter(kwargs))!r}")
-        return self._predicted(x, batch_size, verbose)
+        stream = batches(x, batch_size=batch_size, fields=self.fields)
+        return self._predicted(stream, verbose)
 
-    def _predicted(self, x: Any, batch_size: int, verbose: Any) -> list[Any]:
-        found: list[Any] = []
-        for _, answer in self._run(self._compiled_answer, x, batch_size, verbose):
-            found += self._answers(answer)
-        return found
+    def _predicted(self, stream: tf.data.Dataset, verbose: Any) -> list[Any]:
+        found = self._run(self._answer_batch, stream, verbose)
+        return [row for rows, _ in found for row in rows]
+
+    def _answer_batch(self, features: dict[str, tf.Tensor], *_: Any) -> list[Any]:
+        return self._answers(self._compiled_answer(features))
 
     def _run(
-        self, function: Any, x: Any, batch_size: int, verbose: Any = 0
-    ) -> Iterator[tuple[dict[str, tf.Tensor], Any]]:
-        """Each batch's features, and what the function makes of them."""
-        stream = batches(x, batch_size=batch_size, fields=self.fields)
+        self, function: Callable[..., Any], stream: tf.data.Dataset, verbose: Any = 0
+    ) -> Iterator[tuple[Any, tuple]]:
+        """What the function makes of each batch, and the batch."""
         self._settle_pair(stream)
         steps = int(stream.cardinality())
         bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
         number = 0
         with as_value_errors():
-            for number, (features, *_) in enumerate(stream.prefetch(2), 1):
-                yield features, function(features)
+            for number, batch in enumerate(stream.prefetch(2), 1):
+                yield function(*batch), batch
                 bar.update(number)
         if not number:
             raise ValueError(NO_DATA)

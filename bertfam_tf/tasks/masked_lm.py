@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.data.batching import TEXT
+from bertfam_tf.data.batching import TEXT, batches
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.answering import AnsweringTask
 from bertfam_tf.tasks.pretrained import open_task
@@ -177,10 +177,11 @@ class MaskedLM(AnsweringTask):
         """
         k = self.top_k if top_k is None else self._checked_top_k(top_k)
         given = [texts] if isinstance(texts, str) else texts
-        found = self._fill(given, k, batch_size)
+        stream = batches(given, batch_size=batch_size, fields=self.fields)
+        found = self._fill(stream, k)
         return found[0] if isinstance(texts, str) else found
 
-    def _fill(self, x: Any, top_k: int, batch_size: int, verbose: Any = 0) -> list[Any]:
+    def _fill(self, stream: tf.data.Dataset, top_k: int, verbose: Any = 0) -> list[Any]:
         if top_k not in self._compiled_fill:
             self._compiled_fill[top_k] = tf.function(
                 lambda features: self._fillings(features, top_k),
@@ -188,7 +189,8 @@ class MaskedLM(AnsweringTask):
                 reduce_retracing=True,
             )
         found: list[Any] = []
-        for features, answer in self._run(self._compiled_fill[top_k], x, batch_size, verbose):
+        fill = self._compiled_fill[top_k]
+        for answer, (features, *_) in self._run(lambda x, *_: fill(x), stream, verbose):
             tokens, added, scores = (part.to_list() for part in answer)
             for text, *of_text in zip(
                 features[TEXT].numpy().tolist(), tokens, added, scores, strict=True
@@ -233,8 +235,8 @@ class MaskedLM(AnsweringTask):
         """
         return super().predict(x, **kwargs)
 
-    def _predicted(self, x: Any, batch_size: int, verbose: Any) -> list[Any]:
-        return self._fill(x, self.top_k, batch_size, verbose)
+    def _predicted(self, stream: tf.data.Dataset, verbose: Any) -> list[Any]:
+        return self._fill(stream, self.top_k, verbose)
 
     def _check_trainable(self) -> None:
         raise ValueError(

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads, metrics
 from bertfam_tf.data.batching import LABEL, TEXT, Fields, batches
-from bertfam_tf.data.errors import MARK, as_value_errors
+from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Signature, as_text
@@ -277,12 +277,9 @@ class TokenTagger(WindowedTask):
         """
         self._check_spans()
         stream = batches(self._joined(x), batch_size=batch_size, fields=self.fields)
-        found: list[list[dict[str, Any]]] = []
-        with as_value_errors():
-            for features, *_ in stream.prefetch(2):
-                outputs = self._compiled_entities(features)
-                found += _rows(outputs, {"entity": "entities", "label": "labels"})
-        return found
+        names = {"entity": "entities", "label": "labels"}
+        found = self._run(lambda x, *_: _rows(self._compiled_entities(x), names), stream)
+        return [row for rows, _ in found for row in rows]
 
     def evaluate(
         self,
@@ -314,20 +311,14 @@ class TokenTagger(WindowedTask):
         stream = batches(x, y, batch_size=batch_size, fields=self.fields)
         if len(stream.element_spec) == 1:
             self._check_labels(None)
-        steps = int(stream.cardinality())
-        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
         names = np.array(self.tags, object)
         wanted: list[list[str]] = []
         found: list[list[str]] = []
-        with as_value_errors():
-            for number, (features, labels, *_) in enumerate(stream.prefetch(2), 1):
-                *columns, counts = (part.numpy() for part in self._compiled_tags(features, labels))
-                for rows, column in zip((wanted, found), columns, strict=True):
-                    parts = np.split(names[column], np.cumsum(counts))[:-1]
-                    rows += [part.tolist() for part in parts]
-                bar.update(number)
-        if not wanted:
-            raise ValueError("There is no text in the input.")
+        for outputs, _ in self._run(self._compiled_tags, stream, verbose):
+            *columns, counts = (part.numpy() for part in outputs)
+            for rows, column in zip((wanted, found), columns, strict=True):
+                parts = np.split(names[column], np.cumsum(counts))[:-1]
+                rows += [part.tolist() for part in parts]
         if self._spans is None:
             scores = {"accuracy": metrics.word_accuracy(wanted, found)}
         else:
@@ -336,7 +327,7 @@ class TokenTagger(WindowedTask):
 
     @tf.autograph.experimental.do_not_convert
     def _tags_and_labels(
-        self, features: dict[str, tf.Tensor], labels: tf.Tensor
+        self, features: dict[str, tf.Tensor], labels: tf.Tensor, *_: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Wanted and chosen tags, int32 [words], and int64 (batch,), how many are in each row."""
         windows = self.read(features)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from bertfam_tf.data.batching import batches
-from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.answering import AnsweringTask
 from bertfam_tf.text import Windows, spans_of
 
 # Windows that the model reads at once: a document of a hundred would need gigabytes of scores.
 _AT_ONCE = 32
 
 
-class WindowedTask(Task):
+class WindowedTask(AnsweringTask):
     """A task whose answers are parts of a document of any length.
 
     The last of ``feature_names`` is the document; a text before it goes before each window.
@@ -35,11 +31,6 @@ class WindowedTask(Task):
         self.stride = stride
         self.max_question = max_question
         self._windows = Windows(layout, ids, self.max_length, stride, max_question)
-        self._compile_answer()
-
-    def _compile_answer(self) -> None:
-        # Made once: what is called eagerly takes many times as long.
-        self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -98,25 +89,6 @@ class WindowedTask(Task):
         return tf.ensure_shape(parts.concat(), self.output_shape)
 
     # Keras' verbs ----------------------------------------------------------------------------
-
-    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
-        """Answers for raw texts; labels in a data set are passed over.
-
-        Raises:
-            ValueError: for data in a shape that is not known, or no data at all.
-        """
-        stream = batches(x, batch_size=batch_size, fields=self.fields)
-        return [row for rows, *_ in self._answered(stream, verbose) for row in rows]
-
-    def _answered(self, stream: tf.data.Dataset, verbose: Any) -> Iterator[tuple]:
-        """Of each batch the answers, and what stands in it beside the texts."""
-        self._settle_pair(stream)
-        steps = int(stream.cardinality())
-        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
-        with as_value_errors():
-            for number, (features, *rest) in enumerate(stream.prefetch(2), 1):
-                yield self._answers(self._compiled_answer(features)), *rest
-                bar.update(number)
 
     def _targets(self, windows: dict[str, tf.Tensor], features: Any, labels: Any) -> tf.Tensor:
         """Labels as the loss takes them; dim 0 is that of the windows."""
