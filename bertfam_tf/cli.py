@@ -195,8 +195,9 @@ def _predict(options: argparse.Namespace) -> None:
     from bertfam_tf.train import as_json
 
     texts = options.text or [line.rstrip("\n") for line in sys.stdin]
-    for answer in _saved_task(options.model).predict(texts):
-        print(json.dumps(as_json(answer), ensure_ascii=False))
+    task = _saved_task(options.model)
+    for answer in task.predict(texts):
+        print(json.dumps(as_json(answer, task.answer_name), ensure_ascii=False))
 
 
 def _predict_file(options: argparse.Namespace) -> None:

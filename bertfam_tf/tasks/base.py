@@ -72,6 +72,8 @@ class Task(keras.Model):
 
     # Names of the texts that a row may have.
     fields = TEXTS
+    # What an answer is called in JSON, where ``predict`` does not give a dict for each row.
+    answer_name = "answer"
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

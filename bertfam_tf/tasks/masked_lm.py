@@ -36,6 +36,8 @@ class MaskedLM(AnsweringTask):
             does not look for it, a ``top_k`` beyond the vocabulary; and as ``Task`` raises it.
     """
 
+    answer_name = "masks"
+
     def __init__(
         self,
         backbone: Backbone,

@@ -29,6 +29,8 @@ class TextEmbedder(Task):
         language_id: the language of the texts, where the backbone has embeddings of languages.
     """
 
+    answer_name = "embedding"
+
     def __init__(
         self,
         backbone: Backbone,

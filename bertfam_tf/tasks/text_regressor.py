@@ -31,6 +31,8 @@ class TextRegressor(SequenceTask):
         ValueError: as ``SequenceTask`` raises it.
     """
 
+    answer_name = "score"
+
     def __init__(
         self,
         backbone: Backbone,

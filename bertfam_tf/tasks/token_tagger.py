@@ -77,6 +77,8 @@ class TokenTagger(WindowedTask):
 
     fields = Fields((TEXT,), ())
 
+    answer_name = "words"
+
     def __init__(
         self,
         backbone: Backbone,

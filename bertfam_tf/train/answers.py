@@ -89,14 +89,10 @@ def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
     }
 
 
-def as_json(answer: Any) -> dict[str, Any]:
-    """An answer of any task as an object of JSON values."""
+def as_json(answer: Any, name: str) -> dict[str, Any]:
+    """An answer of any task as an object of JSON values; ``name`` is the task's ``answer_name``."""
     plain = _plain(answer)
-    if isinstance(plain, dict):
-        return plain
-    if not isinstance(plain, list):
-        return {"score": plain}
-    return {"embedding" if isinstance(answer, np.ndarray) else "entities": plain}
+    return plain if isinstance(plain, dict) else {name: plain}
 
 
 def _plain(value: Any) -> Any:
@@ -153,5 +149,5 @@ def _lines(task: Task, batch: list[Row], batch_size: int) -> Iterator[bytes]:
     features = {name: [row.features[name] for row in batch] for name in batch[0].features}
     for row, answer in zip(batch, task.predict(features, batch_size=batch_size), strict=True):
         named = {} if row.id is None else {"id": row.id}
-        text = json.dumps({**named, **as_json(answer)}, ensure_ascii=False)
+        text = json.dumps({**named, **as_json(answer, task.answer_name)}, ensure_ascii=False)
         yield text.encode("utf-8", "replace") + b"\n"

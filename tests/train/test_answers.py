@@ -178,6 +178,7 @@ class Asked:
     """Answers with what it was asked, and counts the rows that are held at once."""
 
     feature_names = ("question", "context")
+    answer_name = "answer"
     most = 0
 
     def predict(self, features, batch_size):
