@@ -10,7 +10,8 @@ import sentencepiece
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.data import read_squad
+from bertfam_tf.data import read_rows
+from bertfam_tf.data.targets import Answers
 from bertfam_tf.serve import load as load_export
 from bertfam_tf.text import WordPieceTokenizer
 from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
@@ -181,8 +182,16 @@ def test_no_rows(qa):
     assert qa.predict(tf.data.Dataset.from_tensors({"question": none, "context": none})) == []
 
 
+def _rows(file, limit=None):
+    """Questions and contexts, and the first answer to each with its start."""
+    rows = list(read_rows(file, target=Answers(), limit=limit))
+    x = {name: [row.features[name].decode() for row in rows] for name in ("question", "context")}
+    firsts = [row.label[0] if row.label else ("", -1) for row in rows]
+    return x, {"answer": [text for text, _ in firsts], "answer_start": [at for _, at in firsts]}
+
+
 def _squad(data_dir, step):
-    x, _ = read_squad(data_dir / "squad" / "dev-v1.1.json")
+    x, _ = _rows(data_dir / "squad" / "dev-v1.1.json")
     return x["question"][::step], x["context"][::step]
 
 
@@ -307,7 +316,7 @@ def test_labels_of_real_answers_and_back(data_dir):
     backbone = bf.build("bert", size="tiny", vocab_size=tokenizer.vocab_size, max_positions=128)
     task = bf.SpanQA(backbone, tokenizer)
     assert (task.max_length, task.stride, task.max_question) == (128, 42, 21)
-    x, y = read_squad(data_dir / "tydiqa" / "tydiqa.goldp.en.train.json", limit=500)
+    x, y = _rows(data_dir / "tydiqa" / "tydiqa.goldp.en.train.json", limit=500)
     windows, places = _targets(task, x, y)
     windows = {name: value.numpy() for name, value in windows.items()}
     equal, seen, without = 0, set(), 0
