@@ -39,7 +39,7 @@ class WindowedTask(Task):
 
     def _compile_answer(self) -> None:
         # Made once: what is called eagerly takes many times as long.
-        self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
+        self._compiled_answer = tf.function(self.answer, autograph=False)
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -112,8 +112,10 @@ class WindowedTask(Task):
         steps = int(stream.cardinality())
         bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
         with as_value_errors():
+            # By the stream's specs, not the batches', whose sizes differ: traced once.
+            answer = self._compiled_answer.get_concrete_function(stream.element_spec[0])
             for number, (features, *rest) in enumerate(stream.prefetch(2), 1):
-                yield self._answers(self._compiled_answer(features)), *rest
+                yield self._answers(answer(features)), *rest
                 bar.update(number)
 
     def _targets(self, windows: dict[str, tf.Tensor], features: Any, labels: Any) -> tf.Tensor:
