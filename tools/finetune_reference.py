@@ -22,13 +22,21 @@ from bertfam_tf.metrics import F1, Matthews, Pearson, Spearman
 from bertfam_tf.sources import resolve
 
 
-def arguments(description: str) -> Any:
-    """The recipe that the command line names."""
+def command_line(description: str) -> argparse.ArgumentParser:
+    """It takes a recipe and its overrides; ``recipe_of`` reads them."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("recipe")
     parser.add_argument("override", nargs="*")
-    options = parser.parse_args()
-    return load_recipe(options.recipe, options.override)
+    return parser
+
+
+def recipe_of(given: argparse.Namespace) -> Any:
+    return load_recipe(given.recipe, given.override)
+
+
+def arguments(description: str) -> Any:
+    """The recipe that the command line names."""
+    return recipe_of(command_line(description).parse_args())
 
 
 def _rows(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -44,7 +52,7 @@ def _rows(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]]:
     return [tuple(row[i] for i in texts) for row in cells], [row[label] for row in cells]
 
 
-def parts(order: list[int], size: int) -> list[list[int]]:
+def parts(order: list, size: int) -> list[list]:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 

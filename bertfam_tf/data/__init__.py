@@ -6,7 +6,6 @@ from bertfam_tf.data.grouping import shuffled_batches
 from bertfam_tf.data.labels import index_of
 from bertfam_tf.data.reading import format_of, read_rows
 from bertfam_tf.data.rows import Row, Rows
-from bertfam_tf.data.squad import read_squad
 from bertfam_tf.data.streams import read_lines, segments, token_stream
 from bertfam_tf.data.tsv import read_tsv
 
@@ -19,7 +18,6 @@ __all__ = [
     "index_of",
     "read_lines",
     "read_rows",
-    "read_squad",
     "read_tsv",
     "segments",
     "shuffled_batches",

@@ -22,7 +22,7 @@ class AnsweringTask(Task):
 
     def _compile_answer(self) -> None:
         # Made once: what is called eagerly takes many times as long.
-        self._compiled_answer = tf.function(self.answer, autograph=False, reduce_retracing=True)
+        self._compiled_answer = compiled(self.answer)
 
     def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
         """Answers for raw texts; labels in a data set are passed over.
@@ -36,23 +36,27 @@ class AnsweringTask(Task):
         return self._predicted(stream, verbose)
 
     def _predicted(self, stream: tf.data.Dataset, verbose: Any) -> list[Any]:
-        found = self._run(self._answer_batch, stream, verbose)
-        return [row for rows, _ in found for row in rows]
-
-    def _answer_batch(self, features: dict[str, tf.Tensor], *_: Any) -> list[Any]:
-        return self._answers(self._compiled_answer(features))
+        found = self._run(self._compiled_answer, stream, verbose)
+        return [row for outputs, _ in found for row in self._answers(outputs)]
 
     def _run(
-        self, function: Callable[..., Any], stream: tf.data.Dataset, verbose: Any = 0
+        self, function: Any, stream: tf.data.Dataset, verbose: Any = 0
     ) -> Iterator[tuple[Any, tuple]]:
-        """What the function makes of each batch, and the batch."""
+        """What a ``tf.function`` makes of each batch, and the batch."""
         self._settle_pair(stream)
         steps = int(stream.cardinality())
         bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
         number = 0
         with as_value_errors():
+            # Traced for batches of any size: the last one is often smaller.
+            traced = function.get_concrete_function(*stream.element_spec)
             for number, batch in enumerate(stream.prefetch(2), 1):
-                yield function(*batch), batch
+                yield traced(*batch), batch
                 bar.update(number)
         if not number:
             raise ValueError(NO_DATA)
+
+
+def compiled(function: Callable[[dict[str, tf.Tensor]], Any]) -> Any:
+    """A ``tf.function`` of a batch of features, whatever else stands in it."""
+    return tf.function(lambda features, *_: function(features), autograph=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from bertfam_tf import heads
 from bertfam_tf.data.batching import TEXT, batches
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.answering import AnsweringTask
+from bertfam_tf.tasks.answering import AnsweringTask, compiled
 from bertfam_tf.tasks.pretrained import open_task
 from bertfam_tf.text import Tokenizer
 
@@ -185,14 +186,10 @@ class MaskedLM(AnsweringTask):
 
     def _fill(self, stream: tf.data.Dataset, top_k: int, verbose: Any = 0) -> list[Any]:
         if top_k not in self._compiled_fill:
-            self._compiled_fill[top_k] = tf.function(
-                lambda features: self._fillings(features, top_k),
-                autograph=False,
-                reduce_retracing=True,
-            )
+            self._compiled_fill[top_k] = compiled(partial(self._fillings, top_k=top_k))
         found: list[Any] = []
         fill = self._compiled_fill[top_k]
-        for answer, (features, *_) in self._run(lambda x, *_: fill(x), stream, verbose):
+        for answer, (features, *_) in self._run(fill, stream, verbose):
             tokens, added, scores = (part.to_list() for part in answer)
             for text, *of_text in zip(
                 features[TEXT].numpy().tolist(), tokens, added, scores, strict=True

@@ -365,8 +365,8 @@ class SpanQA(WindowedTask):
         if len(stream.element_spec) == 1:
             self._check_labels(None)
         scores: dict[str, list[float]] = {"exact_match": [], "f1": []}
-        for rows, (_, labels, *_) in self._run(self._answer_batch, stream, verbose):
-            for row, gold in zip(rows, _gold(labels), strict=True):
+        for outputs, (_, labels, *_) in self._run(self._compiled_answer, stream, verbose):
+            for row, gold in zip(self._answers(outputs), _gold(labels), strict=True):
                 scores["exact_match"].append(exact_match(row[_ANSWER], gold))
                 scores["f1"].append(f1(row[_ANSWER], gold))
         result = {name: 100 * float(np.mean(values)) for name, values in scores.items()}

@@ -15,6 +15,7 @@ from bertfam_tf.data.batching import LABEL, TEXT, Fields, batches
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.answering import compiled
 from bertfam_tf.tasks.base import Signature, as_text
 from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
 from bertfam_tf.tasks.windowed import WindowedTask
@@ -169,10 +170,9 @@ class TokenTagger(WindowedTask):
     def split(self, split: Split) -> None:
         self._splitter = WordSplitter(split)
         # What was compiled has the old one in it.
-        self._compiled_answer, self._compiled_entities, self._compiled_tags = (
-            tf.function(function, autograph=False, reduce_retracing=True)
-            for function in (self.answer, self._find_entities, self._tags_and_labels)
-        )
+        self._compile_answer()
+        self._compiled_entities = compiled(self._find_entities)
+        self._compiled_tags = tf.function(self._tags_and_labels, autograph=False)
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -280,8 +280,8 @@ class TokenTagger(WindowedTask):
         self._check_spans()
         stream = batches(self._joined(x), batch_size=batch_size, fields=self.fields)
         names = {"entity": "entities", "label": "labels"}
-        found = self._run(lambda x, *_: _rows(self._compiled_entities(x), names), stream)
-        return [row for rows, _ in found for row in rows]
+        found = self._run(self._compiled_entities, stream)
+        return [row for outputs, _ in found for row in _rows(outputs, names)]
 
     def evaluate(
         self,

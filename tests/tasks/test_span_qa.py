@@ -10,7 +10,8 @@ import sentencepiece
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.data import read_squad
+from bertfam_tf.data import read_rows
+from bertfam_tf.data.targets import Answers
 from bertfam_tf.serve import load as load_export
 from bertfam_tf.text import WordPieceTokenizer
 from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
@@ -83,10 +84,17 @@ def _check_substrings(contexts, rows):
 # Answers --------------------------------------------------------------------------------------
 
 
-def _search(task, features):
+@pytest.fixture(scope="module")
+def run(qa):
+    """Of the examples the windows and the logits."""
+    features = _features(QUESTIONS, CONTEXTS)
+    return features, qa.read(features), qa(qa.preprocess(features), training=False)
+
+
+def _search(task, features, windows, logits):
     """All spans of each document and its score for no answer, with loops."""
-    windows = {k: v.numpy() for k, v in task.read(features).items()}
-    logits = task(task.preprocess(features), training=False).numpy()
+    windows = {k: v.numpy() for k, v in windows.items()}
+    logits = logits.numpy()
     documents = [([], []) for _ in features["context"]]
     cls = task.tokenizer.special_ids["cls"]
     for w, document in enumerate(windows["document"]):
@@ -103,13 +111,17 @@ def _search(task, features):
 
 
 @pytest.mark.parametrize("threshold", [None, 0.0, -math.inf, math.inf])
-def test_answers_are_the_best_of_all_spans(qa, threshold):
-    qa.null_threshold = threshold
-    features = _features(QUESTIONS, CONTEXTS)
-    rows = qa.predict((QUESTIONS, CONTEXTS))
-    expected = _search(qa, features)
-    assert len(set(qa.read(features)["document"].numpy())) == 5
-    assert len(qa.read(features)["document"]) > 12
+def test_answers_are_the_best_of_all_spans(qa, run, threshold):
+    features, windows, logits = run
+    if threshold is None:
+        rows = qa.predict((QUESTIONS, CONTEXTS))
+    else:
+        qa.null_threshold = threshold
+        rows = qa._answers(qa.postprocess(logits, windows, features))
+        qa.null_threshold = None
+    expected = _search(qa, features, windows, logits)
+    assert len(set(windows["document"].numpy())) == 5
+    assert len(windows["document"]) > 12
     for context, row, (spans, null) in zip(CONTEXTS, rows, expected, strict=True):
         content = context.encode()
         best = spans[: qa.n_best]
@@ -134,7 +146,6 @@ def test_answers_are_the_best_of_all_spans(qa, threshold):
             assert row["score"] == pytest.approx(chances[-1], abs=1e-5)
         else:
             assert {k: row[k] for k in row["n_best"][0]} == row["n_best"][0]
-    qa.null_threshold = None
 
 
 def test_spans_are_not_all_alike(qa):
@@ -153,9 +164,9 @@ def test_the_batch_does_not_change_answers(qa):
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-def test_padding_has_no_logits(qa):
-    windows = qa.preprocess(_features(QUESTIONS, CONTEXTS))
-    logits = qa(windows, training=False).numpy()
+def test_padding_has_no_logits(run):
+    _, windows, logits = run
+    logits = logits.numpy()
     padding = windows["padding_mask"].numpy() == 0
     assert padding.any()
     assert (logits[padding] == -1e9).all()
@@ -177,12 +188,22 @@ def test_every_context_gets_an_answer(qa):
 
 
 def test_no_rows(qa):
-    none = tf.zeros([0], tf.string)
-    assert qa.predict(tf.data.Dataset.from_tensors({"question": none, "context": none})) == []
+    spec = dict.fromkeys(("question", "context"), tf.TensorSpec([None], tf.string))
+    none = {"question": [], "context": []}
+    data = tf.data.Dataset.from_generator(lambda: iter([none]), output_signature=spec)
+    assert qa.predict(data) == []
+
+
+def _rows(file, limit=None):
+    """Questions and contexts, and the first answer to each with its start."""
+    rows = list(read_rows(file, target=Answers(), limit=limit))
+    x = {name: [row.features[name].decode() for row in rows] for name in ("question", "context")}
+    firsts = [row.label[0] if row.label else ("", -1) for row in rows]
+    return x, {"answer": [text for text, _ in firsts], "answer_start": [at for _, at in firsts]}
 
 
 def _squad(data_dir, step):
-    x, _ = read_squad(data_dir / "squad" / "dev-v1.1.json")
+    x, _ = _rows(data_dir / "squad" / "dev-v1.1.json")
     return x["question"][::step], x["context"][::step]
 
 
@@ -307,7 +328,7 @@ def test_labels_of_real_answers_and_back(data_dir):
     backbone = bf.build("bert", size="tiny", vocab_size=tokenizer.vocab_size, max_positions=128)
     task = bf.SpanQA(backbone, tokenizer)
     assert (task.max_length, task.stride, task.max_question) == (128, 42, 21)
-    x, y = read_squad(data_dir / "tydiqa" / "tydiqa.goldp.en.train.json", limit=500)
+    x, y = _rows(data_dir / "tydiqa" / "tydiqa.goldp.en.train.json", limit=500)
     windows, places = _targets(task, x, y)
     windows = {name: value.numpy() for name, value in windows.items()}
     equal, seen, without = 0, set(), 0
@@ -355,9 +376,8 @@ def test_loss_is_the_mean_of_two_cross_entropies(learner):
     assert found["loss"][0] == pytest.approx(weighted, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("answer", "start", "place"),
-    [
+def test_offsets_may_differ_by_white_space(learner):
+    cases = [
         ("plot", 10, "plot"),
         ("plot", 8, "plot"),
         (" plot ", 9, "plot"),
@@ -367,26 +387,27 @@ def test_loss_is_the_mean_of_two_cross_entropies(learner):
         ("", -1, ""),
         ("", 4, ""),
         (" ", 8, ""),
-    ],
-)
-def test_offsets_may_differ_by_white_space(learner, answer, start, place):
+    ]
     context = "the film  plot 日本 🙂 ."
-    x = {"question": [""], "context": [context]}
-    windows, places = _targets(learner, x, {"answer": [answer], "answer_start": [start]})
-    starts, ends = windows["start"].numpy()[0], windows["end"].numpy()[0]
-    first, last = places[0]
-    assert context.encode()[max(starts[first], 0) : max(ends[last], 0)].decode() == place
+    answers, starts, expected = zip(*cases, strict=True)
+    x = {"question": [""] * len(cases), "context": [context] * len(cases)}
+    windows, places = _targets(learner, x, {"answer": answers, "answer_start": starts})
+    assert windows["document"].numpy().tolist() == [*range(len(cases))]
+    rows = np.arange(len(cases))
+    firsts = windows["start"].numpy()[rows, places[:, 0]].clip(0)
+    behind = windows["end"].numpy()[rows, places[:, 1]].clip(0)
+    found = [context.encode()[a:b].decode() for a, b in zip(firsts, behind, strict=True)]
+    assert found == [*expected]
 
 
 @pytest.mark.parametrize(
     ("answer", "start", "found"),
     [("plot", 5, "ilm"), ("plot", 99, ""), ("film", -1, "the "), ("Film", 4, "film")],
 )
-@pytest.mark.parametrize("kind", ["lists", "data set"])
-def test_an_answer_that_is_not_there_is_named(learner, answer, start, found, kind):
+def test_an_answer_that_is_not_there_is_named(learner, answer, start, found):
     x = {"question": ["who?", "what's 'it'?"], "context": ["a story", "the film"]}
     y = {"answer": ["", answer], "answer_start": [-1, start]}
-    data = (x, y) if kind == "lists" else (slices((x, y)),)
+    data = (x, y) if start > 4 else (slices((x, y)),)
     with pytest.raises(ValueError, match="does not stand") as error:
         learner.fit(*data, verbose=0)
     assert str(error.value) == (
@@ -420,8 +441,8 @@ def seeker(smallest):
     keras.utils.set_random_seed(0)
     task = bf.SpanQA.from_pretrained(smallest, dropout=0.0, attention_dropout=0.0)
     task.compile(keras.optimizers.Adam(5e-3))
-    x, y = _toy(96, 14, np.random.default_rng(0))
-    task.fit(x, y, epochs=8, batch_size=16, verbose=0)
+    x, y = _toy(768, 14, np.random.default_rng(0))
+    task.fit(x, y, batch_size=16, verbose=0)
     return task
 
 
@@ -439,7 +460,7 @@ def test_it_finds_what_it_learnt(seeker):
     assert 100 * np.mean(has) <= exact == f1 < 100
 
 
-@pytest.mark.parametrize("at", [0, 12_345, 19_999])
+@pytest.mark.parametrize("at", [0, 19_999])
 def test_an_answer_at_the_end_of_twenty_thousand_words(seeker, at):
     words = np.random.default_rng(2).choice(WORDS, 20_000).tolist()
     words[at] = "great"
@@ -460,7 +481,11 @@ def test_overfitting_without_any_set_up(smallest):
     y = {"answer": answers, "answer_start": [context.find(a) if a else -1 for a in answers]}
     y["answers"] = [[a, "other"] if a else [] for a in answers]
     task.compile(keras.optimizers.Adam(1e-2))
-    history = task.fit(x, y, epochs=60, batch_size=8, validation_data=(x, y), verbose=0).history
+    # Rows that come often, not many epochs: each epoch builds the stream anew.
+    often = [{name: values * 100 for name, values in part.items()} for part in (x, y)]
+    history = task.fit(
+        *often, batch_size=8, shuffle=False, validation_data=(x, y), verbose=0
+    ).history
     assert history.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert history["val_loss"][-1] < 0.1
     task.null_threshold = 0.0
@@ -510,7 +535,11 @@ def test_a_task_comes_back(qa, tmp_path):
     assert again.predict((QUESTIONS, CONTEXTS)) == expected
 
 
-@pytest.mark.parametrize("threshold", [None, 0.0])
+@pytest.mark.parametrize(
+    # Without a threshold it last ran, and passed, in November 2026.
+    "threshold",
+    [0.0, pytest.param(None, marks=pytest.mark.slow)],
+)
 def test_an_export_answers_as_the_task(qa, tmp_path, threshold):
     questions = [*QUESTIONS, *HOSTILE.values()]
     contexts = [*CONTEXTS, *reversed(HOSTILE.values())]
@@ -607,7 +636,7 @@ def test_gold_answers_are_refused(learner):
         ({"null_threshold": math.nan}, "null_threshold is NaN"),
         ({"max_length": 25}, "max_length 25 exceeds the model's 24 positions"),
         ({"stride": 20}, "each window has to move on"),
-        ({"max_length": 5}, "each window has to move on|is too small"),
+        ({"max_length": 4}, "each window has to move on|is too small"),
     ],
     ids=range(6),
 )
