@@ -277,7 +277,7 @@ def test_a_checkpoint_without_head(tiny_copy, caplog):
     caplog.set_level(logging.INFO, "bertfam_tf")
     drop = {"classifier.weight", "classifier.bias"}
     _change_tensors(tiny_copy, lambda t: {n: v for n, v in t.items() if n not in drop})
-    with pytest.raises(ValueError, match="has no classification head; say which labels"):
+    with pytest.raises(ValueError, match="has no sequence head; say which labels"):
         bf.TextClassifier.from_pretrained(tiny_copy)
     assert bf.TextClassifier.from_pretrained(tiny_copy, ["a", "b"]).labels == ["a", "b"]
     assert "starts at random" in caplog.text

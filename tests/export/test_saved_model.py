@@ -100,8 +100,9 @@ def test_warm_up_records_cover_a_row_and_a_batch(base):
 def test_bad_warm_up_records_are_run(base, tmp_path):
     path = Path(shutil.copytree(base / "1", tmp_path / "1"))
     file = path / "assets.extra" / "tf_serving_warmup_requests"
+    shapes = {"txt": tf.TensorSpec([None], tf.string)}
     with tf.io.TFRecordWriter(str(file)) as writer:
-        writer.write(saved_model._warmup_record(("txt",), 1).SerializeToString())
+        writer.write(saved_model._warmup_record(shapes, 1).SerializeToString())
     with pytest.raises(ServingError, match="txt"):
         load(path)
 
