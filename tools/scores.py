@@ -122,8 +122,10 @@ def main() -> None:
     found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     todo = [
         (name, side, seed)
+        # The first seed of all, so that a table of everything stands early.
+        for turn in range(max(len(score.seeds) for score in SCORES.values()))
         for name in options.names or SCORES
-        for seed in SCORES[name].seeds
+        for seed in SCORES[name].seeds[turn : turn + 1]
         for side in ("ours", "reference")
         if (side == "ours" or SCORES[name].reference) and f"{name}/{side}/{seed}" not in found
     ]
