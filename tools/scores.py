@@ -49,6 +49,7 @@ class Score:
 _ONE_EPOCH = ("train.epochs=1",)
 # All of it would take a day on two cores.
 _SOME_RACE = ("train.epochs=1", "data.limit=2000", "model.max_length=256")
+_SUFFIX = ", frozen"
 _FROZEN = ("model.frozen=backbone", "train.learning_rate=2.0e-3", "train.epochs=10")
 SCORES = {
     "mrpc": Score("bert/mrpc", "accuracy"),
@@ -104,12 +105,35 @@ def table(found: dict[str, dict]) -> str:
             times += [f"{statistics.mean(r['wall_seconds'] for r in runs):.0f}" if runs else "–"]
         if cells[2] != "–":
             rows.append(f"| {' | '.join(cells)} | {' / '.join(times)} |")
+    rows += ["", *_fire_and_snowflake(found)]
     return (
         "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned by the recipes under "
         "`configs/bert`, two x86-64 cores, on the dev split, one value for each seed; "
         "the reference is transformers on torch with the same rows, batches, optimizer and "
         "schedule. Times are of whole processes.\n\n" + "\n".join(rows) + "\n"
     )
+
+
+def _fire_and_snowflake(found: dict[str, dict]) -> list[str]:
+    """The comparison of Peters, Ruder and Smith (arXiv 1903.05987), as far as it is measured."""
+    names = [name.removesuffix(_SUFFIX) for name in SCORES if name.endswith(_SUFFIX)]
+    means: dict[str, list[float]] = {name: [] for name in names}
+    for name in names:
+        for kind in (f"{name}{_SUFFIX}", name):
+            keys = [f"{kind}/ours/{seed}" for seed in SCORES[kind].seeds]
+            values = [found[key][SCORES[kind].metric] for key in keys if key in found]
+            means[name] += [100 * statistics.mean(values)] if values else []
+    known = {name: values for name, values in means.items() if len(values) == 2}
+    lines = {
+        "encoder frozen (snowflake)": [values[0] for values in known.values()],
+        "all fine-tuned (fire)": [values[1] for values in known.values()],
+        "Δ = fire - snowflake": [values[1] - values[0] for values in known.values()],
+    }
+    return [
+        f"| | {' | '.join(f'{name}, {SCORES[name].metric}' for name in known)} |",
+        f"|---|{'---|' * len(known)}",
+        *(f"| {what} | {' | '.join(f'{v:.1f}' for v in row)} |" for what, row in lines.items()),
+    ]
 
 
 def main() -> None:
