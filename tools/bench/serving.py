@@ -183,8 +183,8 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
         f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
         f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
         f"{REQUESTS:,} requests with one sentence of SST-2 each, {CONCURRENCY} at once, "
-        f"of {what}; a new version in the middle. The client alone, over REST on a server that always "
-        f"says the same: {limit:,.0f} answers/s.\n\n{lines}\n"
+        f"of {what}; a new version in the middle. The client alone, over REST on a server that "
+        f"always says the same: {limit:,.0f} answers/s.\n\n{lines}\n"
     )
 
 
