@@ -42,6 +42,7 @@ from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions
 
 KINDS = (".txt", ".jsonl", ".csv")
+NUMBERS = ("rows", "answers", "failed")
 
 
 class Shard(NamedTuple):
@@ -69,13 +70,10 @@ class Row(NamedTuple):
     place: str
 
 
-class Answered(NamedTuple):
-    """A shard's rows with their answers; `{}` and a reason for those that have none."""
-
-    shard: Shard
-    rows: list[Row]
-    answers: list[dict[str, Any]]
-    reasons: list[str]
+# What goes from step to step is made of Python's own types: runners send it to other processes,
+# where the classes of a script have no module.
+Fields = tuple[int, str, int, int]  # of a shard
+Written = tuple[int, bytes, bytes, dict[str, int]]  # its number; answers, failures; how many
 
 
 # Inputs -----------------------------------------------------------------------------------------
@@ -90,13 +88,13 @@ def shards_of(files: Iterable[tuple[str, int]], shard_bytes: int) -> list[Shard]
     return [Shard(number, *each) for number, each in enumerate(ranges)]
 
 
-def read(shard: Shard, names: Sequence[str]) -> tuple[Shard, list[Row]]:
-    """The shard's rows, with the inputs that the model takes by these names."""
+def read(shard: Shard, names: Sequence[str]) -> list[Row]:
+    """The shard's rows, with the inputs that the model has these names for."""
     with FileSystems.open(shard.file, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         if shard.file.endswith(".csv"):
-            return shard, list(_csv_rows(file, names))
+            return list(_csv_rows(file, names))
         parse = _text_row if shard.file.endswith(".txt") else _json_row
-        return shard, [parse(line, names, f"byte {at}") for at, line in _lines(file, shard)]
+        return [parse(line, names, f"byte {at}") for at, line in _lines(file, shard)]
 
 
 def _lines(file: Any, shard: Shard) -> Iterator[tuple[int, bytes]]:
@@ -170,22 +168,26 @@ def _listed(names: Iterable[str]) -> str:
 # The model --------------------------------------------------------------------------------------
 
 
-class ExportHandler(ModelHandler[tuple[Shard, list[Row]], Answered, Any]):
-    """Runs one signature of a SavedModel whose inputs are strings.
+class ExportHandler(ModelHandler[Fields, Written, Any]):
+    """Runs one signature of a SavedModel whose inputs are strings on shards.
 
     Beam's own handler for TensorFlow loads Keras models and stacks arrays of one shape.
 
     Args:
         model: a version directory.
         signature: of the export.
+        names: of its inputs.
         batch_rows: most rows of a batch.
         batch_bytes: most bytes of a batch, padded: its rows times its longest row.
     """
 
-    def __init__(self, model: str, signature: str, batch_rows: int, batch_bytes: int) -> None:
+    def __init__(
+        self, model: str, signature: str, names: Sequence[str], batch_rows: int, batch_bytes: int
+    ) -> None:
         super().__init__(min_batch_size=1, max_batch_size=1)  # an element is a shard already
         self._model = model
         self._signature = signature
+        self._names = names
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
 
@@ -197,53 +199,53 @@ class ExportHandler(ModelHandler[tuple[Shard, list[Row]], Answered, Any]):
         return tf.saved_model.load(self._model)
 
     def run_inference(
-        self,
-        batch: Sequence[tuple[Shard, list[Row]]],
-        model: Any,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterator[Answered]:
-        """One result for each shard."""
-        for shard, rows in batch:
-            yield self._answer(shard, rows, model)
+        self, batch: Sequence[Fields], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterator[Written]:
+        """What is to be written of each shard."""
+        for fields in batch:
+            shard = Shard(*fields)
+            rows = read(shard, self._names)
+            yield _encode(shard, rows, self.answers(rows, model))
 
-    def get_num_bytes(self, batch: Sequence[tuple[Shard, list[Row]]]) -> int:
+    def get_num_bytes(self, batch: Sequence[Fields]) -> int:
         """For Beam's metrics."""
-        return sum(size(row) for _, rows in batch for row in rows)
+        return sum(end - begin for _, _, begin, end in batch)
 
-    def _answer(self, shard: Shard, rows: list[Row], model: Any) -> Answered:
-        result = Answered(shard, rows, [{} for _ in rows], [row.reason for row in rows])
-        todo = sorted(
-            (i for i, row in enumerate(rows) if not row.reason), key=lambda i: size(rows[i])
-        )
+    def answers(self, rows: Sequence[Row], model: Any) -> list[dict[str, Any] | str]:
+        """The answer to each row, or why there is none."""
+        found: list[dict[str, Any] | str] = [row.reason for row in rows]
+        todo = [i for i, row in enumerate(rows) if not row.reason]
+        todo.sort(key=lambda i: size(rows[i]))
         while todo:
             count = 1
             while count < min(self._batch_rows, len(todo)) and (
                 (count + 1) * size(rows[todo[count]]) <= self._batch_bytes
             ):
                 count += 1
-            self._run(todo[:count], result, model)
-            del todo[:count]
-        return result
+            batch, todo = todo[:count], todo[count:]
+            for place, answer in zip(
+                batch, self._run([rows[i] for i in batch], model), strict=True
+            ):
+                found[place] = answer
+        return found
 
-    def _run(self, places: list[int], result: Answered, model: Any) -> None:
+    def _run(self, rows: Sequence[Row], model: Any) -> list[dict[str, Any] | str]:
         import tensorflow as tf
 
-        batch = [result.rows[i].inputs for i in places]
         try:
             columns = {
-                name: tf.constant([row[name] for row in batch], tf.string) for name in batch[0]
+                name: tf.constant([row.inputs[name] for row in rows], tf.string)
+                for name in self._names
             }
             outputs = model.signatures[self._signature](**columns)
-            outputs = {name: value.numpy() for name, value in outputs.items()}
+            arrays = {name: value.numpy() for name, value in outputs.items()}
         except (tf.errors.OpError, TypeError, ValueError) as error:
-            if len(places) == 1:
-                result.reasons[places[0]] = f"{type(error).__name__}: {error}"[:1000]
-            else:  # one row's fault is not the others'
-                for place in places:
-                    self._run([place], result, model)
-            return
-        for row, place in enumerate(places):
-            result.answers[place] = {name: _plain(value[row]) for name, value in outputs.items()}
+            if len(rows) > 1:  # one row's fault is not the others'
+                return [answer for row in rows for answer in self._run([row], model)]
+            return [f"{type(error).__name__}: {error}"[:1000]]
+        return [
+            {name: _plain(value[i]) for name, value in arrays.items()} for i in range(len(rows))
+        ]
 
 
 def inputs_of(model: str, signature: str) -> list[str]:
@@ -287,43 +289,44 @@ def _plain(value: Any) -> Any:
 # Outputs ----------------------------------------------------------------------------------------
 
 
+def _encode(shard: Shard, rows: Sequence[Row], answers: Sequence[dict[str, Any] | str]) -> Written:
+    lines, failed = [], []
+    for row, answer in zip(rows, answers, strict=True):
+        if isinstance(answer, str):
+            where = {"file": shard.file, "place": row.place, "reason": answer}
+            failed.append(where | {"input": row.given})
+        else:
+            lines.append({"input": row.given, "answer": answer})
+    numbers = {"rows": len(rows), "answers": len(lines), "failed": len(failed)}
+    return shard.number, _json_lines(lines), _json_lines(failed), numbers
+
+
+def _json_lines(records: Iterable[Any]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
 class Write(beam.DoFn):
     """Writes a shard: what `done` lies beside is whole."""
 
     def __init__(self, output: str) -> None:
         self._output = output
-        self._counters = {n: Metrics.counter("answer", n) for n in ("rows", "answers", "failed")}
+        self._counters = {name: Metrics.counter("answer", name) for name in NUMBERS}
 
-    def process(self, element: Answered) -> None:
-        """Writes the answers, the failures, and last their numbers."""
-        answers, failed = [], []
-        for row, answer, reason in zip(element.rows, element.answers, element.reasons, strict=True):
-            if reason:
-                failed.append(
-                    {
-                        "file": element.shard.file,
-                        "place": row.place,
-                        "reason": reason,
-                        "input": row.given,
-                    }
-                )
-            else:
-                answers.append({"input": row.given, "answer": answer})
-        numbers = {"rows": len(element.rows), "answers": len(answers), "failed": len(failed)}
-        number = element.shard.number
+    def process(self, element: Written) -> None:
+        """Writes the answers, the failures, and last how many they are."""
+        number, answers, failed, numbers = element
         _write(self._output, f"answers-{number:05}.jsonl", answers)
         _write(self._output, f"failed-{number:05}.jsonl", failed)
-        _write(self._output, f"done-{number:05}.json", [numbers])
-        for name, count in numbers.items():
-            self._counters[name].inc(count)
+        _write(self._output, f"done-{number:05}.json", _json_lines([numbers]))
+        for name in NUMBERS:
+            self._counters[name].inc(numbers[name])
 
 
-def _write(directory: str, name: str, records: Iterable[Any]) -> None:
+def _write(directory: str, name: str, content: bytes) -> None:
     path = FileSystems.join(directory, name)
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with FileSystems.create(temporary, "application/json", CompressionTypes.UNCOMPRESSED) as file:
-        for record in records:
-            file.write(json.dumps(record).encode() + b"\n")
+        file.write(content)
     FileSystems.rename([temporary], [path])
 
 
@@ -383,7 +386,7 @@ def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
     else:
         if not FileSystems.exists(options.output):
             FileSystems.mkdirs(options.output)
-        _write(options.output, "job.json", [job])
+        _write(options.output, "job.json", _json_lines([job]))
     return shards_of(files, options.shard_bytes)
 
 
@@ -400,19 +403,20 @@ def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str,
     done = {FileSystems.split(found.path)[1] for found in _matching(pattern)}
     todo = [shard for shard in shards if f"done-{shard.number:05}.json" not in done]
     print(f"{len(shards)} shards, {len(shards) - len(todo)} of them done", flush=True)
-    handler = ExportHandler(model, options.signature, options.batch_rows, options.batch_bytes)
+    handler = ExportHandler(
+        model, options.signature, names, options.batch_rows, options.batch_bytes
+    )
     if todo:
         with beam.Pipeline(options=beam_options) as pipeline:
             _ = (
                 pipeline
-                | "shards" >> beam.Create(todo, reshuffle=False)
+                | "shards" >> beam.Create([tuple(shard) for shard in todo], reshuffle=False)
                 | "spread" >> beam.Reshuffle()
-                | "read" >> beam.Map(read, names)
                 | "answer" >> RunInference(handler)
                 | "write" >> beam.ParDo(Write(options.output))
             )
     numbers = [json.loads(_read(found.path)) for found in _matching(pattern)]
-    return {name: sum(each[name] for each in numbers) for name in ("rows", "answers", "failed")}
+    return {name: sum(each[name] for each in numbers) for name in NUMBERS}
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Batch inference, on Beam's local runner; make batch-test runs this, with Beam and an export."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -40,7 +42,7 @@ def export():
 @pytest.fixture(scope="session")
 def alone(export):
     """What the export answers to one text."""
-    model = answer.ExportHandler(str(export / "1"), "", 1, 1).load_model()
+    model = answer.ExportHandler(str(export / "1"), "", [], 1, 1).load_model()
     function = model.signatures["serving_default"]
 
     def ask(text):
@@ -75,24 +77,27 @@ def picky(tmp_path_factory):
     return base
 
 
-def command(model, inputs, output, *others):
-    return [
-        *(sys.executable, ROOT / "serving" / "batch" / "answer.py", "--model", model),
-        *("--input", inputs, "--output", output, *others),
-    ]
+def arguments(model, inputs, output, *others):
+    given = ("--model", model, "--input", inputs, "--output", output, *others)
+    return [sys.executable, *map(str, (answer.__file__, *given))]
 
 
-def run(model, inputs, output, *others):
-    """The last line that it prints, or why it did not run."""
-    done = subprocess.run(
-        list(map(str, command(model, inputs, output, *others))),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if done.returncode:
-        return done.stderr.splitlines()[-1]
-    return done.stdout.splitlines()[-1]
+def run(*given):
+    """The last line that it says."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", arguments(*given)[1:])
+        try:
+            answer.main()
+        except SystemExit as end:
+            return end.code
+    return said.getvalue().splitlines()[-1]
+
+
+def run_alone(*given):
+    """The same as a process of its own, as users start it."""
+    done = subprocess.run(arguments(*given), capture_output=True, text=True, timeout=300)
+    return (done.stdout or done.stderr).splitlines()[-1]
 
 
 def lines(output, kind):
@@ -115,7 +120,7 @@ def test_every_line_is_in_one_shard(tmp_path, shard_bytes, end):
     content = b"\n".join(texts) + end
     file.write_bytes(content)
     shards = shards_of([(str(file), len(content))], shard_bytes)
-    rows = [row for shard in shards for row in read(shard, ["text"])[1]]
+    rows = [row for shard in shards for row in read(shard, ["text"])]
     expected = texts + [b""] * (len(end) - 1)
     assert [row.inputs["text"] for row in rows] == expected
     for row in rows:
@@ -136,7 +141,7 @@ def test_shards_are_numbered_over_all_files():
 
 def rows_of(path, content, names=("text",)):
     path.write_bytes(content)
-    return read(Shard(0, str(path), 0, len(content)), list(names))[1]
+    return read(Shard(0, str(path), 0, len(content)), list(names))
 
 
 def test_jsonl(tmp_path):
@@ -201,19 +206,21 @@ def test_batches_hold_so_many_rows_and_bytes():
     sizes = [1, 50, 3, 3, 3, 200, 20, 20, 20]
     rows = [Row(size, {"text": b"x" * size}, "", "") for size in sizes]
     rows.insert(2, Row("?", {}, "not JSON", ""))
-    handler = answer.ExportHandler("", "s", batch_rows=3, batch_bytes=60)
-    (result,) = handler.run_inference([(Shard(0, "", 0, 0), rows)], Model())
+    handler = answer.ExportHandler("", "s", ["text"], batch_rows=3, batch_bytes=60)
+    found = handler.answers(rows, Model())
     assert batches == [[1, 3, 3], [3, 20, 20], [20], [50], [200]]
-    assert [a.get("length", r) for a, r in zip(result.answers, result.reasons, strict=True)] == [
-        *(1, 50, "not JSON", 3, 3, 3, 200, 20, 20, 20)
-    ]
+    expected = [{"length": size} for size in sizes]
+    assert found == [*expected[:2], "not JSON", *expected[2:]]
 
 
-def test_an_export(export, alone, tmp_path):
+@pytest.mark.parametrize(
+    "runner", [[], ["--direct_num_workers", "2", "--direct_running_mode", "multi_processing"]]
+)
+def test_an_export(export, alone, tmp_path, runner):
     texts = [*HOSTILE, *(b"good %d" % n for n in range(200))]
     (tmp_path / "texts.txt").write_bytes(b"\n".join(texts))
     output = tmp_path / "answers"
-    told = run(export, tmp_path / "*.txt", output, "--shard-bytes", "1000")
+    told = run_alone(export, tmp_path / "*.txt", output, "--shard-bytes", "1000", *runner)
     assert told == f"{len(texts)} rows, {len(texts)} answers, 0 failed"
     found = lines(output, "answers")
     texts = [text.removesuffix(b"\r") for text in texts]
@@ -260,10 +267,8 @@ def test_a_killed_run_goes_on(export, alone, tmp_path):
     texts = [b"text %d is good" % n for n in range(20_000)]
     (tmp_path / "texts.txt").write_bytes(b"\n".join(texts))
     output = tmp_path / "answers"
-    arguments = (export, tmp_path / "texts.txt", output, "--shard-bytes", "3000")
-    with subprocess.Popen(
-        list(map(str, command(*arguments))), stderr=subprocess.DEVNULL
-    ) as process:
+    given = (export, tmp_path / "texts.txt", output, "--shard-bytes", "3000")
+    with subprocess.Popen(arguments(*given), stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
         while len(list(output.glob("done-*"))) < 3:
             assert process.poll() is None
@@ -277,7 +282,7 @@ def test_a_killed_run_goes_on(export, alone, tmp_path):
     (output / "answers-00000.jsonl.0123.tmp").write_text("half a li")
     (output / f"answers-{total - 1:05}.jsonl").write_text('{"input": "of a try that died"}\n')
 
-    assert run(*arguments) == "20,000 rows, 20,000 answers, 0 failed"
+    assert run(*given) == "20,000 rows, 20,000 answers, 0 failed"
     assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
     assert [row["input"] for row in lines(output, "answers")] == list(map(decoded, texts))
     assert not list(output.glob("*.tmp"))
@@ -285,7 +290,7 @@ def test_a_killed_run_goes_on(export, alone, tmp_path):
     for row in lines(output, "answers")[::1999]:
         expected = alone(row["input"].encode())
         np.testing.assert_allclose(row["answer"]["scores"], expected["scores"], atol=1e-5)
-    assert run(*arguments) == "20,000 rows, 20,000 answers, 0 failed"  # nothing left to do
+    assert run(*given) == "20,000 rows, 20,000 answers, 0 failed"  # nothing left to do
 
 
 def test_what_does_not_fit_is_refused(picky, tmp_path):
