@@ -192,7 +192,7 @@ async def load(
     requests: int,
     concurrency: int,
     pid: int | None = None,
-    halfway: Callable[[], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Load:
     """Sends the instances in turns, `concurrency` at once, until `requests` are answered.
 
@@ -202,7 +202,8 @@ async def load(
         requests: how many in all.
         concurrency: how many are under way at once.
         pid: of the server, to watch its memory.
-        halfway: called once, in a thread, when half of the requests have been sent.
+        meanwhile: called once, in a thread, when three eighths of the requests have been sent:
+            what it sets off is over by the second half.
     """
     bodies = [target.encode(instance) for instance in instances]
     result = Load([0.0] * requests, [0.0] * requests, [-1] * requests)
@@ -212,8 +213,8 @@ async def load(
 
     async def work(ask: Ask) -> None:
         for number in numbers:
-            if halfway and number == requests // 2:
-                others.append(asyncio.create_task(asyncio.to_thread(halfway)))
+            if meanwhile and number == requests * 3 // 8:
+                others.append(asyncio.create_task(asyncio.to_thread(meanwhile)))
             place = number % len(bodies)
             begun = time.perf_counter()
             result.begun[number] = begun - start

