@@ -6,8 +6,8 @@
 
 Two versions of a classifier are exported that answer each text differently. The server, a process
 of its own, begins with the first; before the middle of the load the second is copied in beside
-it, under a temporary name, and renamed. Every answer is compared with both versions'. Server and client
-share the machine; what the client alone can do is measured on a server that does nothing.
+it, under a temporary name, and renamed. Every answer is compared with both versions'. Server and
+client share the machine; what the client alone can do is measured on a server that does nothing.
 """
 
 from __future__ import annotations
