@@ -40,7 +40,7 @@ def start(*arguments):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serves_text_without_any_framework_until_a_signal(base_path, number):
-    arguments = (base_path, "--model-name", "m", "--rest-port", 0)
+    arguments = (base_path, "--model-name", "m", "--rest-port", 0, "--grpc-port", 0)
     with start("-c", WITHOUT_FRAMEWORKS, *arguments) as process:
         try:
             line = process.stdout.readline()
@@ -48,6 +48,7 @@ def test_serves_text_without_any_framework_until_a_signal(base_path, number):
                 process.communicate()
             )
             url = line.split()[-1]
+            assert process.stdout.readline().startswith("gRPC at 127.0.0.1:")
             body = {"signature_name": "tokens", "inputs": ["one two"]}
             answer = httpx.post(f"{url}:predict", json=body, timeout=60).json()
             assert answer["outputs"]["count"] == [2]

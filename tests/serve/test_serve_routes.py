@@ -133,8 +133,6 @@ HUGE = "9" * 5000
         ("GET", "/v1/models/foo/metadata", 404, "Servable not found for request: Latest(foo)"),
         ("GET", "/v1/models/zoo/versions/9/metadata", 404,
          "Servable not found for request: Specific(zoo, 9)"),
-        ("POST", "/v1/models/zoo:classify", 501, "This server does not support classify"),
-        ("POST", "/v1/models/zoo:regress", 501, "This server does not support regress"),
         ("OPTIONS", "/v1/models/zoo", 400, "Origin header is missing in CORS preflight"),
     ],
 )  # fmt: skip
