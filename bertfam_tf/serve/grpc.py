@@ -50,6 +50,9 @@ def server(
         health: whether to answer `grpc.health.v1.Health/Check` for "", "ModelService" and
             "PredictionService"; needs grpcio-health-checking.
         threads: how many requests are handled at once.
+
+    Raises:
+        ValueError: for `health` without that package.
     """
     made = grpc.server(
         futures.ThreadPoolExecutor(threads, "bertfam_tf.grpc"),
@@ -104,8 +107,10 @@ def parse_channel_arguments(text: str) -> list[tuple[str, int | str]]:
 
 
 def _add_health(made: grpc.Server) -> None:
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
+    try:
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    except ImportError:
+        raise ValueError("the health service needs the package grpcio-health-checking") from None
     servicer = health.HealthServicer()
     for service in ("", "ModelService", "PredictionService"):
         servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
