@@ -64,6 +64,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="a prediction over REST that takes longer is answered 504 (%(default)s)",
     )
     add(
+        "--rest-api-enable-cors-support",
+        action="store_true",
+        help="let pages of any origin read what REST answers",
+    )
+    add(
         "--max-num-load-retries",
         metavar="N",
         type=int,
@@ -115,6 +120,7 @@ def run(options: argparse.Namespace) -> None:
         grpc_socket_path=options.grpc_socket_path,
         grpc_channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
         timeout_s=options.rest_timeout_ms / 1000,
+        cors=options.rest_api_enable_cors_support,
         config_poll_s=options.model_config_file_poll_wait_seconds,
         file_system_poll_s=options.file_system_poll_wait_seconds,
         max_load_retries=options.max_num_load_retries,

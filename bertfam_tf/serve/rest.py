@@ -28,6 +28,11 @@ from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
+CORS_HEADERS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
 MAX_BODY_BYTES = 64 << 20
 
 _API = re.compile(r"/v1/.*", re.IGNORECASE)
@@ -72,6 +77,7 @@ def app(
     timeout_s: float = TIMEOUT_S,
     max_body_bytes: int = MAX_BODY_BYTES,
     observe: inference.Observer | None = None,
+    cors: bool = False,
     routes: Sequence[BaseRoute] = (),
     middleware: Sequence[Middleware] = (),
 ) -> Starlette:
@@ -83,10 +89,11 @@ def app(
         max_body_bytes: a longer body, as sent or after gunzipping, is answered 413. Serving has no
             limit on what is sent, and one of 100 MiB on what is gunzipped.
         observe: called once per inference request.
+        cors: whether answers carry the headers that let pages of any origin read them.
         routes: Starlette's, tried before the API's: a page of metrics, a user interface.
         middleware: Starlette's, around everything: compression, a key that clients must send.
     """
-    api = _Api(models, timeout_s, max_body_bytes, observe)
+    api = _Api(models, timeout_s, max_body_bytes, observe, CORS_HEADERS if cors else {})
     # One route for all of the API: Serving matches the raw path, query string and all.
     return Starlette(
         routes=[*routes, Route("/{path:path}", endpoint=api)], middleware=list(middleware)
@@ -100,8 +107,10 @@ class _Api:
         timeout_s: float,
         max_body_bytes: int,
         observe: inference.Observer | None,
+        headers: Mapping[str, str],
     ) -> None:
         self._models = models
+        self._headers = headers
         self._observe = observe
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
@@ -113,7 +122,9 @@ class _Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        await (await self._answer(request))(scope, receive, send)
+        response = await self._answer(request)
+        response.headers.update(self._headers)
+        await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         path = request.scope["raw_path"].decode("utf-8", "replace")

@@ -40,6 +40,7 @@ class Options:
         timeout_s: a prediction over REST that takes longer is answered 504. Over gRPC the client's
             deadline counts.
         max_body_bytes: a longer REST body is answered 413.
+        cors: whether REST answers let pages of any origin read them.
         config_poll_s: seconds between two looks at the file of the configuration; 0 reads it once.
         file_system_poll_s: seconds between two looks for new versions; 0 looks once.
         max_load_retries: as in `Models`.
@@ -67,6 +68,7 @@ class Options:
     grpc_socket_path: str | None = None
     timeout_s: float = rest.TIMEOUT_S
     max_body_bytes: int = rest.MAX_BODY_BYTES
+    cors: bool = False
     config_poll_s: float = 0.0
     file_system_poll_s: float = 1.0
     max_load_retries: int = 5
@@ -255,6 +257,7 @@ def _built(
                 timeout_s=options.timeout_s,
                 max_body_bytes=options.max_body_bytes,
                 observe=options.observe,
+                cors=options.cors,
                 routes=options.routes,
                 middleware=options.middleware,
             ),

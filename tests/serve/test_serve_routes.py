@@ -153,6 +153,16 @@ def test_preflight(client):
     assert (response.status_code, response.content) == (200, b"")
 
 
+def test_answers_are_for_one_origin_unless_asked(client, base_path):
+    assert "access-control-allow-origin" not in client.get("/v1/models/zoo").headers
+    with running_server(base_path, cors=True) as server:
+        for path in ("model", "absent"):
+            headers = httpx.get(f"{server.url}/v1/models/{path}", timeout=60).headers
+            assert headers["access-control-allow-origin"] == "*"
+            assert headers["access-control-allow-methods"] == "POST, GET"
+            assert headers["access-control-allow-headers"] == "Content-Type"
+
+
 @pytest.mark.parametrize("path", ["/", "/v2/models/zoo", "/healthz", "/v1"])
 def test_paths_outside_the_api(client, path):
     response = client.get(path)
