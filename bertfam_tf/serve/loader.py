@@ -1,7 +1,9 @@
 """Loads one version of a SavedModel, as TensorFlow Serving does."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import tensorflow as tf
 from google.protobuf import message
@@ -11,9 +13,10 @@ from bertfam_tf.serve import capi, inference
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
-__all__ = ["DEFAULT_SIGNATURE", "Servable", "Wrap", "load", "load_wrapped", "read", "warm_up"]
+__all__ = ["DEFAULT_SIGNATURE", "AroundWarmUp", "Servable", "Wrap", "load", "load_for"]
 
 Wrap = Callable[[Servable], ServableLike]
+AroundWarmUp = Callable[[str | os.PathLike[str]], AbstractContextManager[None]]
 
 _TAGS = ("serve",)
 _WARMUP = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -29,35 +32,39 @@ def load(version_dir: str | os.PathLike[str]) -> Servable:
             warm-up file, UNIMPLEMENTED for a warm-up record of a kind that Serving does not
             replay, and whatever code a failing warm-up record has.
     """
-    servable = read(version_dir)
-    warm_up(servable, version_dir)
+    servable = Servable(capi.Session(os.fspath(version_dir), _TAGS))
+    _warm_up(servable, version_dir, None)
     return servable
 
 
-def load_wrapped(version_dir: str | os.PathLike[str], wrap: Wrap | None) -> ServableLike:
-    """As `load`, where the warm-up records run in what `wrap` makes of the servable."""
-    servable: ServableLike = read(version_dir) if wrap is None else wrap(read(version_dir))
-    warm_up(servable, version_dir)
-    return servable
+def load_for(
+    model: str,
+    version_dir: str | os.PathLike[str],
+    *,
+    wrap: Wrap | None = None,
+    around_warm_up: AroundWarmUp | None = None,
+) -> ServableLike:
+    """As `load`, for a server.
 
-
-def read(version_dir: str | os.PathLike[str]) -> Servable:
-    """Loads the SavedModel in one version directory.
-
-    Raises:
-        ServingError: NOT_FOUND without a SavedModel tagged "serve".
+    Args:
+        model: the name under which it is served.
+        version_dir: as in `load`.
+        wrap: makes of the servable what is returned; warm-up records run in that.
+        around_warm_up: a context in which the warm-up records run, if there are any.
     """
-    return Servable(capi.Session(os.fspath(version_dir), _TAGS))
+    servable = Servable(capi.Session(os.fspath(version_dir), _TAGS), model)
+    wrapped: ServableLike = servable if wrap is None else wrap(servable)
+    _warm_up(wrapped, version_dir, around_warm_up)
+    return wrapped
 
 
-def warm_up(servable: ServableLike, version_dir: str | os.PathLike[str]) -> None:
-    """Runs the warm-up records of a version directory, if it has any.
-
-    Raises:
-        ServingError: as `load`.
-    """
+def _warm_up(
+    servable: ServableLike, version_dir: str | os.PathLike[str], around: AroundWarmUp | None
+) -> None:
     path = os.path.join(os.fspath(version_dir), _WARMUP)
-    if os.path.exists(path):
+    if not os.path.exists(path):
+        return
+    with contextlib.nullcontext() if around is None else around(version_dir):
         for log in _records(path):
             kind = log.WhichOneof("log_type")
             if kind in _REPLAYED:

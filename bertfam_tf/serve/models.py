@@ -14,7 +14,7 @@ from tensorflow_serving.apis import get_model_status_pb2, model_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
 from bertfam_tf.serve import config as configs
-from bertfam_tf.serve.loader import Wrap, load_wrapped
+from bertfam_tf.serve.loader import AroundWarmUp, Wrap, load_for
 from bertfam_tf.serve.servable import ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
@@ -49,8 +49,10 @@ class Models:
     requests in progress keep theirs alive.
 
     Args:
-        wrap: makes of each `Servable` what requests run on, for example one that batches; see
-            `ServableLike`. Default: the servable itself.
+        wrap: makes of each `Servable` (whose `model` is the model's name) what requests run on,
+            for example one that batches; see `ServableLike`. Default: the servable itself.
+        around_warm_up: a context in which the warm-up records of a version run, given its
+            directory; to measure how long they take.
         max_load_retries: how often a version that does not load is tried again.
         retry_wait_s: seconds between two tries.
         labels_for_unavailable: whether a new label may be given to a version that is not (yet)
@@ -61,11 +63,13 @@ class Models:
         self,
         *,
         wrap: Wrap | None = None,
+        around_warm_up: AroundWarmUp | None = None,
         max_load_retries: int = 5,
         retry_wait_s: float = 60.0,
         labels_for_unavailable: bool = False,
     ) -> None:
         self._wrap = wrap
+        self._around_warm_up = around_warm_up
         self._max_load_retries = max_load_retries
         self._retry_wait_s = retry_wait_s
         self._labels_for_unavailable = labels_for_unavailable
@@ -310,7 +314,12 @@ class Models:
     def _load(self, name: str, version: _Version) -> None:
         version.state = _State.LOADING
         try:
-            servable = load_wrapped(version.directory, self._wrap)
+            servable = load_for(
+                name,
+                version.directory,
+                wrap=self._wrap,
+                around_warm_up=self._around_warm_up,
+            )
         except Exception as error:
             if not isinstance(error, ServingError):
                 logger.exception("Loading version %d of %s failed", version.number, name)

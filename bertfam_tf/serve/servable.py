@@ -49,9 +49,11 @@ class Servable:
 
     Attributes:
         signatures: name to SignatureDef, including `__saved_model_init_op` where there is one.
+        model: the name under which a server has it; empty outside of servers.
     """
 
-    def __init__(self, session: capi.Session) -> None:
+    def __init__(self, session: capi.Session, model: str = "") -> None:
+        self.model = model
         meta_graph = meta_graph_pb2.MetaGraphDef.FromString(session.meta_graph)
         self.signatures = dict(meta_graph.signature_def)
         self._session = session

@@ -19,7 +19,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 from bertfam_tf.serve import grpc as grpc_api
 from bertfam_tf.serve import inference, rest
 from bertfam_tf.serve.config import read_config
-from bertfam_tf.serve.loader import Wrap
+from bertfam_tf.serve.loader import AroundWarmUp, Wrap
 from bertfam_tf.serve.models import Models
 from bertfam_tf.serve.polling import Periodic
 
@@ -48,6 +48,7 @@ class Options:
         labels_for_unavailable: as in `Models`.
         wrap: as in `Models`: makes of each `Servable` what requests run on, such as dynamic
             batching.
+        around_warm_up: as in `Models`.
         observe: called once per inference request: see `inference.Observer`.
         routes: Starlette routes tried before the REST API, such as a page of metrics.
         middleware: Starlette middleware around the REST API and `routes`, first is outermost.
@@ -75,6 +76,7 @@ class Options:
     retry_wait_s: float = 60.0
     labels_for_unavailable: bool = False
     wrap: Wrap | None = None
+    around_warm_up: AroundWarmUp | None = None
     observe: inference.Observer | None = None
     routes: Sequence[BaseRoute] = ()
     middleware: Sequence[Middleware] = ()
@@ -226,6 +228,7 @@ def _built(
     """A server about to run: models are loaded, ports are open, gRPC answers already."""
     models = Models(
         wrap=options.wrap,
+        around_warm_up=options.around_warm_up,
         max_load_retries=options.max_load_retries,
         retry_wait_s=options.retry_wait_s,
         labels_for_unavailable=options.labels_for_unavailable,

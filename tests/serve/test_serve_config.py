@@ -373,13 +373,13 @@ def watch(monkeypatch, before):
     """Calls `before` with each directory that is about to be loaded."""
     from bertfam_tf.serve import models as module
 
-    loads = module.load_wrapped
+    loads = module.load_for
 
-    def watched(path, wrap):
+    def watched(name, path, **hooks):
         before(pathlib.Path(path))
-        return loads(path, wrap)
+        return loads(name, path, **hooks)
 
-    monkeypatch.setattr(module, "load_wrapped", watched)
+    monkeypatch.setattr(module, "load_for", watched)
 
 
 def test_a_version_that_does_not_load(tmp_path, put):

@@ -1,5 +1,6 @@
 """gRPC by TensorFlow Serving's published stubs: answers, codes, texts, deadlines, the hooks."""
 
+import contextlib
 import shutil
 
 import grpc
@@ -411,6 +412,7 @@ def test_warm_up_records_of_every_kind(half_path, tmp_path):
 
     class Recording:
         def __init__(self, servable):
+            assert servable.model == "m"
             self.signatures = servable.signatures
             self._servable = servable
 
@@ -424,13 +426,21 @@ def test_warm_up_records_of_every_kind(half_path, tmp_path):
 
     copied = shutil.copytree(half_path / "5", tmp_path / "1")
     write_warmup(copied, *[log.SerializeToString() for log in logs])
-    with running_server(tmp_path, model_name="m", wrap=Recording) as server:
-        assert ran == ["", "classify_x_to_y", "regress_x_to_y", ["labelled"]]
+
+    @contextlib.contextmanager
+    def around(path):
+        ran.append(f"in {path.name}")
+        yield
+        ran.append("out")
+
+    hooks = {"wrap": Recording, "around_warm_up": around}
+    with running_server(tmp_path, model_name="m", **hooks) as server:
+        assert ran[1:5] == ["", "classify_x_to_y", "regress_x_to_y", ["labelled"]]
         with Stubs(server.grpc_target) as stubs:
             stubs.prediction.Predict(predict_request(2, signature="both"))
         url = f"{server.url}/v1/models/m:predict"
         httpx.post(url, json={"instances": [1]}, timeout=60)
-    assert ran[4:] == ["both", ""]
+    assert (ran[0], ran[5:]) == ("in 1", ["out", "both", ""])
 
 
 def test_the_observer_hears_of_each_request_once(half_path):
