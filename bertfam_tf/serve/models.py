@@ -79,6 +79,7 @@ class Models:
         self._versions: dict[str, dict[int, _Version]] = {}
         self._configs: dict[str, ModelConfig] = {}
         self._wanted: dict[str, dict[int, pathlib.Path]] = {}
+        self._complaints: dict[str, str] = {}
         # Replaced as a whole, never changed, so that readers need no lock.
         self._available: Mapping[str, Mapping[int, ServableLike]] = {}
         self._labels: Mapping[str, Mapping[str, int]] = {}
@@ -264,8 +265,11 @@ class Models:
         try:
             wanted = configs.versions_wanted(config)
         except ServingError as error:
-            logger.error("%s", error.message)
+            if self._complaints.get(name) != error.message:  # not at every look
+                logger.error("%s", error.message)
+            self._complaints[name] = error.message
             return error
+        self._complaints.pop(name, None)
         if not wanted and self._wanted[name]:
             logger.warning("No versions of servable %s are left; unloading it", name)
         self._wanted[name] = wanted

@@ -8,7 +8,9 @@ logger = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Calls a function every so many seconds until closed. What it raises is logged.
+    """Calls a function every so many seconds until closed.
+
+    What it raises is logged, once as long as it raises the same again.
 
     Args:
         call: the function.
@@ -29,8 +31,12 @@ class Periodic:
         self._thread.join()
 
     def _run(self) -> None:
+        complaint = ""
         while not self._closed.wait(self._wait_s):
             try:
                 self._call()
+                complaint = ""
             except Exception as error:
-                logger.error("%s: %s", self._thread.name, error)
+                if str(error) != complaint:
+                    logger.error("%s: %s", self._thread.name, error)
+                complaint = str(error)

@@ -335,13 +335,15 @@ def test_an_older_version_comes_back(tmp_path, put):
     assert states(models, "m") == {1: "END", 2: "AVAILABLE"}
 
 
-def test_the_last_version_goes(tmp_path, put):
+def test_the_last_version_goes(tmp_path, put, caplog):
     put("m", 1, 2)
     models = Models()
     models.add("m", tmp_path / "m")
     (tmp_path / "m").rename(tmp_path / "away")
     models.poll()  # a base path that cannot be read says nothing about versions
+    models.poll()
     assert models.find("m")[0] == 1
+    assert caplog.text.count("Could not find base path") == 1
     (tmp_path / "m").mkdir()
     models.poll()
     with pytest.raises(ServingError):
@@ -509,7 +511,7 @@ def test_reloading_over_grpc(tmp_path, put):
             assert caught.value.code() == code
 
 
-def test_the_file_of_the_configuration_is_polled(tmp_path, put):
+def test_the_file_of_the_configuration_is_polled(tmp_path, put, caplog):
     put("a", 1, 2)
     put("b", 1, 3)
     path = tmp_path / "models.conf"
@@ -517,8 +519,9 @@ def test_the_file_of_the_configuration_is_polled(tmp_path, put):
     with running_server(config=path, config_poll_s=0.05) as server:
         assert server.models.names() == ["a"]
         path.write_text("improper")
-        time.sleep(0.2)
+        time.sleep(0.3)
         assert server.models.names() == ["a"]
+        assert caplog.text.count("Error parsing text-format") == 1
         path.write_text(str(config(tmp_path, ("b", ""))))
         until(lambda: server.models.names() == ["b"])
         until(lambda: states(server.models, "b") == {1: "AVAILABLE"})
