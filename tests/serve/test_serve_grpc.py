@@ -386,6 +386,38 @@ def test_large_messages(stubs):
     np.testing.assert_array_equal(np.array(y.float_val, np.float32), 0.5 * x + 2)
 
 
+def shaped(*sizes, values=1):
+    request = predict_request()
+    x = request.inputs["x"]
+    x.ClearField("tensor_shape")
+    x.ClearField("float_val")
+    x.ClearField("tensor_content")
+    x.float_val.extend([2.0] * values)
+    for size in sizes:
+        x.tensor_shape.dim.add(size=size)
+    return request
+
+
+def test_the_last_value_is_repeated(stubs):
+    y = stubs.prediction.Predict(shaped(2, 3)).outputs["y"]
+    assert list(y.float_val) == [3.0] * 6
+
+
+@pytest.mark.parametrize("values", [0, 1, 3])
+@pytest.mark.parametrize("sizes", [(2**40,), (2**62,), (2**63 - 1,), (2**21, 2**21), (2**22, 2)])
+def test_a_small_message_is_no_large_tensor(stubs, sizes, values):
+    with pytest.raises(grpc.RpcError) as caught:
+        stubs.prediction.Predict(shaped(*sizes, values=values))
+    assert (caught.value.code(), caught.value.details()) == (INVALID, "tensor parsing error: x")
+
+
+@pytest.mark.parametrize("sizes", [(-1,), (2, -3), (-(2**63), 2**40)])
+def test_negative_sizes(stubs, sizes):
+    with pytest.raises(grpc.RpcError) as caught:
+        stubs.prediction.Predict(shaped(*sizes))
+    assert (caught.value.code(), caught.value.details()) == (INVALID, "tensor parsing error: x")
+
+
 def test_the_deadline_of_the_client_ends_the_run(zoo, server):
     request = predict_request(model="zoo", signature="endless")
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([1], tf.int64))
