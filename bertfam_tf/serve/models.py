@@ -15,7 +15,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, Model
 
 from bertfam_tf.serve import config as configs
 from bertfam_tf.serve.loader import AroundWarmUp, Wrap, load_for
-from bertfam_tf.serve.servable import ServableLike
+from bertfam_tf.serve.servable import Servable, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class Models:
         self._configs: dict[str, ModelConfig] = {}
         self._wanted: dict[str, dict[int, pathlib.Path]] = {}
         self._complaints: dict[str, str] = {}
+        self._alive: weakref.WeakSet[Servable] = weakref.WeakSet()
         # Replaced as a whole, never changed, so that readers need no lock.
         self._available: Mapping[str, Mapping[int, ServableLike]] = {}
         self._labels: Mapping[str, Mapping[str, int]] = {}
@@ -228,10 +229,12 @@ class Models:
                 self._reconcile(name)
 
     def close(self) -> None:
-        """Lets go of every model."""
+        """Lets go of every model, and ends the runs that are still in progress on any."""
         with self._changing:
             for name in list(self._configs):
                 self._remove(name)
+            for servable in list(self._alive):
+                servable.close()
 
     # ----------------------------------------------------------------------------- internals
 
@@ -321,7 +324,7 @@ class Models:
             servable = load_for(
                 name,
                 version.directory,
-                wrap=self._wrap,
+                wrap=self._wrapped,
                 around_warm_up=self._around_warm_up,
             )
         except Exception as error:
@@ -340,6 +343,10 @@ class Models:
             version.servable, version.error, version.state = servable, None, _State.AVAILABLE
         self._publish(name)
         logger.info("Version %d of %s is available", version.number, name)
+
+    def _wrapped(self, servable: Servable) -> ServableLike:
+        self._alive.add(servable)
+        return servable if self._wrap is None else self._wrap(servable)
 
     def _unload(self, name: str, version: _Version) -> None:
         servable = version.servable

@@ -108,6 +108,10 @@ class Servable:
         feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
         return self._run(list(feeds.values()), [_fetches(d, ()) for d in definitions], timeout_ms)
 
+    def close(self) -> None:
+        """Cancels the runs in progress, with CANCELLED, and refuses those to come."""
+        self._session.close()
+
     def _definition(self, signature: str) -> meta_graph_pb2.SignatureDef:
         signature = signature or DEFAULT_SIGNATURE
         if signature not in self.signatures:

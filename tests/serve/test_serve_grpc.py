@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import threading
 
 import grpc
 import httpx
@@ -432,6 +433,27 @@ def test_the_deadline_of_the_client_ends_the_run(zoo, server):
     tokens = predict_request(model="zoo", signature="echo_float32")
     tokens.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0]))
     assert zoo.prediction.Predict(tokens, timeout=30).outputs["y"].float_val == [1.0]
+
+
+def test_the_end_of_the_server_is_the_end_of_every_run(base_path):
+    """One without a deadline as well: its thread would keep the process from ending."""
+    request = predict_request(model="m", signature="endless")
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto([1], tf.int64))
+    ended = []
+    threads = set(threading.enumerate())
+    observe = lambda *call: ended.append(call[3])  # noqa: E731
+    with running_server(base_path, model_name="m", timeout_s=0.1, observe=observe) as made:
+        stubs = Stubs(made.grpc_target)
+        call = stubs.prediction.Predict.future(request)
+        working = []
+        while not working:
+            working = [t for t in set(threading.enumerate()) - threads if "grpc" in t.name]
+    for thread in working:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in working)
+    assert ended in ([], [Code.CANCELLED])  # none: it had not got to its run
+    assert call.exception() is not None
+    stubs.channel.close()
 
 
 def test_warm_up_records_of_every_kind(half_path, tmp_path):
