@@ -34,8 +34,11 @@ RENAMED = {
 REASONS = {
     "testPredictOnTfLite": "serves model.tflite, an experiment of upstream's; SavedModels only",
     "testPredictWithSignatureDefOnTfLite": "serves model.tflite; SavedModels only",
+    "testPrometheusEndpoint": "the launcher found no flag for a page of metrics",
     "test_profiler_service_with_valid_trace_request": "profiler service on the gRPC port; none",
 }
+
+_NO_MODEL = "this checkout lacks the model's saved_model.pb: nothing to serve, so nothing is shown"
 
 _LAUNCHER = """#!{python}
 import sys
@@ -140,14 +143,13 @@ def run_tests(
     for case in ElementTree.parse(found).getroot().iter("testcase"):
         name = case.get("name", "")
         trouble = next((child for child in case if child.tag in ("failure", "error")), None)
-        if name == "test_tf_text" and lacks(checkout):
-            cases.append((name, "skip", "this checkout lacks the model's saved_model.pb"))
-        elif case.find("skipped") is not None or case.get("status") in ("notrun", "skipped"):
+        if case.find("skipped") is not None or case.get("status") in ("notrun", "skipped"):
             cases.append((name, "skip", "upstream's own"))
         elif trouble is None:
             cases.append((name, "pass", ""))
         else:
-            cases.append((name, "fail", REASONS.get(name) or first_line(trouble)))
+            known = _NO_MODEL if name == "test_tf_text" and lacks(checkout) else REASONS.get(name)
+            cases.append((name, "fail", known or first_line(trouble)))
     return cases
 
 
@@ -172,6 +174,10 @@ def report(cases: list[tuple[str, str, str]]) -> str:
         "# TensorFlow Serving's black-box tests against `bertfam serve`\n\n"
         "`model_servers/tensorflow_model_server_test.py` of tensorflow/serving, unmodified, by\n"
         f"`python -m tools.run_serving_conformance`, {datetime.date.today()}: {counted}.\n\n"
+        "The file is as upstream has it. Around it: a launcher that translates the binary's flags\n"
+        "and leaves out those that have no counterpart; TF_USE_LEGACY_KERAS=1, as the models are\n"
+        "of Keras 2; and `os` where the file looks for it in TensorFlow's `flags` module.\n"
+        "`test_session` is no case of upstream's but comes with `tf.test.TestCase`.\n\n"
         f"| case | result | why |\n|---|---|---|\n{rows}\n"
     )
 
