@@ -37,7 +37,7 @@ setup(
         "tensorboard",
     ],
     extras_require={
-        "serve": ["starlette", "uvicorn"],
+        "serve": ["grpcio", "grpcio-health-checking", "starlette", "uvicorn"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "vocabulary": ["tokenizers"],
         "xlm": ["sacremoses"],

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
+
 # Texts that stand in a column of their own.
 _FEATURES = ("text", "text_pair", "question", "context")
 
@@ -96,11 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--to", choices=("hf",), default="hf", help="Hugging Face's (%(default)s)")
     convert.add_argument("--family", help="what it is, where the checkpoint does not say")
 
-    serve = command("serve", _serve, "serve exported models over REST on this machine")
-    serve.add_argument("directory", help="holds a subdirectory for each version")
-    serve.add_argument("--name", default="model", help="of the model in URLs (%(default)s)")
-    serve.add_argument("--host", default="127.0.0.1", help="(%(default)s)")
-    serve.add_argument("--port", type=int, default=8501, help="0 takes a free one (%(default)s)")
+    serve = command("serve", _serve, "serve exported models over REST and gRPC on this machine")
+    add_serve_flags(serve)
 
     tokenize = command("tokenize", _tokenize, "show the pieces, ids and byte offsets of text")
     tokenize.add_argument("path", help="a checkpoint: directory, package:NAME or hub id")
@@ -247,9 +246,9 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from bertfam_tf.serve import serve
+    from bertfam_tf.serve.__main__ import run
 
-    serve(options.directory, model_name=options.name, host=options.host, rest_port=options.port)
+    run(options)
 
 
 def _tokenize(options: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
-"""A local server that speaks TensorFlow Serving's REST contract.
+"""A local server that speaks TensorFlow Serving's REST and gRPC contracts.
 
-For development, tests and single machines: the same routes, JSON, status codes and error texts as
-TensorFlow Serving, running the same C++ SavedModel loader. Needs neither Keras nor the code that
-made the model.
+For development, tests and single machines: the same routes, JSON, messages, status codes and error
+texts as TensorFlow Serving, running the same C++ SavedModel loader. Needs neither Keras nor the
+code that made the model.
 
     with running_server("/exports/sentiment") as server:
         httpx.post(f"{server.url}/v1/models/model:predict", json={"instances": ["a fine film"]})
@@ -12,17 +12,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertfam_tf.serve.loader import Servable, load
+    from bertfam_tf.serve.inference import Observer
+    from bertfam_tf.serve.loader import load
     from bertfam_tf.serve.models import Models
-    from bertfam_tf.serve.server import RunningServer, running_server, serve
+    from bertfam_tf.serve.servable import Servable, ServableLike
+    from bertfam_tf.serve.server import Options, RunningServer, running_server, serve
     from bertfam_tf.serve.status import Code, ServingError
 
 # Importing TensorFlow takes seconds; `--help` and `import bertfam_tf` should not pay for it.
 _HOME = {
     "Code": "status",
     "Models": "models",
+    "Observer": "inference",
+    "Options": "server",
     "RunningServer": "server",
-    "Servable": "loader",
+    "Servable": "servable",
+    "ServableLike": "servable",
     "ServingError": "status",
     "load": "loader",
     "running_server": "server",
@@ -32,8 +37,11 @@ _HOME = {
 __all__ = [
     "Code",
     "Models",
+    "Observer",
+    "Options",
     "RunningServer",
     "Servable",
+    "ServableLike",
     "ServingError",
     "load",
     "running_server",

@@ -51,6 +51,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
             *(c_void_p, POINTER(_Buffer), c_void_p),
         ],
     ),
+    "TF_CloseSession": (None, [c_void_p, c_void_p]),
     "TF_DeleteSession": (None, [c_void_p, c_void_p]),
     "TF_SessionRun": (
         None,
@@ -241,6 +242,11 @@ class Session:
                     len(fetches), None, 0, None, status,
                 )  # fmt: skip
             return [_array(tensor) for tensor in results if tensor]
+
+    def close(self) -> None:
+        """Cancels the runs in progress, and refuses those to come."""
+        with _status() as status:
+            _library().TF_CloseSession(self._session, status)
 
     def _output(self, name: str, missing: str) -> _Output:
         operation, _, index = name.partition(":")

@@ -16,7 +16,15 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from bertfam_tf.serve.decimals import decimals
-from bertfam_tf.serve.json_text import TOO_BIG, debug_string, format_error, json_type, parse, quote
+from bertfam_tf.serve.json_text import (
+    TOO_BIG,
+    debug_string,
+    format_error,
+    json_type,
+    parse,
+    quote,
+    signature_name,
+)
 from bertfam_tf.serve.status import ServingError, invalid, unimplemented
 
 InputMap = Mapping[str, meta_graph_pb2.TensorInfo]
@@ -59,11 +67,7 @@ def decode_predict(body: bytes, inputs_of: Callable[[str], InputMap]) -> Predict
 
 def _decode_predict(body: bytes, inputs_of: Callable[[str], InputMap]) -> PredictRequest:
     document = parse(body)
-    signature = document.get("signature_name", "")
-    if not isinstance(signature, str):
-        raise format_error(
-            document, "not formatted correctly. 'signature_name' key must be a string value."
-        )
+    signature = signature_name(document)
     info = dict(sorted(inputs_of(signature).items()))
     if not info:
         raise invalid(f"Failed to get input map for signature: {signature or 'DEFAULT'}")
@@ -151,7 +155,7 @@ def _array(flat: list[Any], shape: Sequence[int], dtype: tf.DType) -> np.ndarray
         raise invalid(f"A tensor of {len(shape)} dimensions is more than this server handles")
     if dtype == tf.string:
         array = np.empty(len(flat), object)
-        array[:] = [item if isinstance(item, bytes) else _encode(item) for item in flat]
+        array[:] = [item if isinstance(item, bytes) else encode_text(item) for item in flat]
         return array.reshape(shape)
     try:
         wide: np.ndarray = np.array(flat, _LEAVES[dtype].wide)
@@ -161,7 +165,8 @@ def _array(flat: list[Any], shape: Sequence[int], dtype: tf.DType) -> np.ndarray
         return wide.astype(dtype.as_numpy_dtype).reshape(shape)
 
 
-def _encode(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
+    """A JSON string as the bytes it stands for, whether they are UTF-8 or not."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -203,7 +208,7 @@ def _leaves(value: Any, dtype: tf.DType, shape: Sequence[int], level: int = 0) -
 def _leaf(value: Any, dtype: tf.DType) -> Any:
     leaf = _LEAVES.get(dtype)
     if isinstance(value, dict) and dtype == tf.string:
-        return _base64(value)
+        return decode_base64(value)
     if leaf is None and not isinstance(value, dict):
         raise unimplemented(
             f"Conversion of JSON Value: {debug_string(value)} to type: {_type_name(dtype)}"
@@ -220,12 +225,14 @@ def _leaf(value: Any, dtype: tf.DType) -> Any:
     return value
 
 
-def _is_base64(value: Any) -> bool:
+def is_base64(value: Any) -> bool:
+    """Whether a JSON value is of the form {"b64": "…"}."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
-def _base64(value: Any) -> bytes:
-    if not _is_base64(value):
+def decode_base64(value: Any) -> bytes:
+    """The bytes of {"b64": "…"}."""
+    if not is_base64(value):
         raise format_error(value, "not formatted correctly for base64 data")
     # Whitespace is skipped and padding may be left out, but not be wrong.
     text = "".join(value["b64"].split())
@@ -238,7 +245,7 @@ def _base64(value: Any) -> bytes:
 
 
 def _from_columns(value: Any, info: InputMap) -> dict[str, np.ndarray]:
-    if not isinstance(value, dict) or _is_base64(value):
+    if not isinstance(value, dict) or is_base64(value):
         if len(info) > 1:
             raise invalid(
                 "inputs is a plain value/list, but expecting an object as multiple "
@@ -281,7 +288,7 @@ def _from_uniform_rows(instances: list[Any], info: InputMap) -> dict[str, np.nda
 
 def _from_checked_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
     def is_named(row: Any) -> bool:
-        return isinstance(row, dict) and not _is_base64(row)
+        return isinstance(row, dict) and not is_base64(row)
 
     named = is_named(instances[0])
     columns: dict[str, list[np.ndarray]] = {}

@@ -83,6 +83,20 @@ def parse(body: bytes) -> dict[str, Any]:
     return document
 
 
+def signature_name(document: dict[str, Any]) -> str:
+    """The signature that a request names; empty where it names none.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT where it is no string.
+    """
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise format_error(
+            document, "not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return name
+
+
 def _parse_error(reason: str, text: str, position: int) -> ServingError:
     offset = len(text[:position].encode("utf-8", "surrogateescape"))
     return invalid(f"JSON Parse error: {reason} at offset: {offset}")

@@ -1,53 +1,111 @@
-"""Which models there are, in which version, and in what state."""
+"""Which models there are, in which versions, and in what state."""
 
+import contextlib
+import dataclasses
+import logging
 import os
 import pathlib
-import re
+import threading
+import time
+import weakref
+from collections.abc import Mapping
 
-from tensorflow_serving.apis import get_model_status_pb2
+from tensorflow_serving.apis import get_model_status_pb2, model_pb2
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
-from bertfam_tf.serve.loader import Servable, load
+from bertfam_tf.serve import config as configs
+from bertfam_tf.serve.loader import AroundWarmUp, Wrap, load_for
+from bertfam_tf.serve.servable import Servable, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
-MAX_VERSION = 2**63 - 1
+logger = logging.getLogger(__name__)
+
+_State = get_model_status_pb2.ModelVersionStatus
+
+
+@dataclasses.dataclass
+class _Version:
+    """One version of a model, from the moment it is wanted until it is let go; a version that
+    comes back after that is a new one."""
+
+    number: int
+    directory: pathlib.Path
+    state: int = _State.START
+    error: ServingError | None = None
+    servable: ServableLike | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    let_go: bool = False
+
+    def end(self) -> None:
+        self.state = _State.END
 
 
 class Models:
-    """The models a server offers, by name. Look-ups are safe from any thread."""
+    """The models a server offers, by name, and what changes them.
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, dict[int, Servable]] = {}
+    Look-ups take no lock and never wait. Changes (`add`, `configure`, `poll`) wait for each other,
+    load in the thread that calls them, and load a version before the one it replaces is let go:
+    requests in progress keep theirs alive.
 
-    def add(self, name: str, base_path: str | os.PathLike[str]) -> int:
-        """Loads the latest version under `base_path` and serves it as `name`.
+    Args:
+        wrap: makes of each `Servable` (whose `model` is the model's name) what requests run on,
+            for example one that batches; see `ServableLike`. Default: the servable itself.
+        around_warm_up: a context in which the warm-up records of a version run, given its
+            directory; to measure how long they take.
+        max_load_retries: how often a version that does not load is tried again.
+        retry_wait_s: seconds between two tries.
+        labels_for_unavailable: whether a new label may be given to a version that is not (yet)
+            available.
+    """
 
-        Versions are the children of `base_path` with a whole number for a name, leading zeros
-        allowed; other children are ignored.
+    def __init__(
+        self,
+        *,
+        wrap: Wrap | None = None,
+        around_warm_up: AroundWarmUp | None = None,
+        max_load_retries: int = 5,
+        retry_wait_s: float = 60.0,
+        labels_for_unavailable: bool = False,
+    ) -> None:
+        self._wrap = wrap
+        self._around_warm_up = around_warm_up
+        self._max_load_retries = max_load_retries
+        self._retry_wait_s = retry_wait_s
+        self._labels_for_unavailable = labels_for_unavailable
+        self._changing = threading.RLock()
+        # Held while _versions is changed or read, never while something is loaded.
+        self._lock = threading.Lock()
+        self._versions: dict[str, dict[int, _Version]] = {}
+        self._configs: dict[str, ModelConfig] = {}
+        self._wanted: dict[str, dict[int, pathlib.Path]] = {}
+        self._complaints: dict[str, str] = {}
+        self._alive: weakref.WeakSet[Servable] = weakref.WeakSet()
+        # Replaced as a whole, never changed, so that readers need no lock.
+        self._available: Mapping[str, Mapping[int, ServableLike]] = {}
+        self._labels: Mapping[str, Mapping[str, int]] = {}
 
-        Returns:
-            The version.
+    # ----------------------------------------------------------------------------- look-ups
 
-        Raises:
-            ServingError: INVALID_ARGUMENT without the base path, NOT_FOUND without a version in
-                it, and whatever `load` raises. (Serving would try again, and wait for a version
-                to appear.)
-        """
-        version, directory = _latest(name, pathlib.Path(base_path).resolve())
-        self._loaded[name] = {version: load(directory)}
-        return version
+    def names(self) -> list[str]:
+        """The models that are configured, available or not."""
+        return list(self._configs)
 
     def find(
         self, name: str, version: int | None = None, label: str | None = None
-    ) -> tuple[int, Servable]:
-        """The version asked for, or the latest, and its servable.
+    ) -> tuple[int, ServableLike]:
+        """The version asked for, or the latest that is available, and its servable.
 
         Raises:
-            ServingError: NOT_FOUND for an unknown model or version; INVALID_ARGUMENT for a label,
-                since only a server's configuration file could assign one.
+            ServingError: NOT_FOUND for an unknown model or version; INVALID_ARGUMENT for an
+                unknown label.
         """
         if label is not None:
-            raise invalid(f"Unrecognized servable version label: {label}")
-        versions = self._loaded.get(name, {})
+            labels = self._labels.get(name, {})
+            if label not in labels:
+                raise invalid(f"Unrecognized servable version label: {label}")
+            version = labels[label]
+        versions = self._available.get(name, {})
         if version is None and versions:
             version = max(versions)
         if version is None or version not in versions:
@@ -55,43 +113,252 @@ class Models:
             raise ServingError(Code.NOT_FOUND, f"Servable not found for request: {request}")
         return version, versions[version]
 
+    def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
+        """As `find`, by a ModelSpec.
+
+        Raises:
+            ServingError: as `find`; INVALID_ARGUMENT without a name.
+        """
+        if not spec.name:
+            raise invalid("ModelSpec has no name specified.")
+        choice = spec.WhichOneof("version_choice")
+        if choice == "version_label":
+            return self.find(spec.name, label=spec.version_label)
+        return self.find(spec.name, spec.version.value if choice == "version" else None)
+
     def status(
         self, name: str, version: int | None = None
     ) -> get_model_status_pb2.GetModelStatusResponse:
         """The state of one version of a model, or of all.
 
-        Every version held is AVAILABLE: a load that fails, fails the whole server.
+        START and LOADING before a version is AVAILABLE, UNLOADING while requests still hold one
+        that was replaced, END afterwards. A version that does not load is LOADING with the error
+        until it has been tried often enough, then END with it.
 
         Raises:
             ServingError: NOT_FOUND.
         """
-        versions = self._loaded.get(name, {})
-        if version is not None and version not in versions:
-            raise ServingError(Code.NOT_FOUND, f"Could not find version {version} of model {name}")
-        if not versions:
-            raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {name}")
         response = get_model_status_pb2.GetModelStatusResponse()
-        for number in sorted(versions) if version is None else [version]:
-            entry = response.model_version_status.add(
-                version=number, state=get_model_status_pb2.ModelVersionStatus.AVAILABLE
-            )
-            entry.status.SetInParent()
+        with self._lock:
+            versions = self._versions.get(name, {})
+            if version is not None and version not in versions:
+                raise ServingError(
+                    Code.NOT_FOUND, f"Could not find version {version} of model {name}"
+                )
+            if not versions:
+                raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {name}")
+            for number in sorted(versions) if version is None else [version]:
+                known = versions[number]
+                entry = response.model_version_status.add(version=number, state=known.state)
+                entry.status.SetInParent()
+                if known.error is not None:
+                    entry.status.error_code = int(known.error.code)
+                    entry.status.error_message = known.error.message
         return response
 
+    # ------------------------------------------------------------------------------ changes
 
-def _latest(name: str, base_path: pathlib.Path) -> tuple[int, pathlib.Path]:
-    if not base_path.exists():
-        raise invalid(f"Could not find base path {base_path} for servable {name}")
-    # Of two names for one version, "1" and "01", Serving takes the one that sorts last.
-    versions = {
-        int(child.name): child
-        for child in sorted(base_path.iterdir())
-        if re.fullmatch("[0-9]+", child.name) and int(child.name) <= MAX_VERSION
-    }
-    if not versions:
-        raise ServingError(
-            Code.NOT_FOUND,
-            f"No versions of servable {name} found under base path {base_path}. "
-            "Did you forget to name your leaf directory as a number (eg. '/1/')?",
+    def add(self, name: str, base_path: str | os.PathLike[str]) -> int:
+        """Loads the latest version under `base_path` and serves it as `name`.
+
+        Returns:
+            The version.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT without the base path or for a name that is taken,
+                NOT_FOUND without a version in it, and whatever `load` raises. The model is not
+                added then. (Serving would try again, and wait for a version to appear.)
+        """
+        with self._changing:
+            if name in self._configs:
+                raise invalid(f"Illegal to list model {name} multiple times in config list")
+            self._configs[name] = configs.model_config(name, base_path)
+            error = self._update(self._configs[name])
+            if error is not None:
+                self._remove(name)
+                with self._lock:
+                    del self._versions[name]
+                raise error
+            return self.find(name)[0]
+
+    def configure(self, config: ModelServerConfig) -> None:
+        """Serves what a configuration lists, and nothing else.
+
+        Labels are given first, so only to versions that are available already. Returns when each
+        model that was not served before is available.
+
+        A version is known by model and number: one that is loaded is not loaded again because its
+        base path changed.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT or FAILED_PRECONDITION for a configuration, or a label,
+                that is refused; nothing is changed then. UNKNOWN when a new model did not become
+                available; it is tried again, and all else is as configured.
+        """
+        with self._changing:
+            if config.WhichOneof("config") is None:
+                return
+            wanted = configs.checked(config, self._configs)
+            labels = self._checked_labels(wanted)
+            new = wanted.keys() - self._configs.keys()
+            for name in self._configs.keys() - wanted.keys():
+                self._remove(name)
+            self._configs = dict(wanted)
+            self._labels = labels
+            errors = {name: self._update(model) for name, model in wanted.items()}
+            failed = {name: error for name, error in errors.items() if error and name in new}
+            if failed:
+                causes = "".join(
+                    f"{{{{name: {name}}} due to error: {error}}}, "
+                    for name, error in sorted(failed.items())
+                )
+                raise ServingError(
+                    Code.UNKNOWN, f"{len(failed)} model(s) did not become available: {{{causes}}}"
+                )
+
+    def poll(self) -> None:
+        """Looks at the base paths once, and loads and unloads what follows from that."""
+        with self._changing:
+            for config in self._configs.values():
+                self._update(config)
+
+    def retry(self) -> None:
+        """Tries again to load the versions whose time has come, without looking for new ones."""
+        with self._changing:
+            for name in self._configs:
+                self._reconcile(name)
+
+    def close(self) -> None:
+        """Lets go of every model, and ends the runs that are still in progress on any."""
+        with self._changing:
+            for name in list(self._configs):
+                self._remove(name)
+            for servable in list(self._alive):
+                servable.close()
+
+    # ----------------------------------------------------------------------------- internals
+
+    def _checked_labels(self, models: Mapping[str, ModelConfig]) -> dict[str, dict[str, int]]:
+        labels = {name: dict(model.version_labels) for name, model in models.items()}
+        for name, assigned in labels.items():
+            for label, version in assigned.items():
+                if version in self._available.get(name, {}):
+                    continue
+                moved = self._labels.get(name, {}).get(label, version) != version
+                if moved or not self._labels_for_unavailable:
+                    raise ServingError(
+                        Code.FAILED_PRECONDITION,
+                        f"Request to assign label to version {version} of model {name}, "
+                        "which is not currently available for inference",
+                    )
+        return labels
+
+    def _remove(self, name: str) -> None:
+        del self._configs[name]
+        self._wanted[name] = {}
+        self._reconcile(name)
+        del self._wanted[name]
+
+    def _update(self, config: ModelConfig) -> ServingError | None:
+        """Wants what is there now and acts on it; why no version is available, if none is."""
+        name: str = config.name
+        self._wanted.setdefault(name, {})
+        with self._lock:
+            self._versions.setdefault(name, {})
+        try:
+            wanted = configs.versions_wanted(config)
+        except ServingError as error:
+            if self._complaints.get(name) != error.message:  # not at every look
+                logger.error("%s", error.message)
+            self._complaints[name] = error.message
+            return error
+        self._complaints.pop(name, None)
+        if not wanted and self._wanted[name]:
+            logger.warning("No versions of servable %s are left; unloading it", name)
+        self._wanted[name] = wanted
+        self._reconcile(name)
+        if self._available.get(name):
+            return None
+        with self._lock:
+            errors = [version.error for version in self._versions[name].values() if version.error]
+        return (
+            errors[-1]
+            if errors
+            else ServingError(
+                Code.NOT_FOUND,
+                f"No versions of servable {name} found under base path {config.base_path}. "
+                "Did you forget to name your leaf directory as a number (eg. '/1/')?",
+            )
         )
-    return max(versions.items())
+
+    def _reconcile(self, name: str) -> None:
+        """Loads what is wanted and unloads what is not, so that something is always available."""
+        wanted = self._wanted.get(name, {})
+        versions = self._versions.get(name, {})
+        with self._lock:
+            for number, version in versions.items():
+                if number not in wanted and version.servable is None and not version.let_go:
+                    version.let_go = True  # it never loaded
+                    version.end()
+            for number, directory in wanted.items():
+                if number not in versions or versions[number].let_go:
+                    versions[number] = _Version(number, directory)
+        while True:
+            available = [v for v in versions.values() if v.servable is not None]
+            surplus = [v for v in available if v.number not in wanted]
+            if surplus and (not wanted or len(surplus) < len(available) or len(surplus) > 1):
+                self._unload(name, min(surplus, key=lambda v: v.number))
+                continue
+            waiting = [v for v in versions.values() if self._is_due(v)]
+            if not waiting:
+                return
+            self._load(name, max(waiting, key=lambda v: v.number))
+
+    def _is_due(self, version: _Version) -> bool:
+        waits = version.state in (_State.START, _State.LOADING)
+        return waits and version.retry_at <= time.monotonic()
+
+    def _load(self, name: str, version: _Version) -> None:
+        version.state = _State.LOADING
+        try:
+            servable = load_for(
+                name,
+                version.directory,
+                wrap=self._wrapped,
+                around_warm_up=self._around_warm_up,
+            )
+        except Exception as error:
+            if not isinstance(error, ServingError):
+                logger.exception("Loading version %d of %s failed", version.number, name)
+                error = ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+            logger.error("Loading version %d of %s: %s", version.number, name, error)
+            with self._lock:
+                version.error = error
+                version.failures += 1
+                version.retry_at = time.monotonic() + self._retry_wait_s
+                if version.failures > self._max_load_retries:
+                    version.end()
+            return
+        with self._lock:
+            version.servable, version.error, version.state = servable, None, _State.AVAILABLE
+        self._publish(name)
+        logger.info("Version %d of %s is available", version.number, name)
+
+    def _wrapped(self, servable: Servable) -> ServableLike:
+        self._alive.add(servable)
+        return servable if self._wrap is None else self._wrap(servable)
+
+    def _unload(self, name: str, version: _Version) -> None:
+        servable = version.servable
+        with self._lock:
+            version.servable, version.state, version.let_go = None, _State.UNLOADING, True
+        self._publish(name)
+        ended = version.end
+        with contextlib.suppress(TypeError):
+            weakref.finalize(servable, ended).atexit = False
+            return
+        ended()  # a wrapper that cannot be referred to weakly
+
+    def _publish(self, name: str) -> None:
+        ready = {n: v.servable for n, v in self._versions[name].items() if v.servable is not None}
+        self._available = {**self._available, name: ready}

@@ -5,27 +5,34 @@ import logging
 import re
 import urllib.parse
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
 from google.protobuf import json_format
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
-from tensorflow_serving.apis import get_model_metadata_pb2, model_pb2
+from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb2
 
-from bertfam_tf.serve import json_tensor
-from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
-from bertfam_tf.serve.models import MAX_VERSION, Models
-from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid, unimplemented
+from bertfam_tf.serve import inference, json_examples, json_tensor
+from bertfam_tf.serve.config import MAX_VERSION
+from bertfam_tf.serve.models import Models
+from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
+from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
+CORS_HEADERS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
 MAX_BODY_BYTES = 64 << 20
 
 _API = re.compile(r"/v1/.*", re.IGNORECASE)
@@ -50,13 +57,29 @@ class _Target(NamedTuple):
     label: str | None
     verb: str
 
+    @property
+    def spec(self) -> model_pb2.ModelSpec:
+        spec = model_pb2.ModelSpec(name=self.name)
+        if self.version is not None:
+            spec.version.value = self.version
+        elif self.label is not None:
+            spec.version_label = self.label
+        return spec
+
 
 class _TooLarge(Exception):
     """A body over the limit. No gRPC code maps to its HTTP status."""
 
 
 def app(
-    models: Models, *, timeout_s: float = TIMEOUT_S, max_body_bytes: int = MAX_BODY_BYTES
+    models: Models,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    observe: inference.Observer | None = None,
+    cors: bool = False,
+    routes: Sequence[BaseRoute] = (),
+    middleware: Sequence[Middleware] = (),
 ) -> Starlette:
     """The REST API over some models.
 
@@ -65,21 +88,43 @@ def app(
         timeout_s: a prediction that takes longer is cancelled and answered 504.
         max_body_bytes: a longer body, as sent or after gunzipping, is answered 413. Serving has no
             limit on what is sent, and one of 100 MiB on what is gunzipped.
+        observe: called once per inference request.
+        cors: whether answers carry the headers that let pages of any origin read them.
+        routes: Starlette's, tried before the API's: a page of metrics, a user interface.
+        middleware: Starlette's, around everything: compression, a key that clients must send.
     """
-    api = _Api(models, timeout_s, max_body_bytes)
-    # One route for everything: Serving matches the raw path, query string and all.
-    return Starlette(routes=[Route("/{path:path}", endpoint=api)])
+    api = _Api(models, timeout_s, max_body_bytes, observe, CORS_HEADERS if cors else {})
+    # One route for all of the API: Serving matches the raw path, query string and all.
+    return Starlette(
+        routes=[*routes, Route("/{path:path}", endpoint=api)], middleware=list(middleware)
+    )
 
 
 class _Api:
-    def __init__(self, models: Models, timeout_s: float, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        models: Models,
+        timeout_s: float,
+        max_body_bytes: int,
+        observe: inference.Observer | None,
+        headers: Mapping[str, str],
+    ) -> None:
         self._models = models
+        self._headers = headers
+        self._observe = observe
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
+        self._verbs: dict[str, Callable[[_Target, bytes], bytes]] = {
+            "predict": self._predict,
+            "classify": self._classify,
+            "regress": self._regress,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        await (await self._answer(request))(scope, receive, send)
+        response = await self._answer(request)
+        response.headers.update(self._headers)
+        await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         path = request.scope["raw_path"].decode("utf-8", "replace")
@@ -111,15 +156,15 @@ class _Api:
         body = await self._body(request)
         if request.method == "POST":
             target = _target(_INFERENCE.fullmatch(path))
-            if target and target.verb == "predict":
-                return await self._in_time(functools.partial(self._predict, target, body))
-            if target and target.verb in ("classify", "regress"):
-                raise unimplemented(f"This server does not support {target.verb}")
+            # The path matches in any case, but Serving compares what it captured exactly.
+            if target and target.verb in self._verbs:
+                with inference.observed(self._observe, target.name, target.verb, "REST"):
+                    work = functools.partial(self._verbs[target.verb], target, body)
+                    return await self._in_time(work)
         elif request.method == "GET":
             target = _target(_INSPECTION.fullmatch(path))
             if target and not target.name:
                 raise invalid("Missing model name in request.")
-            # The path matches in any case, but Serving compares what it captured exactly.
             if target and target.verb == "metadata":
                 return self._metadata(target)
             if target:
@@ -153,20 +198,37 @@ class _Api:
                 Code.DEADLINE_EXCEEDED, "Timed out waiting for the prediction"
             ) from None
 
+    @property
+    def _timeout_ms(self) -> int:
+        return max(1, int(self._timeout_s * 1000))
+
     def _predict(self, target: _Target, body: bytes) -> bytes:
+        found: list[ServableLike] = []
+
         def inputs_of(signature: str) -> Mapping[str, Any]:
+            # Asked for once the body has parsed, and kept: the version may be let go meanwhile.
             _, servable = self._models.find(target.name, target.version, target.label)
+            found.append(servable)
             signature = signature or DEFAULT_SIGNATURE
             if signature not in servable.signatures:
                 raise invalid(f'Serving signature name: "{signature}" not found in signature def')
             return servable.signatures[signature].inputs
 
         request = json_tensor.decode_predict(body, inputs_of)
-        _, servable = self._models.find(target.name, target.version, target.label)
-        outputs = servable.run(
-            request.signature, request.inputs, timeout_ms=max(1, int(self._timeout_s * 1000))
-        )
+        outputs = found[0].run(request.signature, request.inputs, timeout_ms=self._timeout_ms)
         return json_tensor.encode_predict(outputs, request.row)
+
+    def _classify(self, target: _Target, body: bytes) -> bytes:
+        request = classification_pb2.ClassificationRequest(model_spec=target.spec)
+        json_examples.decode_examples(body, request)
+        answer = inference.answer(self._models, request, timeout_ms=self._timeout_ms)
+        return json_examples.encode_classes(answer.result)
+
+    def _regress(self, target: _Target, body: bytes) -> bytes:
+        request = regression_pb2.RegressionRequest(model_spec=target.spec)
+        json_examples.decode_examples(body, request)
+        answer = inference.answer(self._models, request, timeout_ms=self._timeout_ms)
+        return json_examples.encode_values(answer.result)
 
     def _status(self, target: _Target) -> bytes:
         # A label in the path is ignored, and every version reported.
@@ -176,9 +238,7 @@ class _Api:
         version, servable = self._models.find(target.name, target.version, target.label)
         spec = model_pb2.ModelSpec(name=target.name)
         spec.version.value = version
-        signatures = get_model_metadata_pb2.SignatureDefMap()
-        for name, signature in servable.signatures.items():
-            signatures.signature_def[name].CopyFrom(signature)
+        signatures = inference.signature_map(servable)
         return (
             f'{{\n"model_spec":{_message_json(spec)},\n'
             f'"metadata": {{"signature_def": {_message_json(signatures)}}}\n}}\n'

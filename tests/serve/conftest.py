@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bertfam_tf.serve import running_server
+from tests.serve import half_plus
 
 ECHOED = [
     *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
@@ -116,3 +117,36 @@ def predict(client):
         return client.post("/v1/models/zoo:predict", content=body)
 
     return post
+
+
+@pytest.fixture(scope="session")
+def half_path(tmp_path_factory):
+    """Half plus two as version 5, with signatures on tf.Examples."""
+    path = tmp_path_factory.mktemp("half")
+    half_plus.save(path, 5, 2)
+    return path
+
+
+@pytest.fixture(scope="session")
+def half(half_path):
+    """A server over `half_path`, model "m"."""
+    with running_server(half_path, model_name="m") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stubs(half):
+    with half_plus.Stubs(half.grpc_target) as stubs:
+        yield stubs
+
+
+@pytest.fixture(scope="session")
+def post(half):
+    """Posts JSON to a verb of model "m"; returns the response."""
+    with httpx.Client(base_url=half.url, timeout=60) as client:
+
+        def post(verb, body):
+            content = {"content": body} if isinstance(body, bytes) else {"json": body}
+            return client.post(f"/v1/models/m:{verb}", **content)
+
+        yield post

@@ -146,12 +146,19 @@ def classify_log():
     return log.SerializeToString()
 
 
+def session_log():
+    log = prediction_log_pb2.PredictionLog()
+    log.session_run_log.request.model_spec.name = "x"
+    return log.SerializeToString()
+
+
 @pytest.mark.parametrize(
     ("record", "code"),
     [
         (predict_log("none").SerializeToString(), Code.FAILED_PRECONDITION),
         (predict_log(by=1.5).SerializeToString(), Code.INVALID_ARGUMENT),
-        (classify_log(), Code.UNIMPLEMENTED),
+        (classify_log(), Code.INVALID_ARGUMENT),
+        (session_log(), Code.UNIMPLEMENTED),
         (b"\xff\xff\xff", Code.INVALID_ARGUMENT),
     ],
 )

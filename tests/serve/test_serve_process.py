@@ -10,6 +10,9 @@ import httpx
 import pytest
 
 import bertfam_tf.serve
+from bertfam_tf.cli import main as bertfam_main
+from bertfam_tf.serve.__main__ import main as serve_main
+from tests.serve.half_plus import Stubs, predict_request
 
 ROOT = pathlib.Path(bertfam_tf.serve.__file__).parents[2]
 
@@ -40,7 +43,7 @@ def start(*arguments):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serves_text_without_any_framework_until_a_signal(base_path, number):
-    arguments = (base_path, "--model-name", "m", "--rest-port", 0)
+    arguments = (base_path, "--model-name", "m", "--rest-port", 0, "--grpc-port", 0)
     with start("-c", WITHOUT_FRAMEWORKS, *arguments) as process:
         try:
             line = process.stdout.readline()
@@ -48,6 +51,7 @@ def test_serves_text_without_any_framework_until_a_signal(base_path, number):
                 process.communicate()
             )
             url = line.split()[-1]
+            assert process.stdout.readline().startswith("gRPC at 127.0.0.1:")
             body = {"signature_name": "tokens", "inputs": ["one two"]}
             answer = httpx.post(f"{url}:predict", json=body, timeout=60).json()
             assert answer["outputs"]["count"] == [2]
@@ -67,6 +71,55 @@ def test_nothing_to_serve(tmp_path):
     assert out == ""
     assert "Failed to start server. Error: NOT_FOUND: No versions of servable model" in err
     assert "Traceback" not in err
+
+
+def test_a_configuration_file(half_path, tmp_path):
+    path = tmp_path / "models.conf"
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "{half_path}" model_platform: "tensorflow" }} '
+        for name in ("a", "b")
+    )
+    path.write_text(f"model_config_list {{ {models} }}")
+    socket = tmp_path / "grpc.sock"
+    flags = [f"--model-config-file={path}", "--port=0", "--grpc-port=-1"]
+    flags += [f"--grpc-socket-path={socket}", "--rest-api-enable-cors-support"]
+    with start("-m", "bertfam_tf.serve", *flags) as process:
+        try:
+            line = process.stdout.readline()
+            assert line.startswith("Serving at http://127.0.0.1:"), line
+            url = line.split()[-1]
+            for name in ("a", "b"):
+                answer = httpx.post(f"{url}/{name}:predict", json={"instances": [2]}, timeout=60)
+                assert answer.json() == {"predictions": [3.0]}
+                assert answer.headers["access-control-allow-origin"] == "*"
+            with Stubs(f"unix:{socket}") as stubs:
+                y = stubs.prediction.Predict(predict_request(2, model="b")).outputs["y"]
+            assert y.float_val == [3.0]
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
+BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--model-config-file={tmp}/models.conf"], BAD_CONFIG),
+        ([], "expected either a base path or a configuration of models"),
+        (["{tmp}", "--grpc-channel-arguments=a"], "channel argument 'a', expected name=value"),
+    ],
+)
+def test_refused_flags(tmp_path, flags, error, monkeypatch, capsys):
+    (tmp_path / "models.conf").write_text("improper")
+    flags = [flag.format(tmp=tmp_path) for flag in flags] + ["--rest-port=0", "--grpc-port=0"]
+    monkeypatch.setattr(sys, "argv", ["serve", *flags])
+    assert serve_main() == 1
+    assert capsys.readouterr().err.startswith("Failed to start server. Error: ")
+    assert bertfam_main(["serve", *flags]) == 1
+    out, err = capsys.readouterr()
+    assert (out, error in err) == ("", True)
 
 
 def test_help_is_quick_to_import():

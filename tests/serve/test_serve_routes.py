@@ -133,8 +133,6 @@ HUGE = "9" * 5000
         ("GET", "/v1/models/foo/metadata", 404, "Servable not found for request: Latest(foo)"),
         ("GET", "/v1/models/zoo/versions/9/metadata", 404,
          "Servable not found for request: Specific(zoo, 9)"),
-        ("POST", "/v1/models/zoo:classify", 501, "This server does not support classify"),
-        ("POST", "/v1/models/zoo:regress", 501, "This server does not support regress"),
         ("OPTIONS", "/v1/models/zoo", 400, "Origin header is missing in CORS preflight"),
     ],
 )  # fmt: skip
@@ -153,6 +151,16 @@ def test_malformed_json_is_reported_before_an_unknown_model(client):
 def test_preflight(client):
     response = client.options("/v1/models/zoo", headers={"Origin": "http://example.com"})
     assert (response.status_code, response.content) == (200, b"")
+
+
+def test_answers_are_for_one_origin_unless_asked(client, base_path):
+    assert "access-control-allow-origin" not in client.get("/v1/models/zoo").headers
+    with running_server(base_path, cors=True) as server:
+        for path in ("model", "absent"):
+            headers = httpx.get(f"{server.url}/v1/models/{path}", timeout=60).headers
+            assert headers["access-control-allow-origin"] == "*"
+            assert headers["access-control-allow-methods"] == "POST, GET"
+            assert headers["access-control-allow-headers"] == "Content-Type"
 
 
 @pytest.mark.parametrize("path", ["/", "/v2/models/zoo", "/healthz", "/v1"])

@@ -1,0 +1,218 @@
+"""The gRPC API: PredictionService, ModelService and, where asked for, the health service."""
+
+import logging
+from collections.abc import Sequence
+from concurrent import futures
+from typing import Any, NoReturn
+
+import grpc
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+
+from bertfam_tf.serve import inference
+from bertfam_tf.serve.models import Models
+from bertfam_tf.serve.status import Code, ServingError, invalid
+
+logger = logging.getLogger(__name__)
+
+THREADS = 64
+_MOST_CHARACTERS = 1024
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+# TensorFlow keeps a timeout as int64 milliseconds; from some hundred years on it is none.
+_LONGEST_MS = 2**40
+
+
+def server(
+    models: Models,
+    *,
+    observe: inference.Observer | None = None,
+    interceptors: Sequence[grpc.ServerInterceptor] = (),
+    channel_arguments: Sequence[tuple[str, Any]] = (),
+    as_content: bool = False,
+    health: bool = False,
+    threads: int = THREADS,
+) -> grpc.Server:
+    """The gRPC API over some models; add ports and start it.
+
+    Messages of any size are read. A run is cancelled at its client's deadline.
+
+    Args:
+        models: the models to serve; ModelService also changes them.
+        observe: called once per inference request.
+        interceptors: see each call before it is handled, for example to ask for a key.
+        channel_arguments: options of gRPC's core, such as ("grpc.max_connection_age_ms", 2000).
+        as_content: see `inference.run`.
+        health: whether to answer `grpc.health.v1.Health/Check` for "", "ModelService" and
+            "PredictionService"; needs grpcio-health-checking.
+        threads: how many requests are handled at once.
+
+    Raises:
+        ValueError: for `health` without that package.
+    """
+    made = grpc.server(
+        futures.ThreadPoolExecutor(threads, "bertfam_tf.grpc"),
+        interceptors=interceptors,
+        options=[
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),  # a port that is taken is an error
+            *channel_arguments,
+        ],
+    )
+    prediction = _PredictionService(models, observe, as_content)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, made)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_ModelService(models), made)
+    if health:
+        _add_health(made)
+    return made
+
+
+def listen(
+    made: grpc.Server, address: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
+    """Opens "host:port", port 0 for a free one, or "unix:/path"; returns the port.
+
+    Raises:
+        OSError: when it cannot be opened, for example since the port is taken.
+    """
+    try:
+        if credentials is None:
+            port: int = made.add_insecure_port(address)
+        else:
+            port = made.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError(f"gRPC cannot listen on {address}: {error}") from None
+    return port
+
+
+def parse_channel_arguments(text: str) -> list[tuple[str, int | str]]:
+    """Reads "name=value,name=value"; values that are whole numbers become such.
+
+    Raises:
+        ValueError: for a part without "=".
+    """
+    arguments: list[tuple[str, int | str]] = []
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"channel argument {part!r}, expected name=value")
+        is_whole = value.removeprefix("-").isdecimal()
+        arguments.append((name, int(value) if is_whole else value))
+    return arguments
+
+
+def _add_health(made: grpc.Server) -> None:
+    try:
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    except ImportError:
+        raise ValueError("the health service needs the package grpcio-health-checking") from None
+    servicer = health.HealthServicer()
+    for service in ("", "ModelService", "PredictionService"):
+        servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, made)
+
+
+def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    if isinstance(error, ServingError):
+        code, text = error.code, error.message
+    else:
+        logger.error("A gRPC request failed", exc_info=error)
+        code, text = Code.INTERNAL, "Internal error"
+    if len(text) > _MOST_CHARACTERS:
+        text = text[:_MOST_CHARACTERS] + "...TRUNCATED"
+    context.abort(_CODES[int(code)], text)
+    raise AssertionError("abort raises")
+
+
+class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def __init__(
+        self, models: Models, observe: inference.Observer | None, as_content: bool
+    ) -> None:
+        self._models = models
+        self._observe = observe
+        self._as_content = as_content
+
+    def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._answer(request, context, "predict")
+
+    def Classify(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._answer(request, context, "classify")
+
+    def Regress(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._answer(request, context, "regress")
+
+    def MultiInference(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._answer(request, context, "multi_inference")
+
+    def GetModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return _metadata(self._models, request)
+        except Exception as error:
+            _abort(context, error)
+
+    def _answer(self, request: Any, context: grpc.ServicerContext, api: str) -> Any:
+        name = inference.model_name(request)
+        left = context.time_remaining()
+        timeout_ms = 0 if left is None else max(1, min(int(left * 1000), _LONGEST_MS))
+        try:
+            with inference.observed(self._observe, name, api, "GRPC"):
+                return inference.answer(
+                    self._models, request, timeout_ms=timeout_ms, as_content=self._as_content
+                )
+        except Exception as error:
+            _abort(context, error)
+
+
+def _metadata(models: Models, request: Any) -> Any:
+    if not request.HasField("model_spec"):
+        raise invalid("Missing ModelSpec")
+    if not request.metadata_field:
+        raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+    for field in request.metadata_field:
+        if field != "signature_def":
+            raise invalid(f"Metadata field {field} is not supported")
+    version, servable = models.find_spec(request.model_spec)
+    response = get_model_metadata_pb2.GetModelMetadataResponse()
+    response.model_spec.name = request.model_spec.name
+    response.model_spec.version.value = version
+    response.metadata["signature_def"].Pack(inference.signature_map(servable))
+    return response
+
+
+class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def GetModelStatus(self, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return _status(self._models, request)
+        except Exception as error:
+            _abort(context, error)
+
+    def HandleReloadConfigRequest(self, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            if request.config.WhichOneof("config") != "model_config_list":
+                raise invalid(
+                    "ServerModelConfig type not supported by HandleReloadConfigRequest. "
+                    "Only ModelConfigList is currently supported"
+                )
+            self._models.configure(request.config)
+        except Exception as error:
+            _abort(context, error)
+        response = model_management_pb2.ReloadConfigResponse()
+        response.status.SetInParent()
+        for name in request.metric_names:
+            response.metric.add(name=name, int64_value_increase=0)
+        return response
+
+
+def _status(models: Models, request: Any) -> get_model_status_pb2.GetModelStatusResponse:
+    if not request.HasField("model_spec"):
+        raise invalid("Missing ModelSpec")
+    spec = request.model_spec
+    return models.status(spec.name, spec.version.value if spec.HasField("version") else None)

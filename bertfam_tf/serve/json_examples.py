@@ -1,0 +1,140 @@
+"""JSON to tf.Examples, and classes and values back: the bodies of Classify and Regress."""
+
+from typing import Any
+
+import numpy as np
+from tensorflow.core.example import example_pb2, feature_pb2
+from tensorflow_serving.apis import classification_pb2, regression_pb2
+
+from bertfam_tf.serve.decimals import decimals
+from bertfam_tf.serve.json_tensor import decode_base64, encode_text, is_base64
+from bertfam_tf.serve.json_text import (
+    TOO_BIG,
+    format_error,
+    json_type,
+    parse,
+    quote,
+    signature_name,
+)
+from bertfam_tf.serve.status import invalid
+
+
+def decode_examples(body: bytes, request: Any) -> None:
+    """Reads a Classify or Regress body into the signature's name and the input of a request.
+
+    Args:
+        body: {"signature_name"?: …, "context"?: {…}, "examples": [{feature: value or list}]}.
+            Whole numbers and booleans become an int64_list, decimals a float_list, strings and
+            {"b64": …} a bytes_list.
+        request: a ClassificationRequest or RegressionRequest, filled in.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT for anything malformed.
+    """
+    try:
+        _decode_examples(body, request)
+    except RecursionError:
+        raise invalid("JSON Parse error: The document is nested too deeply.") from None
+
+
+def _decode_examples(body: bytes, request: Any) -> None:
+    document = parse(body)
+    try:
+        request.model_spec.signature_name = signature_name(document)
+    except UnicodeEncodeError:
+        raise invalid("The name of the signature is not valid UTF-8") from None
+    given = request.input
+    target = given.example_list
+    if "context" in document:
+        target = given.example_list_with_context
+        _fill(document["context"], target.context)
+    if "examples" not in document:
+        raise format_error(
+            document, "When method is classify, key 'examples' is expected and was not found"
+        )
+    examples = document["examples"]
+    if not isinstance(examples, list):
+        raise format_error(document, "Expecting 'examples' value to be an list/array")
+    if not examples:
+        raise format_error(document, "'examples' value is an empty array")
+    for example in examples:
+        _fill(example, target.examples.add())
+
+
+def _fill(value: Any, example: example_pb2.Example) -> None:
+    if not isinstance(value, dict):
+        raise invalid(f"Example must be JSON object but got JSON {json_type(value)}")
+    example.SetInParent()  # an empty context is one, too
+    for name, content in value.items():
+        try:
+            feature = example.features.feature[name]
+        except UnicodeEncodeError:
+            raise invalid("The name of a feature is not valid UTF-8") from None
+        for item in content if isinstance(content, list) else [content]:
+            _add(item, name, feature)
+
+
+def _add(item: Any, name: str, feature: feature_pb2.Feature) -> None:
+    if isinstance(item, str):
+        _values(feature, name, "bytes").append(encode_text(item))
+    elif is_base64(item):
+        _values(feature, name, "bytes").append(decode_base64(item))
+    elif isinstance(item, bool):
+        _values(feature, name, "int64").append(int(item))
+    elif isinstance(item, float) or (isinstance(item, int) and not -(2**63) <= item < 2**64):
+        # RapidJSON reads whole numbers beyond 64 bits as decimals.
+        _values(feature, name, "float").append(_float32(item))
+    elif isinstance(item, int):
+        values = _values(feature, name, "int64")
+        if item >= 2**63:
+            raise invalid(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
+        values.append(item)
+    else:
+        raise invalid(f"Feature: {name} has element with unexpected JSON type: {json_type(item)}")
+
+
+def _float32(number: float) -> float:
+    try:
+        with np.errstate(over="ignore"):  # beyond float32 is Infinity, silently
+            return float(np.float32(number))
+    except OverflowError:
+        raise invalid(f"JSON Parse error: {TOO_BIG}") from None
+
+
+def _values(feature: feature_pb2.Feature, name: str, kind: str) -> Any:
+    """The list of a feature that takes values of this kind; a feature has values of one kind."""
+    chosen = feature.WhichOneof("kind")
+    if chosen not in (None, f"{kind}_list"):
+        raise invalid(
+            f"Unexpected element type in feature: {name} "
+            f"expecting type: {chosen.removesuffix('_list')}"
+        )
+    return getattr(feature, f"{kind}_list").value
+
+
+def encode_classes(result: classification_pb2.ClassificationResult) -> bytes:
+    """Writes {"results": [[[label, score], …], …]}, a list per example.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT without a result.
+    """
+    if not result.classifications:
+        raise invalid("Cannot convert empty ClassificationResults to JSON")
+    rows = []
+    for row in result.classifications:
+        scores = decimals(np.array([c.score for c in row.classes], np.float32))
+        pairs = zip(row.classes, scores, strict=True)
+        rows.append(f"[{', '.join(f'[{quote(c.label)}, {score}]' for c, score in pairs)}]")
+    return f'{{\n    "results": [{", ".join(rows)}\n    ]\n}}'.encode()
+
+
+def encode_values(result: regression_pb2.RegressionResult) -> bytes:
+    """Writes {"results": [value, …]}, a value per example.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT without a result.
+    """
+    if not result.regressions:
+        raise invalid("Cannot convert empty RegressionResults to JSON")
+    values = decimals(np.array([r.value for r in result.regressions], np.float32))
+    return f'{{\n    "results": [{", ".join(values)}]\n}}'.encode()

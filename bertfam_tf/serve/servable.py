@@ -1,0 +1,187 @@
+"""A loaded SavedModel whose signatures can be run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from bertfam_tf.serve import capi
+from bertfam_tf.serve.status import Code, ServingError, invalid
+
+DEFAULT_SIGNATURE = "serving_default"
+
+Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
+
+
+class ServableLike(Protocol):
+    """What the server asks of a loaded model: a `Servable`, or what `wrap` makes of one.
+
+    A wrapper, dynamic batching for example, is made before the warm-up records run, so these run
+    in it too. It is dropped when its version is unloaded, while requests may still hold it: what
+    it owns (threads, queues) has to go with its last reference, as by `weakref.finalize`.
+    """
+
+    @property
+    def signatures(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
+        """As `Servable.signatures`."""
+
+    def run(
+        self,
+        signature: str,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = (),
+        timeout_ms: int = 0,
+    ) -> dict[str, np.ndarray]:
+        """As `Servable.run`."""
+
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
+    ) -> list[dict[str, np.ndarray]]:
+        """As `Servable.run_together`."""
+
+
+class Servable:
+    """A loaded SavedModel. Safe to use from several threads; unloads with its last reference.
+
+    Attributes:
+        signatures: name to SignatureDef, including `__saved_model_init_op` where there is one.
+        model: the name under which a server has it; empty outside of servers.
+    """
+
+    def __init__(self, session: capi.Session, model: str = "") -> None:
+        self.model = model
+        meta_graph = meta_graph_pb2.MetaGraphDef.FromString(session.meta_graph)
+        self.signatures = dict(meta_graph.signature_def)
+        self._session = session
+
+    def run(
+        self,
+        signature: str,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = (),
+        timeout_ms: int = 0,
+    ) -> dict[str, np.ndarray]:
+        """Runs a signature and returns its outputs.
+
+        Args:
+            signature: the key; empty means `serving_default`.
+            inputs: input name to value. Shapes are free: only what the graph's ops demand.
+            outputs: the names of those to compute; all if there is none.
+            timeout_ms: the run is cancelled after so long; 0 is never.
+
+        Returns:
+            Output name to array; strings are object arrays of bytes.
+
+        Raises:
+            ServingError: with Serving's code and text, e.g. FAILED_PRECONDITION for an unknown
+                signature, INVALID_ARGUMENT for missing, surplus or wrongly typed inputs and for
+                an unknown or repeated output.
+        """
+        definition = self._definition(signature)
+        feeds = _feeds(definition, inputs)
+        fetches = _fetches(definition, outputs)
+        return self._run(feeds, [fetches], timeout_ms)[0]
+
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
+    ) -> list[dict[str, np.ndarray]]:
+        """Runs several signatures that take the same inputs, as one run of the graph.
+
+        Args:
+            signatures: their keys, not empty.
+            inputs: what each of them is given.
+            timeout_ms: as in `run`.
+
+        Returns:
+            The outputs of each signature, as `run` returns them.
+
+        Raises:
+            ServingError: as `run`.
+        """
+        definitions = [self._definition(signature) for signature in signatures]
+        # Signatures of one SavedModel may share a placeholder, which can be fed but once.
+        feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
+        return self._run(list(feeds.values()), [_fetches(d, ()) for d in definitions], timeout_ms)
+
+    def close(self) -> None:
+        """Cancels the runs in progress, with CANCELLED, and refuses those to come."""
+        self._session.close()
+
+    def _definition(self, signature: str) -> meta_graph_pb2.SignatureDef:
+        signature = signature or DEFAULT_SIGNATURE
+        if signature not in self.signatures:
+            raise ServingError(
+                Code.FAILED_PRECONDITION, f'Serving signature key "{signature}" not found.'
+            )
+        return self.signatures[signature]
+
+    def _run(
+        self, feeds: Sequence[capi.Feed], fetches: Sequence[Mapping[str, str]], timeout_ms: int
+    ) -> list[dict[str, np.ndarray]]:
+        tensors = sorted({tensor for some in fetches for tensor in some.values()})
+        arrays = dict(zip(tensors, self._session.run(feeds, tensors, timeout_ms), strict=True))
+        return [{name: arrays[tensor] for name, tensor in some.items()} for some in fetches]
+
+
+def _fetches(signature: meta_graph_pb2.SignatureDef, outputs: Sequence[str]) -> Mapping[str, str]:
+    """Output name to tensor name."""
+    seen: set[str] = set()
+    for name in outputs:
+        if name not in signature.outputs:
+            raise invalid(
+                f"output tensor alias not found in signature: {name} Outputs expected to be in "
+                f"the set {{{_join(signature.outputs)}}}."
+            )
+        if name in seen:
+            raise invalid(f"duplicate output tensor alias: {name}")
+        seen.add(name)
+    return {name: signature.outputs[name].name for name in outputs or signature.outputs}
+
+
+def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.Feed]:
+    given, wanted, defaults = set(inputs), set(signature.inputs), signature.defaults
+    if len(given) > len(wanted) or (len(given) < len(wanted) and not defaults):
+        raise invalid(
+            f"input size does not match signature: {len(given)}!={len(wanted)} "
+            f"len({{{_join(given)}}}) != len({{{_join(wanted)}}}). "
+            f"Sent extra: {{{_join(given - wanted)}}}. "
+            f"Missing but required: {{{_join(wanted - given)}}}."
+        )
+    feeds = []
+    for name, info in sorted(signature.inputs.items()):
+        if name not in inputs and name not in defaults:
+            raise invalid(
+                f"Signature input alias: {name}(feed name: {info.name}) not found in request and "
+                f"no default value provided. Inputs expected to be in the request "
+                f"{{{_join(given)}}}, or default input alias set: {_join(defaults)}"
+            )
+        value = inputs[name] if name in inputs else defaults[name]
+        proto = value if isinstance(value, tensor_pb2.TensorProto) else _proto(value)
+        feeds.append(capi.Feed(name, info.name, proto))
+    if not given <= wanted:
+        raise invalid(
+            f"Inputs contains invalid name. Used request inputs: {_join(given & wanted)}, "
+            f"request input: {_join(given)}"
+        )
+    return feeds
+
+
+def _proto(array: np.ndarray) -> tensor_pb2.TensorProto:
+    dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+    proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    if dtype == tf.string:
+        proto.string_val.extend(array.ravel().tolist())
+    else:
+        proto.tensor_content = array.tobytes()
+    return proto
+
+
+def _join(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))
