@@ -37,7 +37,7 @@ setup(
         "tensorboard",
     ],
     extras_require={
-        "serve": ["starlette", "uvicorn"],
+        "serve": ["prometheus-client", "starlette", "uvicorn"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "vocabulary": ["tokenizers"],
         "xlm": ["sacremoses"],

@@ -503,7 +503,7 @@ def test_a_model_that_is_dropped_is_freed(batch):
     gone = weakref.ref(servable)
     del servable, batched
     # A worker may still be on its way back to waiting.
-    for _ in range(1000):
+    for _ in range(100):
         gc.collect()
         if gone() is None:
             break
