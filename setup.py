@@ -44,6 +44,7 @@ setup(
         "bench": ["tokenizers", "scipy", "tqdm"],
         "test": [
             "ai-edge-litert",
+            "cryptography",
             "httpx",
             "hypothesis",
             "mypy",
