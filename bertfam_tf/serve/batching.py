@@ -13,14 +13,15 @@ get that error.
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -33,15 +34,6 @@ from bertfam_tf.serve.status import Code, ServingError, invalid
 
 Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 Arrays = dict[str, np.ndarray]
-
-
-class Runs(Protocol):
-    """What can be batched: a loaded SavedModel, or what stands in for one."""
-
-    signatures: dict[str, meta_graph_pb2.SignatureDef]
-
-    def run(self, signature: str, inputs: Inputs, *, timeout_ms: int = 0) -> Arrays:
-        """As `Servable.run`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +262,7 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def __call__(self, servable: Runs) -> "BatchedServable":
+    def __call__(self, servable: Any) -> "BatchedServable":
         return BatchedServable(servable, self)
 
     def __enter__(self) -> "Batcher":
@@ -382,30 +374,24 @@ class BatchedServable:
         signatures: name to SignatureDef.
     """
 
-    def __init__(self, servable: Runs, batcher: Batcher) -> None:
-        self.signatures = servable.signatures
+    def __init__(self, servable: Any, batcher: Batcher) -> None:
+        self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
         self._servable = servable
         self._batcher = batcher
-        self._queues: dict[Hashable, _Queue] = {}
+        self._queues: dict[tuple[str, frozenset[str]], _Queue] = {}
         self._lock = threading.Lock()
 
-    def __getattr__(self, name: str) -> Any:
-        """What else a servable has; it is not batched."""
-        if name.startswith("__") or name == "_servable":
-            raise AttributeError(name)
-        return getattr(self._servable, name)
-
     def run(
-        self, signature: str, inputs: Inputs, *, timeout_ms: int = 0, **choice: Any
+        self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
     ) -> dict[str, np.ndarray]:
         """As `Servable.run`, together with requests from other threads.
 
         Args:
             signature: the key; empty means `serving_default`.
             inputs: input name to value, of equal numbers of rows, the dimension 0.
+            outputs: the names of those to compute; all if there is none. Requests that differ in
+                it are not put together.
             timeout_ms: from now until the answer; 0 is never.
-            **choice: what else the servable's `run` takes, such as a choice of outputs. Requests
-                that differ in it are not put together.
 
         Raises:
             ServingError: as `Servable.run`, and: INVALID_ARGUMENT for a scalar, for inputs of
@@ -415,19 +401,31 @@ class BatchedServable:
                 for outputs without the batch as dimension 0; whatever the batch failed with.
         """
         signature = signature or DEFAULT_SIGNATURE
-        arrays = self._arrays(signature, inputs)
+        arrays = self._arrays(signature, inputs, outputs)
         size = 0 if arrays is None else merging.rows(arrays)
         if arrays is None or size == 0:
-            return self._servable.run(signature, inputs, timeout_ms=timeout_ms, **choice)
+            return _run_signature(self._servable, signature, outputs, inputs, timeout_ms)
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
         request = _Request(arrays, deadline)
-        self._batcher.submit(self._queue(signature, choice), request, size)
+        self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
         return _joined(_result(request))
 
-    def _arrays(self, signature: str, inputs: Inputs) -> Arrays | None:
-        """The inputs as arrays of the signature's dtypes; None where they do not fit it."""
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
+    ) -> list[dict[str, np.ndarray]]:
+        """As `Servable.run_together`; not put together with other requests."""
+        answers: list[dict[str, np.ndarray]] = self._servable.run_together(
+            signatures, inputs, timeout_ms=timeout_ms
+        )
+        return answers
+
+    def _arrays(self, signature: str, inputs: Inputs, outputs: Sequence[str]) -> Arrays | None:
+        """The inputs as arrays of the signature's dtypes; None where a request does not fit it."""
         definition = self.signatures.get(signature)
         if definition is None or inputs.keys() != definition.inputs.keys():
+            return None
+        # Also so that there are no more queues than the signature has choices.
+        if len(set(outputs)) < len(outputs) or not set(outputs) <= definition.outputs.keys():
             return None
         arrays = {}
         for name, value in inputs.items():
@@ -444,21 +442,22 @@ class BatchedServable:
             arrays[name] = value
         return arrays
 
-    def _queue(self, signature: str, choice: dict[str, Any]) -> _Queue:
-        frozen = [
-            (name, tuple(value) if isinstance(value, list) else value)
-            for name, value in sorted(choice.items())
-        ]
-        key = (signature, *frozen)
+    def _queue(self, signature: str, outputs: frozenset[str]) -> _Queue:
         with self._lock:
+            key = (signature, outputs)
             if key not in self._queues:
-                servable = self._servable
-                self._queues[key] = self._batcher.add_queue(
-                    lambda merged, timeout_ms: servable.run(
-                        signature, merged, timeout_ms=timeout_ms, **choice
-                    )
-                )
+                # Not of this object, which the queue must not keep alive.
+                run = functools.partial(_run_signature, self._servable, signature, sorted(outputs))
+                self._queues[key] = self._batcher.add_queue(run)
             return self._queues[key]
+
+
+def _run_signature(
+    servable: Any, signature: str, outputs: Sequence[str], inputs: Inputs, timeout_ms: int
+) -> Arrays:
+    options = {"outputs": outputs} if outputs else {}
+    found: Arrays = servable.run(signature, inputs, timeout_ms=timeout_ms, **options)
+    return found
 
 
 def _dtype(array: np.ndarray) -> int | None:

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,10 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from bertfam_tf.serve import config_text
+from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
 from bertfam_tf.serve.status import Code, ServingError, invalid
+
+Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 # Microseconds, from 10 to about 24 minutes.
@@ -30,6 +33,7 @@ _REQUEST_COUNT = f"{_PREFIX}request_count"
 # Clients choose the names of models that they ask for, and each would be held for ever.
 _MOST_SERIES = 1000
 _OTHERS = "(other)"
+_APIS = {"classify": "Classify", "regress": "Regress"}
 
 
 class _Histogram:
@@ -147,40 +151,42 @@ class Metrics(Collector):
             flags=re.MULTILINE,
         )
 
-    def timed(self, model: str, servable: Any, api: str = "Predict") -> "TimedServable":
+    def timed(self, model: str, servable: Any) -> "TimedServable":
         """The servable, with how long its runs take noted under the model's name."""
-        return TimedServable(self, model, servable, api)
+        return TimedServable(self, model, servable)
 
 
 class TimedServable:
-    """A servable whose runs are timed.
+    """A servable whose runs are timed; those that fail are not noted, as in Serving.
 
     Attributes:
         signatures: name to SignatureDef.
     """
 
-    def __init__(self, metrics: Metrics, model: str, servable: Any, api: str) -> None:
+    def __init__(self, metrics: Metrics, model: str, servable: Any) -> None:
         self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
-        self._note = (metrics, model, api)
+        self._metrics = metrics
+        self._model = model
         self._servable = servable
 
-    def __getattr__(self, name: str) -> Any:
-        """What else a servable has; it is not timed."""
-        if name.startswith("__") or name == "_servable":
-            raise AttributeError(name)
-        return getattr(self._servable, name)
-
-    def run(
-        self,
-        signature: str,
-        inputs: Mapping[str, np.ndarray | tensor_pb2.TensorProto],
-        **options: Any,
-    ) -> dict[str, np.ndarray]:
-        """As `Servable.run`; runs that fail are not noted, as in Serving."""
+    def run(self, signature: str, inputs: Inputs, **options: Any) -> dict[str, np.ndarray]:
+        """As `Servable.run`."""
         start = time.perf_counter()
         outputs: dict[str, np.ndarray] = self._servable.run(signature, inputs, **options)
-        metrics, model, api = self._note
-        metrics.observe_run(model, api, time.perf_counter() - start)
+        method = self.signatures[signature or DEFAULT_SIGNATURE].method_name
+        api = _APIS.get(method.rpartition("/")[2], "Predict")
+        self._metrics.observe_run(self._model, api, time.perf_counter() - start)
+        return outputs
+
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, **options: Any
+    ) -> list[dict[str, np.ndarray]]:
+        """As `Servable.run_together`."""
+        start = time.perf_counter()
+        outputs: list[dict[str, np.ndarray]] = self._servable.run_together(
+            signatures, inputs, **options
+        )
+        self._metrics.observe_run(self._model, "MultiInference", time.perf_counter() - start)
         return outputs
 
 

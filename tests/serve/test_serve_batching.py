@@ -41,8 +41,13 @@ class Recorder:
         self.gate = threading.Event()
         self.gate.set()
 
-    def run(self, signature, inputs, *, timeout_ms=0, shift=0):
-        signature = signature or "serving_default"
+    def run(self, signature, inputs, *, outputs=(), timeout_ms=0):
+        found = self._all(signature or "serving_default", inputs, timeout_ms)
+        if len(set(outputs)) < len(outputs):
+            raise KeyError
+        return {name: found[name] for name in outputs} if outputs else found
+
+    def _all(self, signature, inputs, timeout_ms):
         if signature not in self.signatures:
             raise ServingError(Code.FAILED_PRECONDITION, f"no {signature}")
         self.runs.append((signature, {k: np.copy(v) for k, v in inputs.items()}, timeout_ms))
@@ -57,7 +62,7 @@ class Recorder:
             return {"y": np.float32(1), "row": x}
         if (x == 0.75).any():
             return {"y": x[1:], "row": x}
-        return {"y": 2 * x + shift, "row": x.sum(axis=tuple(range(1, x.ndim)))}
+        return {"y": 2 * x, "row": x.sum(axis=tuple(range(1, x.ndim)))}
 
     def sizes(self):
         return [len(next(iter(inputs.values()))) for _, inputs, _ in self.runs]
@@ -169,7 +174,8 @@ def test_interleaved_requests_get_the_answers_of_requests_alone(seed, parameters
         if generator.random() < 0.5:
             values = [[generator.random() + 1, i] for _ in range(size)]
             inputs = {"x": np.array(values, np.float32).reshape(size, 2)}
-            options = {"shift": 1} if generator.random() < 0.3 else {}
+            chosen = generator.choice([[], ["y"], ["row"], ["row", "y"], ["y", "row"]])
+            options = {"outputs": chosen}
             requests.append(("", inputs, options))
         else:
             rows = [f"{i}.{j}".encode() for j in range(size)]
@@ -257,7 +263,7 @@ def test_large_requests_are_split_over_batches(servable, batch):
 def test_signatures_and_choices_do_not_mix(servable, batch):
     held = Held(servable, batch(max_batch_size=8))
     held.send("", floats(1))
-    held.send("", floats(2), shift=5)
+    held.send("", floats(2), outputs=["y"])
     held.send("texts", {"a": texts(b"a"), "b": texts(b"b")})
     held.send("serving_default", floats(3))
     held.release()
@@ -512,10 +518,18 @@ def test_a_model_that_is_dropped_is_freed(batch):
     batcher.close()
 
 
-def test_what_else_a_servable_has_is_reached_through(servable, batch):
-    assert batch().sizes() == []
-    with pytest.raises(AttributeError, match="nothing"):
-        batch().nothing  # noqa: B018
+def test_outputs_that_there_are_not_go_to_the_servable_and_make_no_queue(servable, batch):
+    batched = batch()
+    for outputs in (["z"], ["y", "y"]):
+        with pytest.raises(KeyError):
+            batched.run("", floats(1), outputs=outputs)
+    assert not batched._queues
+
+
+def test_signatures_run_together_are_not_batched(servable, batch):
+    servable.run_together = lambda *arguments, **options: (arguments, options)
+    given = batch().run_together(["a"], {"x": 1}, timeout_ms=5)
+    assert given == ((["a"], {"x": 1}), {"timeout_ms": 5})
 
 
 # ----------------------------------------------------------------------------------- the file

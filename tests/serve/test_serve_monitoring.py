@@ -4,6 +4,7 @@ import math
 import random
 import threading
 
+import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -139,7 +140,11 @@ def test_runs_of_a_servable(base_path):
     assert timed.run("tokens", proto, timeout_ms=60_000)["count"].tolist() == [2]
     with pytest.raises(ServingError):
         timed.run("none", {})
-    labels = {"model_name": "zoo", "API": "Predict", "runtime": "TF1"}
+    timed.signatures["pair"].method_name = "tensorflow/serving/regress"
+    timed.run("pair", {"a": np.float32(1), "b": np.int32(1)})
+    labels = {"model_name": "zoo", "API": "Regress", "runtime": "TF1"}
+    assert samples(metrics)[labelled("runtime_latency_count", **labels)] == 1
+    labels["API"] = "Predict"
     assert samples(metrics)[labelled("runtime_latency_count", **labels)] == 1
 
 
