@@ -38,6 +38,8 @@ setup(
     ],
     extras_require={
         "serve": ["prometheus-client", "starlette", "uvicorn"],
+        "ui": ["nicegui"],
+        "browser": ["selenium"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "vocabulary": ["tokenizers"],
         "xlm": ["sacremoses"],
