@@ -147,7 +147,9 @@ class Screen:
         return found
 
     def texts(self, selector):
-        return [element.text for element in self.all(selector)]
+        # At once: elements that are found may be gone when they are read.
+        script = "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())"
+        return self._browser.execute_script(script, selector)
 
     def choose(self, model):
         self.one(".q-select").click()
