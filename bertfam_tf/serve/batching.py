@@ -372,10 +372,12 @@ class BatchedServable:
 
     Attributes:
         signatures: name to SignatureDef.
+        model: the servable's; empty if it has no name.
     """
 
     def __init__(self, servable: Any, batcher: Batcher) -> None:
         self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
+        self.model: str = getattr(servable, "model", "")
         self._servable = servable
         self._batcher = batcher
         self._queues: dict[tuple[str, frozenset[str]], _Queue] = {}

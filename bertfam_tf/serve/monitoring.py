@@ -151,9 +151,12 @@ class Metrics(Collector):
             flags=re.MULTILINE,
         )
 
-    def timed(self, model: str, servable: Any) -> "TimedServable":
-        """The servable, with how long its runs take noted under the model's name."""
-        return TimedServable(self, model, servable)
+    def timed(self, servable: Any) -> "TimedServable":
+        """The servable, with how long its runs take noted under its model's name.
+
+        It goes around what batches, if anything does: time in the queue is part of a run.
+        """
+        return TimedServable(self, servable)
 
 
 class TimedServable:
@@ -161,12 +164,13 @@ class TimedServable:
 
     Attributes:
         signatures: name to SignatureDef.
+        model: the servable's; empty if it has no name.
     """
 
-    def __init__(self, metrics: Metrics, model: str, servable: Any) -> None:
+    def __init__(self, metrics: Metrics, servable: Any) -> None:
         self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
+        self.model: str = getattr(servable, "model", "")
         self._metrics = metrics
-        self._model = model
         self._servable = servable
 
     def run(self, signature: str, inputs: Inputs, **options: Any) -> dict[str, np.ndarray]:
@@ -175,7 +179,7 @@ class TimedServable:
         outputs: dict[str, np.ndarray] = self._servable.run(signature, inputs, **options)
         method = self.signatures[signature or DEFAULT_SIGNATURE].method_name
         api = _APIS.get(method.rpartition("/")[2], "Predict")
-        self._metrics.observe_run(self._model, api, time.perf_counter() - start)
+        self._metrics.observe_run(self.model, api, time.perf_counter() - start)
         return outputs
 
     def run_together(
@@ -186,7 +190,7 @@ class TimedServable:
         outputs: list[dict[str, np.ndarray]] = self._servable.run_together(
             signatures, inputs, **options
         )
-        self._metrics.observe_run(self._model, "MultiInference", time.perf_counter() - start)
+        self._metrics.observe_run(self.model, "MultiInference", time.perf_counter() - start)
         return outputs
 
 

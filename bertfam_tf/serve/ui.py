@@ -32,7 +32,10 @@ body { background: #f1f5f9; }
 
 
 class Finds(Protocol):
-    """Models by name, as `Models` finds them."""
+    """Models by name, as `Models` has them."""
+
+    def names(self) -> list[str]:
+        """Those that there are now."""
 
     def find(self, name: str) -> tuple[int, Any]:
         """The version that is served, and its servable."""
@@ -53,7 +56,6 @@ class Page:
             raise RuntimeError("There is a page in this process already; NiceGUI has one app.")
         Page._made = True
         self._models: Finds | None = None
-        self._names: list[str] = []
         self._app = FastAPI(openapi_url=None)
         ui.run_with(
             self._app,
@@ -70,9 +72,9 @@ class Page:
             Mount(_PATH, self._serve),
         )
 
-    def show(self, models: Finds, names: Sequence[str]) -> None:
-        """From now on the page is about the models with these names."""
-        self._models, self._names = models, list(names)
+    def show(self, models: Finds) -> None:
+        """From now on the page is about these models."""
+        self._models = models
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The server's own app has no lifespan that NiceGUI could start in.
@@ -88,17 +90,18 @@ class Page:
         ui.colors(primary="#2563eb")
         with ui.column().classes("w-full max-w-3xl mx-auto p-4 gap-4"):
             ui.label("bertfam").classes("text-2xl font-bold text-slate-800")
-            if self._models is None or not self._names:
+            if self._models is None or not self._models.names():
                 ui.label("No model is served yet.")
                 return
-            _Asker(self._models, self._names)
+            _Asker(self._models)
 
 
 class _Asker:
     """Fields for the texts, a button, and the answer below."""
 
-    def __init__(self, models: Finds, names: list[str]) -> None:
+    def __init__(self, models: Finds) -> None:
         self._models = models
+        names = models.names()
         self._name = names[0]
         if len(names) > 1:
             ui.select(names, value=self._name, label="Model", on_change=self._choose).classes(

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from types import SimpleNamespace
 
 import uvicorn
 from starlette.applications import Starlette
@@ -12,13 +13,12 @@ from bertfam_tf.serve.ui import Page
 
 
 def main():
-    models, names = Models(), []
-    for argument in sys.argv[1:]:
-        name, _, base_path = argument.partition("=")
+    models = Models()
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    for name, base_path in given.items():
         models.add(name, base_path)
-        names.append(name)
     page = Page()
-    page.show(models, names)
+    page.show(SimpleNamespace(find=models.find, names=lambda: list(given)))
     app = Starlette(routes=[*page.routes, Mount("/", rest.app(models))])
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

@@ -134,7 +134,9 @@ def test_warm_up_is_timed_whatever_its_end():
 def test_runs_of_a_servable(base_path):
     metrics = Metrics()
     servable = load(base_path / "00000123")
-    timed = metrics.timed("zoo", servable)
+    servable.model = "zoo"
+    timed = metrics.timed(servable)
+    assert timed.model == "zoo"
     assert timed.signatures is servable.signatures
     proto = {"text": servable_text(b"one two")}
     assert timed.run("tokens", proto, timeout_ms=60_000)["count"].tolist() == [2]
