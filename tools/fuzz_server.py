@@ -314,12 +314,102 @@ def _proto(generator: random.Random) -> Case:
     return Case(kind, "gRPC", _GRPC + method, bytes(message), grpc=True)
 
 
+# Nothing between what is small and what no machine has: memory for it would be asked for.
+_DIMENSIONS = (-2, -1, 0, 1, 2, 3, 7, 1000, 2**40, 2**62, 2**63 - 1)
+_INPUTS = {"words": ("text",), "pair": ("a", "b"), "examples": ("inputs",)}
+_NAMES = ("", "m", "x", "words", "pair", "examples", "text", "y", "\U0001f642", "a" * 3000)
+
+
+def _odd_proto(generator: random.Random) -> Case:
+    """A message that can be read, of fields that do not go together."""
+    from tensorflow_serving.apis import (
+        classification_pb2,
+        inference_pb2,
+        predict_pb2,
+        regression_pb2,
+    )
+
+    method = generator.choice(("Predict", "Predict", "Classify", "Regress", "MultiInference"))
+    if method == "Predict":
+        predict = predict_pb2.PredictRequest()
+        _name_model(predict.model_spec, generator)
+        names = _INPUTS.get(predict.model_spec.signature_name, ("x",))
+        if generator.random() < 0.2:
+            names = generator.choices(_NAMES, k=generator.randint(0, 3))
+        for name in names:
+            _fill_tensor(predict.inputs[name], generator)
+        predict.output_filter.extend(
+            generator.choices(("y", "count", *_NAMES), k=generator.choice((0,) * 8 + (1, 2)))
+        )
+        return Case("odd proto", "gRPC", _GRPC + method, predict.SerializeToString(), grpc=True)
+    kinds = {
+        "Classify": classification_pb2.ClassificationRequest,
+        "Regress": regression_pb2.RegressionRequest,
+        "MultiInference": inference_pb2.MultiInferenceRequest,
+    }
+    request: Any = kinds[method]()
+    if method == "MultiInference":
+        for _ in range(generator.randint(0, 3)):
+            task = request.tasks.add()
+            task.method_name = "tensorflow/serving/" + generator.choice(
+                ("classify", "regress", "x")
+            )
+            _name_model(task.model_spec, generator)
+    else:
+        _name_model(request.model_spec, generator)
+    context = generator.random() < 0.3
+    examples = request.input.example_list_with_context if context else request.input.example_list
+    for _ in range(generator.randint(0, 3)):
+        _fill_example(examples.examples.add(), generator)
+    if context:
+        _fill_example(request.input.example_list_with_context.context, generator)
+    return Case("odd proto", "gRPC", _GRPC + method, request.SerializeToString(), grpc=True)
+
+
+def _name_model(spec: Any, generator: random.Random) -> None:
+    spec.name = "m" if generator.random() < 0.9 else generator.choice(_NAMES)
+    good = ("", "words", "pair", "examples", "examples")
+    spec.signature_name = generator.choice(good if generator.random() < 0.9 else _NAMES)
+    if generator.random() < 0.1:
+        spec.version.value = generator.choice((0, 1, -1, 2**63 - 1))
+    elif generator.random() < 0.1:
+        spec.version_label = generator.choice(_NAMES)
+
+
+def _fill_tensor(tensor: Any, generator: random.Random) -> None:
+    text = generator.random() < 0.5
+    tensor.dtype = 7 if text else 1  # strings and floats
+    if generator.random() < 0.3:
+        tensor.dtype = generator.choice((0, 2, 3, 9, 14, 19, 20, 21, 22, 101))
+    for _ in range(generator.choice((0, 1, 1, 1, 2, 3, 300))):
+        small = generator.random() < 0.6
+        tensor.tensor_shape.dim.add(size=generator.choice((1, 2, 3) if small else _DIMENSIONS))
+    tensor.tensor_shape.unknown_rank = generator.random() < 0.05
+    tensor.float_val.extend([1.0] * generator.choice((0, 1, 1, 1, 2, 3, 7)))
+    tensor.string_val.extend([b"a\xff"] * generator.choice((0, 1, 1, 1, 2, 3, 7)))
+    if generator.random() < 0.1:
+        tensor.tensor_content = generator.randbytes(generator.choice((1, 4, 8, 12, 28)))
+
+
+def _fill_example(example: Any, generator: random.Random) -> None:
+    for name in generator.choices(("text", "text", *_NAMES), k=generator.randint(0, 3)):
+        feature = example.features.feature[name]
+        kind = generator.choice(("bytes", "bytes", "int64", "float", "none"))
+        count = generator.choice((0, 1, 1, 2))
+        if kind == "bytes":
+            feature.bytes_list.value.extend([generator.randbytes(5)] * count)
+        elif kind == "int64":
+            feature.int64_list.value.extend([-(2**63)] * count)
+        elif kind == "float":
+            feature.float_list.value.extend([float("nan")] * count)
+
+
 _Maker = Callable[[random.Random], Case]
 _KINDS: list[_Maker] = [
     *(_changed_json, _changed_json, _changed_text, _changed_text, _bytes, _deep, _number),
     *(_shape, _shape, _base64, _gzip, _path, _path, _header),
 ]
-_GRPC_KINDS: list[_Maker] = [_proto] * 5
+_GRPC_KINDS: list[_Maker] = [_proto] * 4 + [_odd_proto] * 8
 
 
 # ----------------------------------------------------------------------------- the server, asked

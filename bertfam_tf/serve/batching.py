@@ -28,7 +28,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve import config_text, merging
+from bertfam_tf.serve import capi, config_text, merging
 from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
@@ -433,11 +433,11 @@ class BatchedServable:
         for name, value in inputs.items():
             dtype = definition.inputs[name].dtype
             if isinstance(value, tensor_pb2.TensorProto):
-                if value.dtype != dtype:
+                if value.dtype != dtype or capi.declares_too_much(value):
                     return None
                 try:
                     value = tf.make_ndarray(value)
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, MemoryError):
                     return None
             if _dtype(value) != dtype:
                 return None

@@ -22,7 +22,7 @@ def test_malformed_requests_break_nothing():
 def test_a_case_is_the_same_whenever_it_is_made():
     assert [case(3, i) for i in range(50)] == [case(3, i) for i in range(50)]
     kinds = {case(3, i, grpc=True).kind for i in range(200)}
-    assert {"cut proto", "changed proto", "gzip", "deep"} <= kinds
+    assert {"cut proto", "changed proto", "odd proto", "gzip", "deep"} <= kinds
 
 
 def test_what_breaks_the_contract():
