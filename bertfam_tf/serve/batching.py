@@ -12,11 +12,8 @@ get that error.
 
 import collections
 import concurrent.futures
-import dataclasses
 import functools
-import itertools
 import math
-import os
 import threading
 import time
 import weakref
@@ -24,103 +21,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve import capi, config_text, merging
+from bertfam_tf.serve import arrays, merging
+from bertfam_tf.serve.batching_parameters import BatchingParameters, read_parameters
 from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
+__all__ = ["BatchedServable", "Batcher", "BatchingParameters", "read_parameters"]
+
 Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 Arrays = dict[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchingParameters:
-    """How requests are batched, under the names and with the defaults of Serving.
-
-    Attributes:
-        max_batch_size: rows in a batch at most, and in a request unless those are split.
-        batch_timeout_micros: how long the first request of a batch waits for others.
-        max_enqueued_batches: batches that wait in each queue; more are refused, UNAVAILABLE.
-        num_batch_threads: batches that run at a time, over all models.
-        thread_pool_name: begins the threads' names.
-        allowed_batch_sizes: ascending, the last being `max_batch_size`; a batch is filled to the
-            next of them with copies of a row. Empty allows all.
-        pad_variable_length_inputs: requests whose dimensions beyond the first differ are filled
-            with their first element, where they would fail the batch otherwise.
-        enable_large_batch_splitting: a request may be run in several batches.
-        max_execution_batch_size: rows in a batch at most where requests are split; 0 is
-            `max_batch_size`.
-
-    Raises:
-        ServingError: INVALID_ARGUMENT for values that do not go together.
-    """
-
-    max_batch_size: int = 1000
-    batch_timeout_micros: int = 0
-    max_enqueued_batches: int = 10
-    num_batch_threads: int = dataclasses.field(default_factory=lambda: os.cpu_count() or 1)
-    thread_pool_name: str = "batch_threads"
-    allowed_batch_sizes: tuple[int, ...] = ()
-    pad_variable_length_inputs: bool = False
-    enable_large_batch_splitting: bool = False
-    max_execution_batch_size: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("max_batch_size", "max_enqueued_batches", "num_batch_threads"):
-            if getattr(self, name) < 1:
-                raise invalid(f"{name} must be positive; was {getattr(self, name)}")
-        for name in ("batch_timeout_micros", "max_execution_batch_size"):
-            if getattr(self, name) < 0:
-                raise invalid(f"{name} must be non-negative; was {getattr(self, name)}")
-        sizes = (0, *self.allowed_batch_sizes)
-        if any(left >= right for left, right in itertools.pairwise(sizes)):
-            raise invalid(
-                "allowed_batch_sizes entries must be positive and monotonically increasing; "
-                f"were {list(self.allowed_batch_sizes)}"
-            )
-        if self.allowed_batch_sizes and sizes[-1] != self.max_batch_size:
-            raise invalid(
-                "Last entry in allowed_batch_sizes must match max_batch_size; last entry was "
-                f"{sizes[-1]}; expected {self.max_batch_size}"
-            )
-        if self.enable_large_batch_splitting and self.rows_executed > self.max_batch_size:
-            raise invalid(
-                "When enable_large_batch_splitting is true, max_batch_size must be greater than "
-                f"or equal to max_execution_batch_size; {self.max_batch_size} is less than "
-                f"{self.max_execution_batch_size}"
-            )
-
-    @property
-    def rows_executed(self) -> int:
-        """Rows of the largest batch that is run."""
-        if not self.enable_large_batch_splitting:
-            return self.max_batch_size
-        return self.max_execution_batch_size or self.max_batch_size
-
-
-def read_parameters(path: str | os.PathLike[str]) -> BatchingParameters:
-    """The parameters in a file such as Serving's `--batching_parameters_file` names.
-
-    It is the protobuf text format of BatchingParameters, e.g. `max_batch_size { value: 32 }`.
-
-    Raises:
-        ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with line, column and field,
-            for a mistake in it, and for values that do not go together.
-    """
-    message = config_text.read(path, "BatchingParameters")
-    given: dict[str, Any] = {}
-    for field, value in message.ListFields():
-        if field.name == "allowed_batch_sizes":
-            given[field.name] = tuple(value)
-        else:
-            given[field.name] = getattr(value, "value", value)
-    try:
-        return BatchingParameters(**given)
-    except ServingError as error:
-        raise invalid(f"{error.message} (in {path})") from None
 
 
 class _Request:
@@ -403,12 +315,12 @@ class BatchedServable:
                 for outputs without the batch as dimension 0; whatever the batch failed with.
         """
         signature = signature or DEFAULT_SIGNATURE
-        arrays = self._arrays(signature, inputs, outputs)
-        size = 0 if arrays is None else merging.rows(arrays)
-        if arrays is None or size == 0:
+        found = self._arrays(signature, inputs, outputs)
+        size = 0 if found is None else merging.rows(found)
+        if found is None or size == 0:
             return _run_signature(self._servable, signature, outputs, inputs, timeout_ms)
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
-        request = _Request(arrays, deadline)
+        request = _Request(found, deadline)
         self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
         return _joined(_result(request))
 
@@ -429,20 +341,15 @@ class BatchedServable:
         # Also so that there are no more queues than the signature has choices.
         if len(set(outputs)) < len(outputs) or not set(outputs) <= definition.outputs.keys():
             return None
-        arrays = {}
+        found = {}
         for name, value in inputs.items():
             dtype = definition.inputs[name].dtype
             if isinstance(value, tensor_pb2.TensorProto):
-                if value.dtype != dtype or capi.declares_too_much(value):
-                    return None
-                try:
-                    value = tf.make_ndarray(value)
-                except (TypeError, ValueError, MemoryError):
-                    return None
-            if _dtype(value) != dtype:
+                value = None if value.dtype != dtype else arrays.read(value)
+            if value is None or arrays.dtype_of(value) != dtype:
                 return None
-            arrays[name] = value
-        return arrays
+            found[name] = value
+        return found
 
     def _queue(self, signature: str, outputs: frozenset[str]) -> _Queue:
         with self._lock:
@@ -460,17 +367,6 @@ def _run_signature(
     options = {"outputs": outputs} if outputs else {}
     found: Arrays = servable.run(signature, inputs, timeout_ms=timeout_ms, **options)
     return found
-
-
-def _dtype(array: np.ndarray) -> int | None:
-    if array.dtype == object:
-        return int(tf.string.as_datatype_enum)
-    if array.dtype.kind in "SU":  # strings of one length, as no server makes them
-        return None
-    try:
-        return int(tf.as_dtype(array.dtype).as_datatype_enum)
-    except TypeError:
-        return None
 
 
 def _result(request: _Request) -> list[Arrays]:

@@ -16,6 +16,11 @@ def declared(dtype, *shape, **values):
     return proto
 
 
+def unknown_rank(proto):
+    proto.tensor_shape.unknown_rank = True
+    return proto
+
+
 @pytest.fixture(scope="module")
 def servable(base_path):
     return load(base_path / "00000123")
@@ -56,3 +61,38 @@ def test_a_value_may_fill_a_shape(servable):
 )
 def test_large_tensors_that_are_sent(proto):
     assert not declares_too_much(proto)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "proto"),
+    [
+        ("string", declared("string", 2)),
+        ("string", declared("string", 3, string_val=[b"a", b"b"])),
+        ("string", declared("string", 1, string_val=[b"a", b"b"])),
+        ("string", declared("string", 2, float_val=[1])),
+        ("string", declared("string", 1, tensor_content=b"\1a")),
+        ("string", declared("string", -1, string_val=[b"a"])),
+        ("string", declared("string", 2, 0)),
+        ("float32", unknown_rank(declared("float32", float_val=[1]))),
+        ("float32", declared("float32", 3)),
+        ("float32", declared("float32", 3, float_val=[1, 2])),
+        ("float32", declared("float32", 1, float_val=[1, 2])),
+        ("float32", declared("float32", -1, tensor_content=b"abcdefgh")),
+        ("float32", declared("float32", 2, tensor_content=b"abcdefg")),
+        ("float32", declared("float32", 2, string_val=[b"a"])),
+        ("int8", declared("int8", 2, int_val=[300])),
+        ("bool", declared("bool", 2, bool_val=[True])),
+        ("float16", declared("float16", 2, half_val=[15360])),
+        ("bfloat16", declared("bfloat16", 2, half_val=[16256])),
+    ],
+)
+def test_a_message_is_read_alike_with_batches_and_without(servable, dtype, proto):
+    def answer(asked):
+        try:
+            (found,) = asked.run(f"echo_{dtype}", {"x": proto}).values()
+        except ServingError as error:
+            return error.code, error.message
+        return found.dtype, found.tolist()
+
+    with Batcher(BatchingParameters()) as batcher:
+        assert answer(batcher(servable)) == answer(servable)
