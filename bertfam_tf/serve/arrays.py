@@ -10,17 +10,17 @@ from bertfam_tf.serve import capi
 
 
 def read(proto: tensor_pb2.TensorProto) -> np.ndarray | None:
-    """A message's tensor, as TensorFlow reads it; None where it would refuse to."""
+    """A message's tensor, as TensorFlow reads it; None where it would refuse to, or numpy."""
     shape = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or min(shape, default=0) < 0:
         return None
     if capi.declares_too_much(proto):
         return None
-    if proto.dtype == tf.string.as_datatype_enum:
-        return _strings(proto, shape)
     try:
+        if proto.dtype == tf.string.as_datatype_enum:
+            return _strings(proto, shape)
         array: np.ndarray = tf.make_ndarray(proto)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):  # also shapes that numpy does not have
         return None
     return array
 

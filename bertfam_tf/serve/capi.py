@@ -299,8 +299,15 @@ def _array(tensor: int) -> np.ndarray:
             item = c_void_p(data + i * _TSTRING_BYTES)
             size = lib.TF_StringGetSize(item)
             strings[i] = ctypes.string_at(lib.TF_StringGetDataPointer(item), size)
-        return strings.reshape(shape)
+        return _reshaped(strings, shape)
     if dtype in (tf.resource, tf.variant):
         raise invalid(f"cannot return a tensor of type {dtype.name}")
     content = ctypes.string_at(data, lib.TF_TensorByteSize(tensor)) if data else b""
-    return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)
+    return _reshaped(np.frombuffer(content, dtype.as_numpy_dtype), shape)
+
+
+def _reshaped(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    try:
+        return array.reshape(shape)
+    except ValueError:  # numpy has 64 dimensions, and less than TensorFlow in one beside a 0
+        raise invalid(f"A tensor of shape {list(shape)} is more than this server handles") from None

@@ -73,6 +73,8 @@ def test_large_tensors_that_are_sent(proto):
         ("string", declared("string", 1, tensor_content=b"\1a")),
         ("string", declared("string", -1, string_val=[b"a"])),
         ("string", declared("string", 2, 0)),
+        ("string", declared("string", 2**62, 0, 3)),
+        ("string", declared("string", *[1] * 100, string_val=[b"a"])),
         ("float32", unknown_rank(declared("float32", float_val=[1]))),
         ("float32", declared("float32", 3)),
         ("float32", declared("float32", 3, float_val=[1, 2])),
