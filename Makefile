@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test lint live transformer-xl-goldens tokenizer-references compare-tokenizers
-.PHONY: bench-tokenizers batch-env batch-test clean
+.PHONY: bench-tokenizers batch-env batch-test browser clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -21,6 +21,12 @@ lint: .venv/installed-test
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -m live -s
+
+# The page in headless Chromium, which comes from the system's packages (as root).
+browser: .venv/installed-browser
+	command -v chromium chromedriver || \
+		(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest tests/serve/test_serve_page.py
 
 # Its reference is gone from later transformers.
 transformer-xl-goldens: build/references/installed
@@ -75,6 +81,10 @@ build/references/installed: tools/references-requirements.txt
 
 .venv/installed-test: .venv/installed
 	$(PIP) -e ".[serve,test]"
+	touch $@
+
+.venv/installed-browser: .venv/installed-test
+	$(PIP) -e ".[serve,test,ui,browser]"
 	touch $@
 
 .venv/installed-live: .venv/installed-test tools/requirements.txt

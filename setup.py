@@ -37,7 +37,9 @@ setup(
         "tensorboard",
     ],
     extras_require={
-        "serve": ["grpcio", "grpcio-health-checking", "starlette", "uvicorn"],
+        "serve": ["grpcio", "grpcio-health-checking", "prometheus-client", "starlette", "uvicorn"],
+        "ui": ["nicegui"],
+        "browser": ["selenium"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "vocabulary": ["tokenizers"],
         "xlm": ["sacremoses"],
@@ -45,6 +47,7 @@ setup(
         "test": [
             "ai-edge-litert",
             "aiohttp",
+            "cryptography",
             "httpx",
             "hypothesis",
             "kubernetes-validate",

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import math
 import os
 import pathlib
 import threading
@@ -29,6 +30,9 @@ class _Output(ctypes.Structure):
 
 
 _TSTRING_BYTES = 24  # sizeof(TF_TString), part of TensorFlow's stable C ABI
+# A message that brings one value may declare any shape to be filled with it.
+_MOST_FILLED_BYTES = 64 << 20
+_MOST_BYTES_PER_BYTE_SENT = 16  # a string of one character: 2 bytes of a message, 24 in memory
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "TF_NewStatus": (c_void_p, []),
@@ -257,9 +261,26 @@ class Session:
         return _Output(found, int(index or 0))
 
 
+def declares_too_much(proto: tensor_pb2.TensorProto) -> bool:
+    """Whether a message declares far more memory than it brings values for.
+
+    TensorFlow would ask for that memory, which stops this process where there is not so much, and
+    crashes where 64 bits do not hold its size.
+    """
+    try:
+        dtype = tf.as_dtype(proto.dtype)
+    except TypeError:
+        return False  # TensorFlow refuses it
+    item = _TSTRING_BYTES if dtype == tf.string else dtype.size
+    size = item * math.prod(abs(dim.size) for dim in proto.tensor_shape.dim)
+    return size > _MOST_FILLED_BYTES and size > _MOST_BYTES_PER_BYTE_SENT * proto.ByteSize()
+
+
 @contextlib.contextmanager
 def _tensor(feed: Feed) -> Iterator[int]:
     """A TF_Tensor with the feed's value, parsed by TensorFlow, which then owns its strings."""
+    if declares_too_much(feed.value):
+        raise invalid(f"tensor parsing error: {feed.alias}")
     lib = _library()
     tensor = lib.TF_AllocateTensor(tf.uint8.as_datatype_enum, None, 0, 1)
     try:
@@ -284,8 +305,15 @@ def _array(tensor: int) -> np.ndarray:
             item = c_void_p(data + i * _TSTRING_BYTES)
             size = lib.TF_StringGetSize(item)
             strings[i] = ctypes.string_at(lib.TF_StringGetDataPointer(item), size)
-        return strings.reshape(shape)
+        return _reshaped(strings, shape)
     if dtype in (tf.resource, tf.variant):
         raise invalid(f"cannot return a tensor of type {dtype.name}")
     content = ctypes.string_at(data, lib.TF_TensorByteSize(tensor)) if data else b""
-    return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)
+    return _reshaped(np.frombuffer(content, dtype.as_numpy_dtype), shape)
+
+
+def _reshaped(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    try:
+        return array.reshape(shape)
+    except ValueError:  # numpy has 64 dimensions, and less than TensorFlow in one beside a 0
+        raise invalid(f"A tensor of shape {list(shape)} is more than this server handles") from None

@@ -1,0 +1,396 @@
+"""Dynamic batching across requests, by the rules of TensorFlow Serving's batching session.
+
+    with Batcher(read_parameters("batching.config")) as batcher:
+        servable = batcher(load("/exports/sentiment/1"))
+        servable.run("serving_default", {"text": texts})  # from many threads
+
+Requests of one signature wait in one queue. Threads that all queues share take batches from it: as
+soon as one is full, or its first request has waited `batch_timeout_micros`. As in Serving, a batch
+stands or falls as a whole: when the graph fails on one request's rows, all requests of the batch
+get that error.
+"""
+
+import collections
+import concurrent.futures
+import functools
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from bertfam_tf.serve import arrays, merging
+from bertfam_tf.serve.batching_parameters import BatchingParameters, read_parameters
+from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.status import Code, ServingError, invalid
+
+__all__ = ["BatchedServable", "Batcher", "BatchingParameters", "read_parameters"]
+
+Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
+Arrays = dict[str, np.ndarray]
+
+
+class _Request:
+    """One call of `run`: its inputs, and a future of its outputs, whose parts may come apart."""
+
+    def __init__(self, inputs: Arrays, deadline: float) -> None:
+        self.inputs = inputs
+        self.deadline = deadline
+        self.started = False
+        self.future: concurrent.futures.Future[list[Arrays]] = concurrent.futures.Future()
+        self._parts: list[Arrays | None] = []
+        self._lock = threading.Lock()
+
+    def divide(self, sizes: list[int]) -> list["_Task"]:
+        """Tasks of so many rows each."""
+        self._parts = [None] * len(sizes)
+        stops = np.cumsum(sizes).tolist()
+        return [
+            _Task(self, i, stop - size, size)
+            for i, (size, stop) in enumerate(zip(sizes, stops, strict=True))
+        ]
+
+    def finish(self, part: int, outputs: Arrays) -> None:
+        with self._lock:
+            self._parts[part] = outputs
+            parts = [found for found in self._parts if found is not None]
+            if len(parts) == len(self._parts) and not self.future.done():
+                self.future.set_result(parts)
+
+    def fail(self, error: Exception) -> None:
+        with self._lock:
+            if not self.future.done():
+                self.future.set_exception(error)
+
+
+class _Task(NamedTuple):
+    """Rows of a request that are run together."""
+
+    request: _Request
+    part: int
+    start: int
+    size: int
+
+    @property
+    def inputs(self) -> Arrays:
+        stop = self.start + self.size
+        return {name: array[self.start : stop] for name, array in self.request.inputs.items()}
+
+
+class _Batch:
+    def __init__(self) -> None:
+        self.tasks: list[_Task] = []
+        self.size = 0
+        self.opened = math.inf
+
+    def add(self, task: _Task) -> None:
+        if not self.tasks:
+            self.opened = time.monotonic()
+        self.tasks.append(task)
+        self.size += task.size
+
+
+class _Queue:
+    """Batches that wait for a thread: all but the last are closed. The batcher's lock guards it."""
+
+    def __init__(
+        self, parameters: BatchingParameters, run: Callable[[Inputs, int], Arrays]
+    ) -> None:
+        self.run = run
+        self._parameters = parameters
+        self._batches = collections.deque([_Batch()])
+
+    def put(self, request: _Request, size: int) -> None:
+        parameters, limit = self._parameters, self._parameters.rows_executed
+        if size > parameters.max_batch_size:
+            raise invalid(
+                f"Task size {size} is larger than maximum input batch size "
+                f"{parameters.max_batch_size}"
+            )
+        full = "The batch scheduling queue to which this task was submitted is full; "
+        left = limit - self._batches[-1].size
+        sizes = [size]
+        if parameters.enable_large_batch_splitting:
+            capacity = (parameters.max_enqueued_batches - len(self._batches)) * limit + left
+            if size > capacity:
+                raise ServingError(
+                    Code.UNAVAILABLE,
+                    f"{full}task size is {size} but scheduling capacity is only {capacity} "
+                    f"(num_enqueued_batches={len(self._batches)}, "
+                    f"max_enqueued_batches={parameters.max_enqueued_batches}, "
+                    f"open_batch_size={limit - left}, max_execution_batch_size={limit})",
+                )
+            if size > left:
+                whole, rest = divmod(size - left, limit)
+                sizes = [part for part in (left, *[limit] * whole, rest) if part]
+        elif size > left and len(self._batches) >= parameters.max_enqueued_batches:
+            raise ServingError(
+                Code.UNAVAILABLE,
+                f"{full}currently {len(self._batches)} batches enqueued and max_enqueued_batches "
+                f"is {parameters.max_enqueued_batches}",
+            )
+        for task in request.divide(sizes):
+            if self._batches[-1].size + task.size > limit:
+                self._batches.append(_Batch())
+            self._batches[-1].add(task)
+
+    def due(self) -> float:
+        """When a batch may be taken, in seconds of the monotonic clock; infinity if none waits."""
+        first = self._batches[0]
+        if len(self._batches) > 1 or first.size >= self._parameters.rows_executed:
+            return 0.0
+        return first.opened + self._parameters.batch_timeout_micros / 1e6
+
+    def take(self) -> _Batch:
+        batch = self._batches.popleft()
+        if not self._batches:
+            self._batches.append(_Batch())
+        return batch
+
+
+class Batcher:
+    """Threads that run batches for any number of models; calling it wraps one of them.
+
+    A model that is dropped takes its queues along. Closing runs what waits and refuses what comes.
+    """
+
+    def __init__(self, parameters: BatchingParameters) -> None:
+        self.parameters = parameters
+        self._changed = threading.Condition()
+        # The servables own them: what is unloaded must not wait here for the next request.
+        self._queues: collections.deque[weakref.ref[_Queue]] = collections.deque()
+        self._closed = False
+        self._threads = [
+            threading.Thread(
+                target=self._work, name=f"{parameters.thread_pool_name}-{i}", daemon=True
+            )
+            for i in range(parameters.num_batch_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __call__(self, servable: Any) -> "BatchedServable":
+        return BatchedServable(servable, self)
+
+    def __enter__(self) -> "Batcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads once all that waits has been run; requests are UNAVAILABLE then."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def add_queue(self, run: Callable[[Inputs, int], Arrays]) -> _Queue:
+        """A queue whose batches go through `run`, which takes inputs and milliseconds."""
+        queue = _Queue(self.parameters, run)
+        with self._changed:
+            self._queues.append(weakref.ref(queue))
+        return queue
+
+    def submit(self, queue: _Queue, request: _Request, size: int) -> None:
+        """Puts a request of `size` rows, 1 or more, into the queue.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT for too many rows, UNAVAILABLE for a full queue.
+        """
+        with self._changed:
+            if self._closed:
+                raise ServingError(Code.UNAVAILABLE, "The batch scheduler has been shut down")
+            queue.put(request, size)
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while self._work_once():
+            pass
+
+    # A function of its own: a local variable of the loop would keep the last model alive.
+    def _work_once(self) -> bool:
+        found = self._next()
+        if found is not None:
+            self._run(*found)
+        return found is not None
+
+    def _next(self) -> tuple[_Queue, _Batch] | None:
+        with self._changed:
+            while True:
+                earliest = math.inf
+                now = time.monotonic()
+                for _ in range(len(self._queues)):
+                    reference = self._queues.popleft()
+                    queue = reference()
+                    if queue is None:
+                        continue
+                    self._queues.append(reference)  # queues take turns
+                    due = queue.due()
+                    if due <= now or (self._closed and due < math.inf):
+                        self._changed.notify()  # there may be more for another thread
+                        return queue, queue.take()
+                    earliest = min(earliest, due)
+                    del queue
+                if self._closed:
+                    return None
+                self._changed.wait(None if earliest == math.inf else earliest - now)
+
+    def _run(self, queue: _Queue, batch: _Batch) -> None:
+        now = time.monotonic()
+        tasks = []
+        for task in batch.tasks:
+            if task.request.deadline > now:
+                task.request.started = True
+                tasks.append(task)
+            else:
+                task.request.fail(_expired())
+        if not tasks:
+            return
+        try:
+            answers = self._run_tasks(queue, tasks, now)
+        except Exception as error:
+            for task in tasks:
+                task.request.fail(error)
+            return
+        for task, outputs in zip(tasks, answers, strict=True):
+            task.request.finish(task.part, outputs)
+
+    def _run_tasks(self, queue: _Queue, tasks: list[_Task], now: float) -> list[Arrays]:
+        sizes = [task.size for task in tasks]
+        size = merging.allowed_size(sum(sizes), self.parameters.allowed_batch_sizes)
+        merged = merging.merge(
+            [task.inputs for task in tasks],
+            size=size,
+            pad=self.parameters.pad_variable_length_inputs,
+        )
+        # Serving's rule: the batch has as long as the most patient of its requests.
+        seconds = max(task.request.deadline for task in tasks) - now
+        timeout_ms = 0 if seconds == math.inf else max(1, int(seconds * 1000))
+        return merging.split(queue.run(merged, timeout_ms), sizes, size)
+
+
+class BatchedServable:
+    """A servable whose requests are run in batches. Safe to use from several threads.
+
+    Requests that say nothing of a batch go to the servable as they are: those without rows, and
+    those that do not fit the signature in names and dtypes, which it then complains about.
+
+    Attributes:
+        signatures: name to SignatureDef.
+        model: the servable's; empty if it has no name.
+    """
+
+    def __init__(self, servable: Any, batcher: Batcher) -> None:
+        self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
+        self.model: str = getattr(servable, "model", "")
+        self._servable = servable
+        self._batcher = batcher
+        self._queues: dict[tuple[str, frozenset[str]], _Queue] = {}
+        self._lock = threading.Lock()
+
+    def run(
+        self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
+    ) -> dict[str, np.ndarray]:
+        """As `Servable.run`, together with requests from other threads.
+
+        Args:
+            signature: the key; empty means `serving_default`.
+            inputs: input name to value, of equal numbers of rows, the dimension 0.
+            outputs: the names of those to compute; all if there is none. Requests that differ in
+                it are not put together.
+            timeout_ms: from now until the answer; 0 is never.
+
+        Raises:
+            ServingError: as `Servable.run`, and: INVALID_ARGUMENT for a scalar, for inputs of
+                different numbers of rows, and for more rows than a batch may have; UNAVAILABLE for
+                a full queue; RESOURCE_EXHAUSTED for a request whose time ran out in the queue;
+                FAILED_PRECONDITION for other dimensions than the batch's other requests have, and
+                for outputs without the batch as dimension 0; whatever the batch failed with.
+        """
+        signature = signature or DEFAULT_SIGNATURE
+        found = self._arrays(signature, inputs, outputs)
+        size = 0 if found is None else merging.rows(found)
+        if found is None or size == 0:
+            return _run_signature(self._servable, signature, outputs, inputs, timeout_ms)
+        deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
+        request = _Request(found, deadline)
+        self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
+        return _joined(_result(request))
+
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
+    ) -> list[dict[str, np.ndarray]]:
+        """As `Servable.run_together`; not put together with other requests."""
+        answers: list[dict[str, np.ndarray]] = self._servable.run_together(
+            signatures, inputs, timeout_ms=timeout_ms
+        )
+        return answers
+
+    def _arrays(self, signature: str, inputs: Inputs, outputs: Sequence[str]) -> Arrays | None:
+        """The inputs as arrays of the signature's dtypes; None where a request does not fit it."""
+        definition = self.signatures.get(signature)
+        if definition is None or inputs.keys() != definition.inputs.keys():
+            return None
+        # Also so that there are no more queues than the signature has choices.
+        if len(set(outputs)) < len(outputs) or not set(outputs) <= definition.outputs.keys():
+            return None
+        found = {}
+        for name, value in inputs.items():
+            dtype = definition.inputs[name].dtype
+            if isinstance(value, tensor_pb2.TensorProto):
+                value = None if value.dtype != dtype else arrays.read(value)
+            if value is None or arrays.dtype_of(value) != dtype:
+                return None
+            found[name] = value
+        return found
+
+    def _queue(self, signature: str, outputs: frozenset[str]) -> _Queue:
+        with self._lock:
+            key = (signature, outputs)
+            if key not in self._queues:
+                # Not of this object, which the queue must not keep alive.
+                run = functools.partial(_run_signature, self._servable, signature, sorted(outputs))
+                self._queues[key] = self._batcher.add_queue(run)
+            return self._queues[key]
+
+
+def _run_signature(
+    servable: Any, signature: str, outputs: Sequence[str], inputs: Inputs, timeout_ms: int
+) -> Arrays:
+    options = {"outputs": outputs} if outputs else {}
+    found: Arrays = servable.run(signature, inputs, timeout_ms=timeout_ms, **options)
+    return found
+
+
+def _result(request: _Request) -> list[Arrays]:
+    patience = request.deadline - time.monotonic()
+    try:
+        return request.future.result(None if patience == math.inf else max(0.0, patience))
+    except ServingError as error:
+        # Its own: others raise the same one, and each would add its traceback.
+        raise ServingError(error.code, error.message) from error
+    except concurrent.futures.TimeoutError:
+        if not request.started:
+            raise _expired() from None
+        raise ServingError(
+            Code.DEADLINE_EXCEEDED, "Timed out while the batch was being run"
+        ) from None
+
+
+def _expired() -> ServingError:
+    return ServingError(
+        Code.RESOURCE_EXHAUSTED, "Run() timeout exceeded while waiting in batching queue"
+    )
+
+
+def _joined(parts: list[Arrays]) -> Arrays:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,239 @@
+"""What Prometheus reads: TensorFlow Serving's metrics, under its names, with its buckets."""
+
+import bisect
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from bertfam_tf.serve import config_text
+from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.status import Code, ServingError, invalid
+
+Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
+
+DEFAULT_PATH = "/monitoring/prometheus/metrics"
+# Microseconds, from 10 to about 24 minutes.
+_LIMITS = tuple(10 * 1.8**i for i in range(33))
+_PREFIX = ":tensorflow:serving:"
+_REQUEST_COUNT = f"{_PREFIX}request_count"
+# Clients choose the names of models that they ask for, and each would be held for ever.
+_MOST_SERIES = 1000
+_OTHERS = "(other)"
+_APIS = {"classify": "Classify", "regress": "Regress"}
+
+
+class _Histogram:
+    """Counts by bucket of values that are added, and their sum."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_LIMITS) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect.bisect_right(_LIMITS, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Each bucket's upper limit, and the values up to there."""
+        limits = [f"{limit:.6g}" for limit in _LIMITS] + ["+Inf"]
+        return list(zip(limits, np.cumsum(self.counts).astype(float).tolist(), strict=True))
+
+
+class _Family(NamedTuple):
+    """A histogram for each combination of labels."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    series: dict[tuple[str, ...], _Histogram]
+
+
+class Metrics(Collector):
+    """Counts and latencies of a server's requests. Safe to use from any thread.
+
+    A collector for prometheus_client, should a program have a registry of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._requests = _family("request", "Tensorflow Serving request", "API", "entrypoint")
+        self._runs = _family("runtime", "Tensorflow runtime", "API", "runtime")
+        self._warm_ups = _Family(
+            f"{_PREFIX}model_warmup_latency",
+            "Distribution of wall time (in microseconds) for warming up the model.",
+            ("model_path", "status"),
+            {},
+        )
+
+    def observe(self, model: str, api: str, entrypoint: str, code: Code, seconds: float) -> None:
+        """Counts a request; how long it took is of interest if it was answered.
+
+        Args:
+            model: as the client named it.
+            api: what was asked for, e.g. "predict".
+            entrypoint: "REST" or "GRPC".
+            code: how it ended.
+            seconds: from its arrival to its answer.
+        """
+        with self._lock:
+            key = (model, code.name)
+            if key not in self._counts and len(self._counts) >= _MOST_SERIES:
+                key = (_OTHERS, code.name)
+            self._counts[key] = self._counts.get(key, 0) + 1
+            if code == Code.OK:
+                _add(self._requests, (model, api, entrypoint), seconds)
+
+    def observe_run(self, model: str, api: str, seconds: float) -> None:
+        """Notes how long TensorFlow took for a request, without what is around it."""
+        with self._lock:
+            _add(self._runs, (model, api, "TF1"), seconds)
+
+    def observe_warm_up(self, path: str, code: Code, seconds: float) -> None:
+        """Notes how long the warm-up records of the version at `path` took, and how they ended."""
+        with self._lock:
+            _add(self._warm_ups, (path, code.name), seconds)
+
+    @contextlib.contextmanager
+    def time_warm_up(self, path: str | os.PathLike[str]) -> Iterator[None]:
+        """Notes how long the block took that runs the warm-up records of the version at `path`."""
+        code, start = Code.OK, time.perf_counter()
+        try:
+            yield
+        except ServingError as error:
+            code = error.code
+            raise
+        finally:
+            self.observe_warm_up(os.fspath(path), code, time.perf_counter() - start)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now, for prometheus_client."""
+        with self._lock:
+            yield from list(self._collect())
+
+    def _collect(self) -> Iterator[Metric]:
+        counter = CounterMetricFamily(
+            _REQUEST_COUNT, "The total number of requests.", labels=("model_name", "status")
+        )
+        for labels, count in self._counts.items():
+            named = dict(zip(("model_name", "status"), labels, strict=True))
+            counter.add_sample(_REQUEST_COUNT, named, count)
+        yield counter
+        for family in (self._requests, self._runs, self._warm_ups):
+            metric = HistogramMetricFamily(family.name, family.text, labels=family.labels)
+            for labels, histogram in family.series.items():
+                metric.add_metric(labels, histogram.cumulative(), histogram.sum)
+            yield metric
+
+    def page(self) -> bytes:
+        """The metrics as Prometheus' text format, UTF-8."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        # The client's own rule is that counters end in _total; Serving's do not.
+        return re.sub(
+            rf"^(# \w+ {_REQUEST_COUNT})_total ".encode(),
+            rb"\1 ",
+            generate_latest(registry),
+            flags=re.MULTILINE,
+        )
+
+    def timed(self, servable: Any) -> "TimedServable":
+        """The servable, with how long its runs take noted under its model's name.
+
+        It goes around what batches, if anything does: time in the queue is part of a run.
+        """
+        return TimedServable(self, servable)
+
+
+class TimedServable:
+    """A servable whose runs are timed; those that fail are not noted, as in Serving.
+
+    Attributes:
+        signatures: name to SignatureDef.
+        model: the servable's; empty if it has no name.
+    """
+
+    def __init__(self, metrics: Metrics, servable: Any) -> None:
+        self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
+        self.model: str = getattr(servable, "model", "")
+        self._metrics = metrics
+        self._servable = servable
+
+    def run(self, signature: str, inputs: Inputs, **options: Any) -> dict[str, np.ndarray]:
+        """As `Servable.run`."""
+        start = time.perf_counter()
+        outputs: dict[str, np.ndarray] = self._servable.run(signature, inputs, **options)
+        method = self.signatures[signature or DEFAULT_SIGNATURE].method_name
+        api = _APIS.get(method.rpartition("/")[2], "Predict")
+        self._metrics.observe_run(self.model, api, time.perf_counter() - start)
+        return outputs
+
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, **options: Any
+    ) -> list[dict[str, np.ndarray]]:
+        """As `Servable.run_together`."""
+        start = time.perf_counter()
+        outputs: list[dict[str, np.ndarray]] = self._servable.run_together(
+            signatures, inputs, **options
+        )
+        self._metrics.observe_run(self.model, "MultiInference", time.perf_counter() - start)
+        return outputs
+
+
+def read_path(path: str | os.PathLike[str]) -> str | None:
+    """Where a file such as Serving's `--monitoring_config_file` puts the metrics.
+
+    It is the protobuf text format of MonitoringConfig, e.g. `prometheus_config { enable: true }`.
+
+    Returns:
+        The path in the URL, or None where Prometheus is not enabled.
+
+    Raises:
+        ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with line, column and field,
+            for a mistake in it, and for a path that does not begin with "/".
+    """
+    config = config_text.read(path, "MonitoringConfig").prometheus_config
+    if not config.enable:
+        return None
+    found = config.path or DEFAULT_PATH
+    if not found.startswith("/"):
+        raise invalid(f"prometheus_config.path begins with '/'; was '{found}' (in {path})")
+    return str(found)
+
+
+def route(metrics: Metrics, path: str = DEFAULT_PATH) -> Route:
+    """The page as a route of an ASGI app; for GET alone."""
+
+    async def endpoint(_: Request) -> Response:
+        return PlainTextResponse(metrics.page())
+
+    return Route(path, endpoint, methods=["GET"])
+
+
+def _family(name: str, what: str, *labels: str) -> _Family:
+    return _Family(
+        f"{_PREFIX}{name}_latency",
+        f"Distribution of wall time (in microseconds) for {what}.",
+        ("model_name", *labels),
+        {},
+    )
+
+
+def _add(family: _Family, labels: tuple[str, ...], seconds: float) -> None:
+    if labels not in family.series and len(family.series) >= _MOST_SERIES:
+        labels = (_OTHERS, *labels[1:])
+    family.series.setdefault(labels, _Histogram()).add(max(0.0, seconds * 1e6))

@@ -1,0 +1,160 @@
+"""A small web page over the models of a server: type texts, see the answer.
+
+    page = Page()
+    serve("/exports/sentiment", routes=page.routes, ready=lambda running: page.show(running.models))
+
+It is of NiceGUI (the extra `ui`), which brings its scripts and fonts along: the page works without
+any other host, and asks none. NiceGUI has one app in a process, so there can be one page.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+from nicegui import run, ui
+from starlette.responses import RedirectResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from bertfam_tf.serve import answers
+from bertfam_tf.serve.markup import STYLE, markup
+from bertfam_tf.serve.status import ServingError
+
+_PATH = "/ui"
+_TIMEOUT_MS = 30_000
+_MOST_CHARACTERS = 100_000  # a message of the page's socket has a limit of a million bytes
+_PAGE_STYLE = """
+body { background: #f1f5f9; }
+.card { width: 100%; border-radius: .9rem; padding: 1.4rem 1.6rem; }
+"""
+
+
+class Finds(Protocol):
+    """Models by name, as `Models` has them."""
+
+    def names(self) -> list[str]:
+        """Those that there are now."""
+
+    def find(self, name: str) -> tuple[int, Any]:
+        """The version that is served, and its servable."""
+
+
+class Page:
+    """The page at `/ui/`.
+
+    Attributes:
+        routes: for the server's app, before its own.
+    """
+
+    _made = False
+
+    def __init__(self) -> None:
+        """Raises RuntimeError for a second page in the process."""
+        if Page._made:
+            raise RuntimeError("There is a page in this process already; NiceGUI has one app.")
+        Page._made = True
+        self._models: Finds | None = None
+        self._app = FastAPI(openapi_url=None)
+        ui.run_with(
+            self._app,
+            root=self._build,
+            title="bertfam",
+            favicon="💬",
+            show_welcome_message=False,  # it would look for this machine's addresses
+        )
+        self._started = False
+        self._starting = asyncio.Lock()
+        self._stack = contextlib.AsyncExitStack()
+        self.routes: Sequence[BaseRoute] = (
+            Route(_PATH, RedirectResponse(f"{_PATH}/")),
+            Mount(_PATH, self._serve),
+        )
+
+    def show(self, models: Finds) -> None:
+        """From now on the page is about these models."""
+        self._models = models
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The server's own app has no lifespan that NiceGUI could start in.
+        async with self._starting:
+            if not self._started:
+                context = self._app.router.lifespan_context(self._app)
+                await self._stack.enter_async_context(context)
+                self._started = True
+        await self._app(scope, receive, send)
+
+    def _build(self) -> None:
+        ui.add_css(STYLE + _PAGE_STYLE)
+        ui.colors(primary="#2563eb")
+        with ui.column().classes("w-full max-w-3xl mx-auto p-4 gap-4"):
+            ui.label("bertfam").classes("text-2xl font-bold text-slate-800")
+            if self._models is None or not self._models.names():
+                ui.label("No model is served yet.")
+                return
+            _Asker(self._models)
+
+
+class _Asker:
+    """Fields for the texts, a button, and the answer below."""
+
+    def __init__(self, models: Finds) -> None:
+        self._models = models
+        names = models.names()
+        self._name = names[0]
+        if len(names) > 1:
+            ui.select(names, value=self._name, label="Model", on_change=self._choose).classes(
+                "w-60"
+            )
+        self._form()
+
+    def _choose(self, event: Any) -> None:
+        self._name = event.value
+        self._form.refresh()
+
+    @ui.refreshable_method
+    def _form(self) -> None:
+        try:
+            version, servable = self._models.find(self._name)
+            fields = answers.form(servable)
+        except ServingError as error:
+            ui.label(error.message)
+            return
+        ui.label(f"{self._name}, version {version}").classes("text-slate-500")
+        with ui.card().classes("card shadow-sm"):
+            boxes = {field.name: _box(field) for field in fields}
+            button = ui.button("Ask").props("unelevated no-caps").classes("ask")
+        shown = ui.card().classes("card shadow-sm result")
+        shown.set_visibility(False)
+
+        async def ask() -> None:
+            button.props("loading")
+            texts = {name: box.value or "" for name, box in boxes.items()}
+            try:
+                # Found anew: a newer version may have come.
+                _, current = self._models.find(self._name)
+                answer = await run.io_bound(answers.ask, current, texts, timeout_ms=_TIMEOUT_MS)
+            except ServingError as error:
+                ui.notify(error.message, type="negative", multi_line=True)
+                return
+            finally:
+                button.props(remove="loading")
+            if answer is None:  # the server is stopping
+                return
+            shown.clear()
+            with shown:
+                # Escaped there.
+                ui.html(markup(answer), sanitize=False).classes("answer")
+            shown.set_visibility(True)
+
+        button.on_click(ask)
+        for box in boxes.values():
+            box.on("keydown.ctrl.enter", ask)
+
+
+def _box(field: answers.Field) -> ui.textarea:
+    label = field.name.replace("_", " ").capitalize()
+    label += ", one a line" if field.lines else ""
+    box = ui.textarea(label).classes("w-full").props("outlined autogrow")
+    return box.props(f'maxlength={_MOST_CHARACTERS} data-field="{field.name}"')
