@@ -70,8 +70,8 @@ def load(version_dir: str | os.PathLike[str]) -> Servable:
 
     Raises:
         ServingError: NOT_FOUND without a SavedModel tagged "serve", DATA_LOSS for a damaged
-            warm-up file, UNIMPLEMENTED for a warm-up record that is not a Predict, and whatever
-            code a failing warm-up record has.
+            warm-up file, UNIMPLEMENTED for a warm-up record that is none of Predict, Classify and
+            Regress, and whatever code a failing warm-up record has.
     """
     directory = os.fspath(version_dir)
     servable = Servable(capi.Session(directory, _TAGS))
@@ -139,6 +139,11 @@ def _warm_up(servable: Servable, path: str) -> None:
             if kind == "predict_log":
                 request = log.predict_log.request
                 servable.run(request.model_spec.signature_name, request.inputs)
+            elif kind in ("classify_log", "regress_log"):
+                request = getattr(log, kind).request
+                given = request.input.example_list.examples
+                examples = np.array([example.SerializeToString() for example in given], object)
+                servable.run(request.model_spec.signature_name, {"inputs": examples})
             elif kind is not None:
                 raise ServingError(
                     Code.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind} in {path}"

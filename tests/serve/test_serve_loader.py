@@ -140,9 +140,9 @@ def test_warmup_runs_every_record(version_dir):
     assert load(version_dir).run("counted", {"by": np.array(0, np.int32)})["calls"] == 6
 
 
-def classify_log():
+def session_log():
     log = prediction_log_pb2.PredictionLog()
-    log.classify_log.request.model_spec.name = "x"
+    log.session_run_log.request.model_spec.name = "x"
     return log.SerializeToString()
 
 
@@ -151,7 +151,7 @@ def classify_log():
     [
         (predict_log("none").SerializeToString(), Code.FAILED_PRECONDITION),
         (predict_log(by=1.5).SerializeToString(), Code.INVALID_ARGUMENT),
-        (classify_log(), Code.UNIMPLEMENTED),
+        (session_log(), Code.UNIMPLEMENTED),
         (b"\xff\xff\xff", Code.INVALID_ARGUMENT),
     ],
 )
