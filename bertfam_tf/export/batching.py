@@ -40,10 +40,14 @@ class BatchingOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more.")
         if self.batch_timeout_micros < 0:
-            raise ValueError(f"batch_timeout_micros is {self.batch_timeout_micros}, expected 0 or more.")
+            raise ValueError(
+                f"batch_timeout_micros is {self.batch_timeout_micros}, expected 0 or more."
+            )
         sizes = self.allowed_batch_sizes
         if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
-            raise ValueError(f"allowed_batch_sizes are {sizes}, expected numbers that grow, from 1.")
+            raise ValueError(
+                f"allowed_batch_sizes are {sizes}, expected numbers that grow, from 1."
+            )
         if sizes[-1] > self.max_batch_size:
             raise ValueError(
                 f"The batch size {sizes[-1]} is above max_batch_size, {self.max_batch_size}."

@@ -137,9 +137,7 @@ def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
             # One a line, whatever stands in them.
             lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
             (Path(files) / _LABELS).write_text("".join(lines), "utf-8")
-        module.assets = [
-            tf.saved_model.Asset(str(file)) for file in sorted(Path(files).iterdir())
-        ]
+        module.assets = [tf.saved_model.Asset(str(file)) for file in sorted(Path(files).iterdir())]
         tf.saved_model.save(module, str(directory), signatures=functions)
 
 

@@ -35,9 +35,7 @@ def record(
     request.model_spec.signature_name = name
     if method == "predict":
         for key, values in inputs.items():
-            request.inputs[key].CopyFrom(
-                tf.make_tensor_proto(values, endpoint.inputs[key].dtype)
-            )
+            request.inputs[key].CopyFrom(tf.make_tensor_proto(values, endpoint.inputs[key].dtype))
     else:
         for example in inputs[EXAMPLES]:
             request.input.example_list.examples.append(tf.train.Example.FromString(example))

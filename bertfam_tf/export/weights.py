@@ -39,7 +39,9 @@ class Weights:
 
     def __init__(self, task: Task, precision: Precision = "float32"):
         if precision not in get_args(Precision):
-            raise ValueError(f"dtype {precision!r}, expected one of {', '.join(get_args(Precision))}.")
+            raise ValueError(
+                f"dtype {precision!r}, expected one of {', '.join(get_args(Precision))}."
+            )
         self._task = task
         self._stored: dict[int, _Stored] = {}
         if precision == "float32":

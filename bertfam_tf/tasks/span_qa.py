@@ -220,9 +220,9 @@ class SpanQA(WindowedTask):
             ``null_threshold``, no answer; ``no_answer_score`` float32, by how much the logits of no
             answer are above the best span's; all (batch,). ``n_best_answers``, ``n_best_starts``,
             ``n_best_ends`` and ``n_best_scores`` are the same of spans, best first, (batch,
-            n_best), padded with "", -1, -1 and 0, and ``n_best_count``, int32 (batch,), how many there
-            are. No answer is "", -1, -1; a context without pieces
-            has no other, and a ``no_answer_score`` of 1e9.
+            n_best), padded with "", -1, -1 and 0, and ``n_best_count``, int32 (batch,), how many
+            there are. No answer is "", -1, -1; a context without pieces has no other, and a
+            ``no_answer_score`` of 1e9.
         """
         return super().answer(_readable(features))
 

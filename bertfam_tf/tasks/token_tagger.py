@@ -308,7 +308,9 @@ class TokenTagger(WindowedTask):
             }
 
         signatures = {**super().signatures(), "serving_default": Signature(words)}
-        return signatures if self._spans is None else {**signatures, "entities": Signature(entities)}
+        return (
+            signatures if self._spans is None else {**signatures, "entities": Signature(entities)}
+        )
 
     @property
     def class_names(self) -> list[str]:

@@ -27,7 +27,8 @@ TEXTS = [
     b"the cast " * 40,
     "日本語 🙂 é [MASK] <mask>".encode(),
     b"\xff\xfe good \xc3\0",
-    b"[CLS] bad [SEP] <s> the plot [MASK][MASK][MASK]<mask><mask><mask>",
+    b"[MASK][MASK][MASK] [CLS] bad [SEP] <s>",
+    b"<mask><mask><mask> the plot",
 ]
 OTHERS = TEXTS[2:] + TEXTS[:2]
 LABELS = ["good", "bad", "neither\nof both"]
@@ -287,7 +288,9 @@ class Asked:
             features = _features(task)
             for signature in task.signatures(**OPTIONS.get(name, {})):
                 inputs = _inputs(task, signature, features)
-                self.questions.append({"model": str(path), "signature": signature, "inputs": inputs})
+                self.questions.append(
+                    {"model": str(path), "signature": signature, "inputs": inputs}
+                )
         (directory / "questions").write_text(json.dumps(self.questions))
         arguments = [sys.executable, str(CLEAN), str(directory / "questions"), self._file]
         self._process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
