@@ -1,0 +1,211 @@
+"""Exports that store less, and exports that answer several requests at a time."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tensorflow.core.protobuf import saved_model_pb2
+
+import bertfam_tf as bf
+from bertfam_tf.export import BatchingOptions
+from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.text import WordTokenizer, load_tokenizer
+
+WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
+TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
+OPTIONS = {"masked": {}, "causal": dict(max_new_tokens=3)}
+# The most that a probability, or a log-likelihood, moved when this was written, twice over.
+LARGEST = {"bfloat16": 0.004, "int8": 0.006}
+SHARE = {"bfloat16": (0.5, 0.52), "int8": (0.25, 0.31)}
+
+
+def _masked(smallest):
+    shape = dict(vocab_size=1000, hidden_size=48, num_heads=4, intermediate_size=96, num_layers=2)
+    return bf.MaskedLM(bf.build("bert", "tiny", **shape), load_tokenizer(smallest), max_length=24)
+
+
+def _causal(smallest):
+    shape = dict(vocab_size=1000, hidden_size=48, num_heads=2, intermediate_size=96, num_layers=2)
+    return bf.CausalLM(bf.build("xlnet", "tiny", **shape), WORDS, max_length=24)
+
+
+@pytest.fixture(scope="module", params=[_masked, _causal], ids=["masked", "causal"])
+def task(request, smallest):
+    task = request.param(smallest)
+    for i, variable in enumerate(task.weights):
+        noise = np.random.default_rng(i).normal(0, 0.05, variable.shape)
+        variable.assign_add(noise.astype("float32"))
+    return task
+
+
+def _rounded(path, weight, dtype):
+    """What is left of a weight, by hand."""
+    values = weight.astype("float64")
+    if dtype == "bfloat16":
+        bits = weight.view(np.uint32).astype(np.uint64)
+        bits += 0x7FFF + ((bits >> 16) & 1)
+        return (bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    axis = -1 if path.rpartition("/")[2].startswith("embedding") else 0
+    if values.shape[axis] < 16:
+        return weight
+    scale = np.abs(values).max(axis=axis, keepdims=True).astype("float32") / np.float32(127)
+    return (np.rint(weight / np.where(scale > 0, scale, 1)) * scale).astype("float32")
+
+
+def _stored(path):
+    return sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_weights_in_fewer_bytes(task, tmp_path, dtype, request):
+    kind = request.node.callspec.id.split("-")[0]
+    path = task.export(tmp_path, dtype=dtype, **OPTIONS["causal" if "causal" in kind else "masked"])
+    before = {variable.path: variable.numpy() for variable in task.weights}
+    read = sum(value.nbytes for value in before.values())
+    low, high = SHARE[dtype]
+    assert low * read < _stored(path) < high * read
+    assert json.loads((path / "assets.extra" / "bertfam.json").read_text())["dtype"] == dtype
+
+    servable = load(path)
+    given = {"text": np.array([text.encode() for text in TEXTS], object)}
+    found = servable.run("", given)
+    whole = {name: value.numpy() for name, value in task.answer(given).items()}
+    try:
+        for variable in task.weights:
+            if variable.ndim > 1:
+                variable.assign(_rounded(variable.path, before[variable.path], dtype))
+        expected = {name: value.numpy() for name, value in task.answer(given).items()}
+        generated = task.generate(TEXTS, max_new_tokens=3) if "causal" in kind else None
+    finally:
+        for variable in task.weights:
+            variable.assign(before[variable.path])
+    for name, values in expected.items():
+        cut = found[name][:, : values.shape[1]] if values.ndim > 1 else found[name]
+        if values.dtype == object:
+            assert cut.tolist() == values.tolist()
+        else:
+            np.testing.assert_allclose(cut, values, atol=1e-5, rtol=1e-5)
+    if generated is not None:
+        texts = servable.run("generate", given)["text"]
+        assert [text.decode() for text in texts] == generated
+    name = "scores" if "scores" in whole else "log_likelihood"
+    cut = found[name][:, : whole[name].shape[1]] if whole[name].ndim > 1 else found[name]
+    difference = np.abs(cut - whole[name]).max() / max(1, np.abs(whole[name]).max())
+    print(f"{kind} {dtype}: {_stored(path) / read:.3f} of the bytes, {difference:.2g}")
+    assert 0 < difference < LARGEST[dtype]
+
+
+def test_another_dtype(task, tmp_path):
+    with pytest.raises(
+        ValueError, match="dtype 'float16', expected one of float32, bfloat16, int8"
+    ):
+        task.export(tmp_path, dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+# In-graph batching ----------------------------------------------------------------------------
+
+TAGS = ["O", "B-PER", "I-PER"]
+BATCHING = BatchingOptions(
+    max_batch_size=20, allowed_batch_sizes=(1, 2, 4), batch_timeout_micros=20_000
+)
+
+
+@pytest.fixture(scope="module")
+def tagger(smallest):
+    task = bf.TokenTagger.from_pretrained(smallest, TAGS)
+    for i, variable in enumerate(task.weights):
+        noise = np.random.default_rng(i).normal(0, 0.3, variable.shape)
+        variable.assign_add(noise.astype("float32"))
+    return task
+
+
+@pytest.fixture(scope="module")
+def batching(tagger, tmp_path_factory):
+    return tagger.export(
+        tmp_path_factory.mktemp("export"), batching=BATCHING, max_tokens=30, max_entities=30
+    )
+
+
+@pytest.fixture(scope="module")
+def batched(batching):
+    return load(batching)
+
+
+def _rows(count, first=0):
+    words = ["good", "film", "unhappy", "the", "dull", "cast"]
+    rng = np.random.default_rng(first)
+    texts = [" ".join(rng.choice(words, rng.integers(0, 25))) for _ in range(count)]
+    return texts, {"text": np.array([text.encode() for text in texts], object)}
+
+
+def _check(tagger, texts, found):
+    rows = tagger.predict(texts)
+    assert found["count"].tolist() == list(map(len, rows))
+    for i, row in enumerate(rows):
+        tags = [tag.decode() for tag in found["tags"][i, : len(row)]]
+        assert tags == [word["tag"] for word in row]
+        scores = [word["score"] for word in row]
+        np.testing.assert_allclose(found["scores"][i, : len(row)], scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9, 20])
+def test_requests_of_any_size(tagger, batched, count):
+    texts, given = _rows(count)
+    found = batched.run("", given)
+    assert found["tokens"].shape == (count, 30)
+    if count:
+        _check(tagger, texts, found)
+
+
+def test_a_request_that_is_too_large(batched):
+    with pytest.raises(
+        ServingError, match="21 is larger than maximum input batch size 20"
+    ) as error:
+        batched.run("", _rows(21)[1])
+    assert error.value.code is Code.INVALID_ARGUMENT
+
+
+def test_requests_at_one_time_get_their_own_answers(tagger, batched):
+    requests = [(name, *_rows(1 + i % 3, i)) for i in range(12) for name in ("", "entities")]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        found = list(pool.map(lambda request: batched.run(request[0], request[2]), requests))
+    alone = [batched.run(name, given) for name, _, given in requests]
+    for (name, texts, _), together, one in zip(requests, found, alone, strict=True):
+        if not name:
+            _check(tagger, texts, together)
+        for output, values in one.items():
+            if values.dtype == np.float32:
+                np.testing.assert_allclose(together[output], values, atol=2e-5)
+            else:
+                assert (together[output] == values).all()
+
+
+def test_queues_and_warm_up_of_batching(batching):
+    graph = saved_model_pb2.SavedModel.FromString((batching / "saved_model.pb").read_bytes())
+    functions = graph.meta_graphs[0].graph_def.library.function
+    nodes = [n for f in functions for n in f.node_def if n.op == "BatchFunction"]
+    assert len({node.attr["shared_name"].s for node in nodes}) == len(nodes) == 2
+    assert {tuple(node.attr["allowed_batch_sizes"].list.i) for node in nodes} == {(1, 2, 4)}
+    card = json.loads((batching / "assets.extra" / "bertfam.json").read_text())
+    assert card["batching"]["max_batch_size"] == 20
+    assert card["signatures"]["serving_default"]["outputs"]["offsets"]["shape"] == [-1, 30, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (dict(max_batch_size=0), "max_batch_size is 0, expected 1 or more"),
+        (dict(num_batch_threads=0), "num_batch_threads is 0, expected 1 or more"),
+        (dict(max_enqueued_batches=-1), "max_enqueued_batches is -1, expected 1 or more"),
+        (dict(batch_timeout_micros=-1), "batch_timeout_micros is -1, expected 0 or more"),
+        (dict(allowed_batch_sizes=()), r"allowed_batch_sizes are \(\), expected numbers that grow"),
+        (dict(allowed_batch_sizes=(0, 2)), r"are \(0, 2\), expected numbers that grow, from 1"),
+        (dict(allowed_batch_sizes=(4, 2)), r"are \(4, 2\), expected numbers that grow, from 1"),
+        (dict(max_batch_size=8), "The batch size 32 is above max_batch_size, 8"),
+    ],
+)
+def test_wrong_settings_of_batching(options, error):
+    with pytest.raises(ValueError, match=error):
+        BatchingOptions(**options)
