@@ -83,6 +83,14 @@ def batched(
     def called(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.name_scope(name):
             answers = together(*tensors)
-        return {key: tf.ensure_shape(value, shapes[key]) for key, value in answers.items()}
+        return {key: _shaped(value, shapes[key]) for key, value in answers.items()}
 
     return called
+
+
+def _shaped(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """What comes out of a batch with its shape; of no rows at all it would have one axis."""
+    if shape[1:].is_fully_defined():
+        return tf.reshape(value, [-1, *shape[1:]])
+    value.set_shape(shape)
+    return value

@@ -293,7 +293,9 @@ class Asked:
                 )
         (directory / "questions").write_text(json.dumps(self.questions))
         arguments = [sys.executable, str(CLEAN), str(directory / "questions"), self._file]
-        self._process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        # Into a file: a full pipe would stop it while nobody reads.
+        with (directory / "errors").open("w") as errors:
+            self._process = subprocess.Popen(arguments, stderr=errors)
         self._answers = None
 
     @property
@@ -302,8 +304,8 @@ class Asked:
 
     def answers(self, name):
         if self._answers is None:
-            _, errors = self._process.communicate()
-            assert self._process.returncode == 0, errors[-4000:]
+            status = self._process.wait()
+            assert status == 0, (self.directory / "errors").read_text()[-4000:]
             rows = zip(self.questions, json.loads(Path(self._file).read_text()), strict=True)
             self._answers = {(q["model"], q["signature"]): answer for q, answer in rows}
         path = str(self.directory / name / "1")
