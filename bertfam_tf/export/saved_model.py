@@ -123,7 +123,7 @@ def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
     captured = {id(tensor) for f in functions.values() for tensor in f.captured_inputs}
     module = tf.Module()
     # What the signatures read and nothing else: what is tracked is written.
-    module.variables_ = list(
+    module.weights = list(
         {id(v): v for function in functions.values() for v in function.variables}.values()
     )
     module.resources = [

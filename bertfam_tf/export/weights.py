@@ -25,7 +25,7 @@ class Weights:
     ``"bfloat16"`` rounds matrices to 8 bits of precision. ``"int8"`` rounds them to 255 steps
     between plus and minus the largest weight of each output channel of a kernel (its last axis)
     and of each row of an embedding, whose float32 scales are stored too: dynamic quantization, as
-    weights alone are rounded (arXiv 1712.05877, section 2). Vectors, such as biases, stay as they
+    weights alone are rounded (arXiv 1806.08342, section 3.1). Vectors, such as biases, stay as they
     are. Both are turned into float32 where they are used, of embeddings the rows that are read,
     and everything is computed as before: an export is smaller on disk and in memory, and a call
     takes longer by one pass over the matrices, which counts where it has few rows.

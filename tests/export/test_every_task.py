@@ -313,14 +313,16 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(tiny, tmp_path_factory):
-    """All families, of which the processes run beside the exports of the next one."""
+def asked(request, tiny, tmp_path_factory):
+    """The families of this run's tests; each one's process runs beside the exports of the next."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    families = {item.callspec.params["family"]: None for item in tests}
     patch = pytest.MonkeyPatch()
     # The clean process compares more of them; other tests export as users do.
     patch.setattr(saved_model, "load", lambda path: None)
     patch.setattr(saved_model, "_compare", lambda *args: None)
     try:
-        return {f: Asked(f, tiny, tmp_path_factory.mktemp(f)) for f in FAMILIES}
+        return {f: Asked(f, tiny, tmp_path_factory.mktemp(f)) for f in families}
     finally:
         patch.undo()
 
