@@ -350,7 +350,7 @@ def test_save_and_load(tagger, tmp_path):
 
 
 def test_the_export_answers_as_predict_does(tagger, tmp_path):
-    width, most = 60, 3
+    width, most = 50, 3
     servable = load(tagger.export(tmp_path, max_tokens=width, max_entities=most))
     texts = [*TEXTS, *HOSTILE]
     given = [t if isinstance(t, bytes) else t.encode("utf-8", "replace") for t in texts]
