@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,9 +62,12 @@ def batched(
 
     Args:
         function: tensors to tensors by name; dim 0 of all is the batch.
-        name: of its own in the graph: functions of one name would share a queue.
+        name: for people who look at the graph.
         options: see there.
     """
+    # All functions of one name in a process share a queue, those of other models and versions too
+    # where a process loads several with `tf.saved_model.load`, and get each other's rows.
+    queue = f"{name}_{uuid.uuid4().hex}"
     shapes: dict[str, tf.TensorShape] = {}
 
     def recorded(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -81,7 +85,7 @@ def batched(
     )(recorded)
 
     def called(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.name_scope(name):
+        with tf.name_scope(queue):
             answers = together(*tensors)
         return {key: _shaped(value, shapes[key]) for key, value in answers.items()}
 

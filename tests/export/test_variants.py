@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export import BatchingOptions, saved_model
+from bertfam_tf.export.batching import batched as in_batches
 from bertfam_tf.serve import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer, load_tokenizer
 
@@ -201,6 +202,20 @@ def test_queues_and_warm_up_of_batching(batching):
     card = json.loads((batching / "assets.extra" / "bertfam.json").read_text())
     assert card["batching"]["max_batch_size"] == 20
     assert card["signatures"]["serving_default"]["outputs"]["offsets"]["shape"] == [-1, 30, 2]
+
+
+def test_functions_of_one_name_do_not_share_a_queue():
+    def function(sign):
+        called = in_batches(lambda x: {"y": sign * x, "z": x[:, 0]}, "name", BATCHING)
+        return tf.function(called, [tf.TensorSpec([None, 3], tf.float32)], autograph=False)
+
+    functions = [function(sign) for sign in (1.0, -1.0)]
+    x = np.arange(15, dtype="float32").reshape(5, 3)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda i: functions[i % 2](tf.constant(x + i)), range(16)))
+    for i, answers in enumerate(found):
+        np.testing.assert_array_equal(answers["y"], (x + i) * (-1) ** i)
+        np.testing.assert_array_equal(answers["z"], x[:, 0] + i)
 
 
 @pytest.mark.parametrize(
