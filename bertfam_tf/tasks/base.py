@@ -403,7 +403,18 @@ class Task(keras.Model):
         shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
 
     def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
-        """Writes a SavedModel for TF Serving; see ``bertfam_tf.export.export_saved_model``."""
+        """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
+
+        Args:
+            directory: the model's base path.
+            version: a number.
+            **kwargs: ``dtype``, ``batching`` and ``metrics``, as
+                ``bertfam_tf.export.export_saved_model`` takes them, which says what is written, and
+                the arguments of this task's ``signatures``.
+
+        Raises:
+            FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
+        """
         from bertfam_tf.export import export_saved_model
 
         return export_saved_model(self, directory, version=version, **kwargs)
