@@ -59,7 +59,7 @@ def test_exported_answers_are_those_of_predict(minilm, data_dir, tmp_path):
 
 @pytest.mark.slow  # it last ran, and passed, in November 2026
 @pytest.mark.parametrize(
-    ("dtype", "share", "largest"), [("bfloat16", 0.55, 0.005), ("int8", 0.3, 0.05)]
+    ("dtype", "share", "largest"), [("bfloat16", 0.55, 0.003), ("int8", 0.3, 0.03)]
 )
 def test_smaller_exports_score_as_the_whole_one(minilm, data_dir, tmp_path, dtype, share, largest):
     """STS-B's test split again; what moves are cosines."""
