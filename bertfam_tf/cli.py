@@ -90,7 +90,17 @@ def _parser() -> argparse.ArgumentParser:
 
     export = command("export", _export, "write a SavedModel for TF Serving")
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
-    export.add_argument("directory", help="gets a subdirectory named by the next version")
+    export.add_argument("directory", help="gets a subdirectory named by the version")
+    export.add_argument("--version", type=int, help="a number; the next one if left out")
+    export.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "int8"),
+        default="float32",
+        help="what weights are stored as (%(default)s)",
+    )
+    export.add_argument(
+        "--batching", action="store_true", help="the graph answers several requests at a time"
+    )
 
     convert = command("convert", _convert, "write any supported checkpoint in another format")
     convert.add_argument("source", help="a directory, package:NAME, or a hub id")
@@ -236,7 +246,19 @@ def _predict_file(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    print(_saved_task(options.model).export(options.directory))
+    task = _saved_task(options.model)
+    from bertfam_tf.export import BatchingOptions
+    from bertfam_tf.train.directory import METRICS
+
+    metrics = Path(options.model) / METRICS
+    path = task.export(
+        options.directory,
+        options.version,
+        dtype=options.dtype,
+        batching=BatchingOptions() if options.batching else None,
+        metrics=json.loads(metrics.read_text("utf-8")) if metrics.is_file() else None,
+    )
+    print(path)
 
 
 def _convert(options: argparse.Namespace) -> None:

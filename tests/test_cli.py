@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ import yaml
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.cli import main
-from bertfam_tf.export import ExportError
+from bertfam_tf.export import BatchingOptions, ExportError
 from bertfam_tf.serve import load
 from tests.test_families import PUBLISHED
 
@@ -115,6 +116,24 @@ def test_export(trained, tmp_path, capsys):
     version = capsys.readouterr().out.strip()
     assert version == str(tmp_path / "model" / "1")
     load(version)
+    card = json.loads((Path(version) / "assets.extra" / "bertfam.json").read_text("utf-8"))
+    assert card["metrics"] == json.loads((run / "metrics.json").read_text("utf-8"))
+    assert card["metrics"].keys() >= {"loss", "accuracy"}
+
+
+def test_options_of_export(trained, tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        bf.TextClassifier, "export", lambda task, *args, **kwargs: given.update(kwargs, args=args)
+    )
+    options = ["--dtype", "int8", "--batching", "--version", "7"]
+    assert main(["export", str(trained[0] / "model"), str(tmp_path), *options]) == 0
+    assert given == {
+        "args": (str(tmp_path), 7),
+        "dtype": "int8",
+        "batching": BatchingOptions(),
+        "metrics": None,
+    }
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.stats import spearmanr
 
 import bertfam_tf as bf
+from bertfam_tf.serve import load
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,3 +55,33 @@ def test_exported_answers_are_those_of_predict(minilm, data_dir, tmp_path):
     difference = np.abs(np.array(found["scores"]) - scores).max()
     print(f"872 sentences: labels equal, largest difference of a score {difference:.1e}")
     assert difference < 1e-5
+
+
+@pytest.mark.slow  # it last ran, and passed, in November 2026
+@pytest.mark.parametrize(
+    ("dtype", "share", "largest"), [("bfloat16", 0.55, 0.003), ("int8", 0.3, 0.03)]
+)
+def test_smaller_exports_score_as_the_whole_one(minilm, data_dir, tmp_path, dtype, share, largest):
+    """STS-B's test split again; what moves are cosines."""
+    file = data_dir / "glue/STS-B/original/sts-test.tsv"
+    rows = [line.split("\t") for line in file.read_text("utf-8").split("\n") if line]
+    embedder = bf.TextEmbedder.from_pretrained(minilm)
+    path = embedder.export(tmp_path, dtype=dtype)
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    whole = 4 * sum(int(np.prod(weight.shape)) for weight in embedder.weights)
+    assert size < share * whole
+    servable = load(path)
+
+    def stored(texts):
+        parts = np.array_split(np.array([text.encode() for text in texts], object), 20)
+        return np.concatenate([servable.run("", {"text": part})["embedding"] for part in parts])
+
+    cosines = []
+    for embed in (lambda texts: embedder.predict(texts, batch_size=64), stored):
+        first, second = (embed([row[i] for row in rows]) for i in (5, 6))
+        cosines.append((first * second).sum(-1))
+    difference = np.abs(cosines[0] - cosines[1]).max()
+    scores = [100 * spearmanr(c, [float(row[4]) for row in rows])[0] for c in cosines]
+    print(f"{dtype}: {size / 1e6:.1f} MB, cosines move by {difference:.4f}, Spearman {scores}")
+    assert difference < largest
+    assert abs(scores[0] - scores[1]) < 0.1

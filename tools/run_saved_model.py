@@ -22,7 +22,7 @@ import tensorflow as tf  # noqa: E402
 from tensorflow.core.protobuf import meta_graph_pb2  # noqa: E402
 
 _STRING, _FLOAT = 7, 1
-_NUMBERS = {_FLOAT: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64}
+_NUMBERS = {_FLOAT: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64, 10: ctypes.c_bool}
 
 
 class _Buffer(ctypes.Structure):
@@ -50,9 +50,9 @@ def _library() -> ctypes.CDLL:
 
 
 class Model:
-    """One of a SavedModel's signatures."""
+    """A SavedModel."""
 
-    def __init__(self, directory: str, signature: str = "serving_default"):
+    def __init__(self, directory: str):
         self.lib = _library()
         self.status = c_void_p(self.lib.TF_NewStatus())
         self.graph = c_void_p(self.lib.TF_NewGraph())
@@ -71,8 +71,7 @@ class Model:
         )
         self._check()
         data = ctypes.string_at(meta.contents.data, meta.contents.length)
-        graph = meta_graph_pb2.MetaGraphDef.FromString(data)
-        self.signature = graph.signature_def[signature]
+        self.signatures = meta_graph_pb2.MetaGraphDef.FromString(data).signature_def
 
     def _check(self) -> None:
         if self.lib.TF_GetCode(self.status):
@@ -83,8 +82,8 @@ class Model:
         found = self.lib.TF_GraphOperationByName(self.graph, operation.encode())
         return _Port(found, int(index or 0))
 
-    def _tensor(self, strings: list[bytes]) -> c_void_p:
-        proto = tf.make_tensor_proto(strings, tf.string).SerializeToString()
+    def _tensor(self, values: list, dtype: int) -> c_void_p:
+        proto = tf.make_tensor_proto(values, dtype).SerializeToString()
         buffer = c_void_p(self.lib.TF_NewBufferFromString(proto, c_size_t(len(proto))))
         tensor = c_void_p(self.lib.TF_AllocateTensor(_FLOAT, None, 0, c_size_t(4)))
         self.lib.TF_TensorFromProto(buffer, tensor, self.status)
@@ -114,12 +113,14 @@ class Model:
             values = [values[i : i + size] for i in range(0, len(values), size)]
         return values
 
-    def run(self, inputs: dict[str, list[bytes]]) -> dict[str, list]:
-        """All outputs of the signature."""
-        names, outputs = sorted(inputs), sorted(self.signature.outputs)
-        feeds = (_Port * len(names))(*(self._port(self.signature.inputs[n].name) for n in names))
-        values = (c_void_p * len(names))(*(self._tensor(inputs[n]) for n in names))
-        wanted = [self._port(self.signature.outputs[name].name) for name in outputs]
+    def run(self, inputs: dict[str, list], name: str = "serving_default") -> dict[str, list]:
+        """All outputs of a signature."""
+        signature = self.signatures[name]
+        names, outputs = sorted(inputs), sorted(signature.outputs)
+        given = [(inputs[n], signature.inputs[n]) for n in names]
+        feeds = (_Port * len(names))(*(self._port(info.name) for _, info in given))
+        values = (c_void_p * len(names))(*(self._tensor(x, info.dtype) for x, info in given))
+        wanted = [self._port(signature.outputs[output].name) for output in outputs]
         fetches, found = (_Port * len(wanted))(*wanted), (c_void_p * len(wanted))()
         self.lib.TF_SessionRun(
             *(self.session, None),
@@ -132,14 +133,15 @@ class Model:
 
 
 def main() -> None:
-    model = Model(*sys.argv[1:])
+    model = Model(sys.argv[1])
     for line in sys.stdin:
         given = json.loads(line)
         answer = model.run(
             {
                 name: [text.encode("utf-8", "surrogateescape") for text in texts]
                 for name, texts in given.items()
-            }
+            },
+            *sys.argv[2:],
         )
         print(json.dumps(answer))
     assert not any(sys.modules.get(name) for name in BLOCKED)

@@ -1,5 +1,6 @@
 """One artefact: raw text in, answers out."""
 
+from bertfam_tf.export.batching import BatchingOptions
 from bertfam_tf.export.saved_model import ExportError, export_saved_model
 
-__all__ = ["ExportError", "export_saved_model"]
+__all__ = ["BatchingOptions", "ExportError", "export_saved_model"]

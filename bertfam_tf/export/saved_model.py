@@ -1,41 +1,35 @@
 """SavedModels for TensorFlow Serving."""
 
-import json
+from __future__ import annotations
+
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow_serving.apis import prediction_log_pb2
 
-from bertfam_tf.serve.loader import DEFAULT_SIGNATURE, Servable, load
+from bertfam_tf.export.batching import BatchingOptions
+from bertfam_tf.export.card import write_card
+from bertfam_tf.export.endpoints import Endpoint, Questions, endpoints
+from bertfam_tf.export.warmup import write_warmup
+from bertfam_tf.export.weights import Precision, Weights
+from bertfam_tf.serve.loader import Servable, load
 from bertfam_tf.serve.status import ServingError
 from bertfam_tf.tasks import Task
-from bertfam_tf.tasks.base import Signature
 
 _EXTRA = "assets.extra"
-_WARMUP = "tf_serving_warmup_requests"
-_DESCRIPTION = "bertfam.json"
-
-# What the reloaded export is compared on: plain, empty, long beyond any model, other scripts,
-# special tokens, bytes that are not UTF-8.
-_SAMPLES = [
-    b"It arrived on time and works well.",
-    b"",
-    b"word " * 600,
-    "Größe, naïve, 日本語, العربية, हिन्दी 🙂".encode(),
-    b"[CLS] and [SEP], a [MASK] and a <mask>",
-    b"\xff\xfe broken \xc3",
-]
+_CARD = "bertfam.json"
+_LABELS = "labels.txt"
 # Serving runs each record when it loads the model: one row, and a batch.
 _WARMUP_BATCHES = (1, 8)
 _TOLERANCE = 1e-5
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 class ExportError(RuntimeError):
@@ -43,29 +37,50 @@ class ExportError(RuntimeError):
 
 
 def export_saved_model(
-    task: Task, directory: str | os.PathLike[str], *, version: int | None = None, **options: Any
+    task: Task,
+    directory: str | os.PathLike[str],
+    *,
+    version: int | None = None,
+    dtype: Precision = "float32",
+    batching: BatchingOptions | None = None,
+    metrics: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Path:
     """Writes ``directory/<version>``, which TensorFlow Serving loads as it is.
 
     The signature ``serving_default`` takes the task's texts, such as ``text`` (and
     ``text_pair`` of a pair model), as ``task.feature_specs`` has them, and returns its answers;
-    further ones are those of ``task.signatures``. Warm-up records and the task's description lie
-    under ``assets.extra``. What was written is loaded again, by the C++ loader that Serving
-    uses, and compared with the task before the version appears.
+    ``ids`` takes packed rows, ``task.packed_specs``; classifiers have ``classify`` and regressors
+    ``regress``, which take tf.Examples, for Serving's calls of these names; further ones are those
+    of ``task.signatures``. Dim 0 of each answer is the batch, and no answer depends on what else is
+    in it.
+
+    Labels and the tokenizer's files are assets. Warm-up records of each signature and the model
+    card ``bertfam.json`` (see ``card.write_card``) lie under ``assets.extra``. What was written is
+    loaded again, by the C++ loader that Serving uses, and all signatures are compared with the task
+    before the version appears.
 
     Args:
         task: a task; a classifier that has seen no data yet and was not told is taken to classify
             single texts.
         directory: the model's base path; made when missing.
         version: a number; None takes the next one.
-        **options: of ``task.signatures``, such as how a language model generates.
+        dtype: what matrices are stored as: ``"float32"``; ``"bfloat16"``, half the bytes; or
+            ``"int8"``, a quarter (see ``weights.Weights``). Answers are float32, and answers of
+            what is stored are what is compared.
+        batching: whether the graph itself answers several requests for texts at a time; None
+            leaves it to the server.
+        metrics: for the card, how well the task did.
+        **options: of ``task.signatures``, such as how a language model generates, or how wide a
+            tagger's answers are.
 
     Returns:
         The version's directory.
 
     Raises:
         FileExistsError: when the version exists.
-        ValueError: when the version is below 0, which Serving would pass over.
+        ValueError: when the version is below 0, which Serving would pass over, or an option is
+            not one of the task's.
         ExportError: when the export's graph would not run in Serving, or answers differently.
     """
     base = Path(directory)
@@ -81,10 +96,21 @@ def export_saved_model(
     temporary = base / f".export-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        _write(task, temporary, **options)
-        _check_compilation(temporary)
+        # Graphs do not keep the variables that they read.
+        weights = Weights(task, dtype)
+        traced = endpoints(task, weights, batching, **options)
+        questions = Questions(task)
+        _write(task, temporary, traced)
+        _check_graph(temporary)
+        extra = temporary / _EXTRA
+        extra.mkdir()
+        sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
+        write_warmup(extra, traced, questions, sizes)
+        write_card(
+            extra / _CARD, temporary, task, traced, dtype=dtype, batching=batching, metrics=metrics
+        )
         try:
-            _compare(task, load(temporary), **options)
+            _compare(traced, load(temporary), questions)
         except ServingError as error:
             raise ExportError(f"The export does not run in Serving: {error}") from error
         return temporary.rename(base / str(version))
@@ -92,52 +118,30 @@ def export_saved_model(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _signatures(task: Task, **options: Any) -> dict[str, Signature]:
-    return {DEFAULT_SIGNATURE: Signature(task.answer)} | task.signatures(**options)
+def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
+    functions = {name: endpoint.function for name, endpoint in traced.items()}
+    captured = {id(tensor) for f in functions.values() for tensor in f.captured_inputs}
+    module = tf.Module()
+    # What the signatures read and nothing else: what is tracked is written.
+    module.weights = list(
+        {id(v): v for function in functions.values() for v in function.variables}.values()
+    )
+    module.resources = [
+        found
+        for found in tf.train.TrackableView(task.tokenizer).descendants()
+        if id(getattr(found, "_resource_handle", None)) in captured
+    ]
+    with tempfile.TemporaryDirectory() as files:
+        task.tokenizer.save(files)
+        if task.class_names:
+            # One a line, whatever stands in them.
+            lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
+            (Path(files) / _LABELS).write_text("".join(lines), "utf-8")
+        module.assets = [tf.saved_model.Asset(str(file)) for file in sorted(Path(files).iterdir())]
+        tf.saved_model.save(module, str(directory), signatures=functions)
 
 
-def _write(task: Task, directory: Path, **options: Any) -> None:
-    shapes = task.feature_specs
-    names = tuple(shapes)
-    signatures = _signatures(task, **options)
-    archive = keras.export.ExportArchive()
-    # The endpoint brings the variables that it reads; tracking the task as well would write each
-    # of them a second time.
-    archive.track(task.tokenizer)
-    for signature_name, signature in signatures.items():
-        function = _of_texts(signature, names)
-        archive.add_endpoint(signature_name, function, input_signature=list(shapes.values()))
-    archive.write_out(str(directory), verbose=False)
-    extra = directory / _EXTRA
-    extra.mkdir()
-    (extra / _DESCRIPTION).write_text(json.dumps(task.describe(), indent=2) + "\n", "utf-8")
-    with tf.io.TFRecordWriter(str(extra / _WARMUP)) as writer:
-        for signature_name in signatures:
-            for rows in _WARMUP_BATCHES:
-                record = _warmup_record(shapes, rows, signature_name)
-                writer.write(record.SerializeToString())
-
-
-def _of_texts(signature: Signature, names: tuple[str, ...]) -> Any:
-    def answer(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        return signature.function(dict(zip(names, texts, strict=True)))
-
-    return answer
-
-
-def _warmup_record(
-    shapes: dict[str, tf.TensorSpec], rows: int, signature: str = DEFAULT_SIGNATURE
-) -> prediction_log_pb2.PredictionLog:
-    log = prediction_log_pb2.PredictionLog()
-    request = log.predict_log.request
-    request.model_spec.signature_name = signature
-    for name, spec in shapes.items():
-        text = np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(text, tf.string))
-    return log
-
-
-def _check_compilation(directory: Path) -> None:
+def _check_graph(directory: Path) -> None:
     model = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
     for meta_graph in model.meta_graphs:
         for function in _must_compile(meta_graph.graph_def):
@@ -145,6 +149,15 @@ def _check_compilation(directory: Path) -> None:
                 f"The function {function} is compiled by XLA (jit_compile=True), which Serving has "
                 "switched off: every request would fail."
             )
+        for node in _nodes(meta_graph.graph_def):
+            if node.op in _PYTHON:
+                raise ExportError(f"{node.name} calls Python ({node.op}), which Serving has not.")
+
+
+def _nodes(graph: graph_pb2.GraphDef) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
 
 
 def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
@@ -157,38 +170,29 @@ def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
             yield node.name
 
 
-def _compare(task: Task, servable: Servable, **options: Any) -> None:
-    features = {
-        name: _samples(int(np.prod(spec.shape[1:])), turned=i).reshape(-1, *spec.shape[1:])
-        for i, (name, spec) in enumerate(task.feature_specs.items())
-    }
-    for name, signature in _signatures(task, **options).items():
-        # As a graph, like predict: in half precision fused operations round otherwise than eager
-        # ones.
-        answer = tf.function(signature.function, autograph=False)
-        given = {k: tf.constant(v) for k, v in features.items()}
-        expected = {output: value.numpy() for output, value in answer(given).items()}
-        found = servable.run(name, features)
-        _compare_answers(found, expected, signature.repeatable)
+def _compare(traced: dict[str, Endpoint], servable: Servable, questions: Questions) -> None:
+    for name, endpoint in traced.items():
+        asked = questions.hard(endpoint)
+        found = servable.run(name, asked)
+        _compare_answers(name, found, endpoint.run(asked), endpoint.signature.repeatable)
 
 
-def _samples(count: int, turned: int) -> np.ndarray:
-    """The samples in other orders, ``count`` for each row."""
-    columns = [np.roll(np.array(_SAMPLES, object), turned + i) for i in range(count)]
-    return np.stack(columns, axis=1)
-
-
-def _compare_answers(found: dict[str, Any], expected: dict[str, Any], repeatable: bool) -> None:
+def _compare_answers(
+    signature: str, found: dict[str, Any], expected: dict[str, Any], repeatable: bool
+) -> None:
     if found.keys() != expected.keys():
-        raise ExportError(f"The export answers {sorted(found)}, the task {sorted(expected)}.")
+        raise ExportError(
+            f"The export's {signature} answers {sorted(found)}, the task {sorted(expected)}."
+        )
     for name, value in expected.items():
         if found[name].shape != value.shape:
             raise ExportError(
-                f"The export's {name!r} is {found[name].shape}, the task's {value.shape}."
+                f"The {name!r} of the export's {signature} is {found[name].shape}, the task's "
+                f"{value.shape}."
             )
         if value.dtype == object:
             same = bool((found[name] == value).all())
         else:
             same = np.allclose(found[name], value, rtol=0, atol=_TOLERANCE)
         if repeatable and not same:
-            raise ExportError(f"The export's {name!r} differs from the task's.")
+            raise ExportError(f"The {name!r} of the export's {signature} differs from the task's.")

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 import numpy as np
@@ -41,11 +41,20 @@ class Signature(NamedTuple):
     """One of an export's functions.
 
     Fields:
-        function: string tensors (batch,) by ``feature_names`` to answers, dim 0 of each the batch.
+        function: tensors (batch, …) by name to answers, dim 0 of each the batch; widths do not
+            depend on which rows stand in a batch. With another ``method`` than ``"predict"`` it
+            takes the answers of ``serving_default`` instead.
+        inputs: what it takes; None for the task's texts, ``feature_specs``.
+        method: which of TensorFlow Serving's calls it is for. Classify and Regress send
+            tf.Examples with a feature for each text; ``"classify"`` answers ``classes``, string
+            (batch, labels), and ``scores``, float32 (batch, labels), and ``"regress"``
+            ``outputs``, float32 (batch,).
         repeatable: whether the same input gets the same answer.
     """
 
     function: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
+    inputs: dict[str, tf.TensorSpec] | None = None
+    method: Literal["predict", "classify", "regress"] = "predict"
     repeatable: bool = True
 
 
@@ -120,7 +129,7 @@ class Task(keras.Model):
 
     def _model_inputs(self, packed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Of packed rows what the backbone takes, and what it takes besides."""
-        inputs = {name: packed[name] for name in _PACKED}
+        inputs = {name: packed[name] for name in _PACKED if name in packed}
         if self.language_id is not None:
             inputs[_LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
         inputs = self.backbone.complete(inputs)
@@ -134,12 +143,28 @@ class Task(keras.Model):
         """String tensors (batch,) to answers: the whole way, as it is exported."""
         return self.postprocess(self(self.preprocess(features), training=False))
 
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Packed rows to answers, or to logits where answers are parts of a text.
+
+        Args:
+            inputs: int32 (batch, length), as ``packed_specs`` has them.
+        """
+        return self.postprocess(self(self._model_inputs(inputs), training=False))
+
     def signatures(self) -> dict[str, Signature]:
-        """What is exported beside ``serving_default``, which is ``answer``, by name.
+        """What is exported, by name: ``serving_default`` from texts, ``ids`` from packed rows.
 
         Arguments that a task's takes are arguments of ``export``.
         """
-        return {}
+        return {
+            "serving_default": Signature(self.answer),
+            "ids": Signature(self.answer_ids, self.packed_specs),
+        }
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the labels or tags, in the order of the scores; none where there are none."""
+        return []
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -150,6 +175,12 @@ class Task(keras.Model):
     def feature_specs(self) -> dict[str, tf.TensorSpec]:
         """The text inputs by name: (batch,), or (batch, strings) where a row has several."""
         return {name: tf.TensorSpec([None], tf.string, name) for name in self.feature_names}
+
+    @property
+    def packed_specs(self) -> dict[str, tf.TensorSpec]:
+        """Packed rows by name, as the backbone takes them: int32 (batch, length)."""
+        names = [name for name in _PACKED if name in self.backbone.row_inputs]
+        return {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
 
     # Keras' verbs, on text -------------------------------------------------------------------
 
@@ -372,7 +403,18 @@ class Task(keras.Model):
         shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
 
     def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
-        """Writes a SavedModel for TF Serving; see ``bertfam_tf.export.export_saved_model``."""
+        """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
+
+        Args:
+            directory: the model's base path.
+            version: a number.
+            **kwargs: ``dtype``, ``batching`` and ``metrics``, as
+                ``bertfam_tf.export.export_saved_model`` takes them, which says what is written, and
+                the arguments of this task's ``signatures``.
+
+        Raises:
+            FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
+        """
         from bertfam_tf.export import export_saved_model
 
         return export_saved_model(self, directory, version=version, **kwargs)

@@ -126,6 +126,10 @@ class CausalLM(Task):
         inputs = self.preprocess(features)
         return self._scores(inputs, self(inputs, training=False))
 
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        inputs = self._model_inputs(inputs)
+        return self._scores(inputs, self(inputs, training=False))
+
     @staticmethod
     def _scores(inputs: dict[str, tf.Tensor], logits: tf.Tensor) -> dict[str, tf.Tensor]:
         targets, weights = _shifted(inputs)
@@ -348,7 +352,7 @@ class CausalLM(Task):
     # Storing -------------------------------------------------------------------------------------
 
     def signatures(self, **options: Any) -> dict[str, Signature]:
-        """``generate``: texts to their continuations, ``text``.
+        """As ``Task.signatures``, and ``generate``: texts to their continuations, ``text``.
 
         Args:
             **options: as for ``generate``, but ``callback``; they are fixed in the export.
@@ -362,7 +366,7 @@ class CausalLM(Task):
             return {"text": self._continued(features[TEXT], numbers, chosen, stops)}
 
         repeatable = seed is not None or not chosen.samples
-        return {"generate": Signature(generate, repeatable)}
+        return {**super().signatures(), "generate": Signature(generate, repeatable=repeatable)}
 
     def _options(self) -> dict[str, Any]:
         return {"max_length": self.max_length}

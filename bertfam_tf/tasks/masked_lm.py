@@ -13,10 +13,12 @@ from bertfam_tf import heads
 from bertfam_tf.data.batching import TEXT, batches
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.answering import AnsweringTask, compiled
+from bertfam_tf.tasks.base import Signature
 from bertfam_tf.tasks.pretrained import open_task
 from bertfam_tf.text import Tokenizer
 
 _HEAD = "masked_lm"
+_MAX_MASKS = 16
 
 
 class MaskedLM(AnsweringTask):
@@ -118,13 +120,39 @@ class MaskedLM(AnsweringTask):
             were a text alone; ``scores``, their probabilities, float32; ``""`` and 0 where a text
             has fewer masks; ``count``, int32 (batch,), how many it has.
         """
+        return self._answer(features)
+
+    def _answer(
+        self, features: dict[str, tf.Tensor], max_masks: int | None = None
+    ) -> dict[str, tf.Tensor]:
         ids, scores = self._found(features, self.top_k)
         tokens = ids.with_values(self._written(ids.values)[0])
-        shape = [None, None, self.top_k]
+        shape = [None, max_masks, self.top_k]
         return {
-            "tokens": tf.ensure_shape(tokens.to_tensor(), shape),
-            "scores": tf.ensure_shape(scores.to_tensor(), shape),
+            "tokens": tf.ensure_shape(tokens.to_tensor(shape=shape), shape),
+            "scores": tf.ensure_shape(scores.to_tensor(shape=shape), shape),
             "count": tf.cast(ids.row_lengths(), tf.int32),
+        }
+
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Packed rows to ``logits``, float32 (batch, length, vocabulary)."""
+        return {"logits": tf.cast(self(self._model_inputs(inputs), training=False), tf.float32)}
+
+    def signatures(self, max_masks: int = _MAX_MASKS) -> dict[str, Signature]:
+        """As ``Task.signatures``; ``serving_default`` is ``answer`` of one width for all texts.
+
+        Args:
+            max_masks: masks in an answer. ``count`` says how many a text has, and is more where
+                those behind were cut from the answer.
+
+        Raises:
+            ValueError: for a number below 1.
+        """
+        if max_masks < 1:
+            raise ValueError(f"max_masks is {max_masks}, expected 1 or more.")
+        return {
+            **super().signatures(),
+            "serving_default": Signature(partial(self._answer, max_masks=max_masks)),
         }
 
     def _found(

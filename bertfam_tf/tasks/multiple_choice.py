@@ -158,10 +158,27 @@ class MultipleChoice(AnsweringTask):
         # A text is split once, whatever the number of its choices.
         texts = self.tokenizer.tokenize(features[TEXT])
         texts = tf.gather(texts, tf.repeat(tf.range(count), self.num_choices))
-        packed = self._packer([texts, self.tokenizer.tokenize(flat)])
-        inputs = self._model_inputs(packed)
-        shape = [count, self.num_choices, tf.shape(packed["token_ids"])[1]]
-        return {name: tf.reshape(x, shape) for name, x in inputs.items()}
+        return self._by_rows(self._packer([texts, self.tokenizer.tokenize(flat)]))
+
+    def _by_rows(self, packed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The model's inputs (batch, choices, length) of packed rows (batch * choices, length)."""
+        rows, length = tf.unstack(tf.shape(packed["token_ids"]))
+        shape = [rows // self.num_choices, self.num_choices, length]
+        return {name: tf.reshape(x, shape) for name, x in self._model_inputs(packed).items()}
+
+    @property
+    def packed_specs(self) -> dict[str, tf.TensorSpec]:
+        """Packed rows by name: int32 (batch, choices, length)."""
+        return {
+            name: tf.TensorSpec([None, self.num_choices, None], tf.int32, name)
+            for name in super().packed_specs
+        }
+
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """As ``Task.answer_ids``: ``choice`` and ``scores``, without the choices' texts."""
+        batch, choices, length = tf.unstack(tf.shape(inputs["token_ids"]))
+        flat = {name: tf.reshape(x, [batch * choices, length]) for name, x in inputs.items()}
+        return self.postprocess(self(self._by_rows(flat), training=False))
 
     def _checked(self, choices: tf.Tensor) -> tf.Tensor:
         expected = f"expected {self.num_choices} of each row"

@@ -220,8 +220,9 @@ class SpanQA(WindowedTask):
             ``null_threshold``, no answer; ``no_answer_score`` float32, by how much the logits of no
             answer are above the best span's; all (batch,). ``n_best_answers``, ``n_best_starts``,
             ``n_best_ends`` and ``n_best_scores`` are the same of spans, best first, (batch,
-            n_best), padded with "", -1, -1 and 0. No answer is "", -1, -1; a context without pieces
-            has no other, and a ``no_answer_score`` of 1e9.
+            n_best), padded with "", -1, -1 and 0, and ``n_best_count``, int32 (batch,), how many
+            there are. No answer is "", -1, -1; a context without pieces has no other, and a
+            ``no_answer_score`` of 1e9.
         """
         return super().answer(_readable(features))
 
@@ -256,7 +257,13 @@ class SpanQA(WindowedTask):
             "n_best_starts": starts,
             "n_best_ends": ends,
             "n_best_scores": scores,
+            "n_best_count": tf.reduce_sum(tf.cast(found, tf.int32), axis=1),
         }
+
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Packed rows to ``start_logits`` and ``end_logits``, float32 (batch, length)."""
+        logits = tf.cast(self(self._model_inputs(inputs), training=False), tf.float32)
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def _best_spans(
         self, logits: tf.Tensor, windows: dict[str, tf.Tensor], documents: tf.Tensor

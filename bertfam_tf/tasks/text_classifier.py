@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import as_text
+from bertfam_tf.tasks.base import Signature, as_text
 from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
 from bertfam_tf.tasks.sequence import HEAD, SequenceTask
 from bertfam_tf.text import Tokenizer
@@ -136,6 +136,18 @@ class TextClassifier(SequenceTask):
         scores = tf.nn.softmax(tf.cast(outputs, tf.float32))
         label = tf.gather(tf.constant(self.labels), tf.argmax(scores, axis=-1))
         return {"label": label, "scores": scores}
+
+    def signatures(self) -> dict[str, Signature]:
+        """As ``Task.signatures``, and ``classify``, the scores of all labels."""
+        return {**super().signatures(), "classify": Signature(self._classes, method="classify")}
+
+    def _classes(self, answer: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        scores = answer["scores"]
+        return {"classes": tf.broadcast_to(self.labels, tf.shape(scores)), "scores": scores}
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.labels
 
     def predict(self, x: Any, **kwargs: Any) -> list[dict[str, Any]]:
         """For each text ``{"label": str, "scores": float32 array in the order of labels}``.

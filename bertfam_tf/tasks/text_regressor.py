@@ -12,6 +12,7 @@ import tensorflow as tf
 from bertfam_tf.data.labels import no_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.base import Signature
 from bertfam_tf.tasks.pretrained import open_task
 from bertfam_tf.tasks.sequence import HEAD, SequenceTask
 from bertfam_tf.text import Tokenizer
@@ -83,6 +84,11 @@ class TextRegressor(SequenceTask):
     def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """The head's outputs (batch, 1) to ``score`` (batch,), float32."""
         return {"score": tf.cast(outputs[:, 0], tf.float32)}
+
+    def signatures(self) -> dict[str, Signature]:
+        """As ``Task.signatures``, and ``regress``, the same scores."""
+        regress = Signature(lambda answer: {"outputs": answer["score"]}, method="regress")
+        return {**super().signatures(), "regress": regress}
 
     def predict(self, x: Any, **kwargs: Any) -> np.ndarray:
         """Scores (texts,), float32. Arguments and errors as for ``Task.predict``."""

@@ -28,6 +28,9 @@ _OUTSIDE = "O"
 _UNLABELLED = -1
 _STRIDE = 128
 _SHOWN = 40
+_MAX_ENTITIES = 64
+# Behind shorter rows of an answer; where nothing is said "" or 0.
+_PADDING = {"starts": -1, "ends": -1}
 
 
 class WordAccuracy(keras.metrics.Mean):
@@ -224,35 +227,94 @@ class TokenTagger(WindowedTask):
             (softmax), float32, 0 there; ``starts`` and ``ends``, int32, characters (code points)
             of the text, -1 there; and ``count``, int32 (batch,), words of each text.
         """
+        return _padded(self._tagged(outputs, windows))
+
+    def _tagged(self, outputs: Any, windows: Any) -> dict[str, tf.RaggedTensor]:
         words = windows["words"]
         tag, score = self._choose(outputs, windows)
         names = tf.gather(tf.constant(self.tags), tag)
         return {
-            "words": words.text.to_tensor(""),
-            "tags": words.text.with_values(names).to_tensor(""),
-            "scores": words.text.with_values(score).to_tensor(0.0),
-            "starts": words.start.to_tensor(-1),
-            "ends": words.end.to_tensor(-1),
-            "count": tf.cast(words.text.row_lengths(), tf.int32),
+            "words": words.text,
+            "tags": words.text.with_values(names),
+            "scores": words.text.with_values(score),
+            "starts": words.start,
+            "ends": words.end,
         }
 
     @tf.autograph.experimental.do_not_convert
-    def _find_entities(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _find_entities(
+        self, features: dict[str, tf.Tensor], width: int | None = None
+    ) -> dict[str, tf.Tensor]:
         assert self._spans is not None
         windows = self.read(features)
         words: Words = windows["words"]
         tag, score = self._choose(self._run_windows(self._model_inputs(windows)), windows)
-        return self._spans(features[TEXT], words, tag, score)
+        return _padded(self._spans(features[TEXT], words, tag, score), width)
 
-    def signatures(self) -> dict[str, Signature]:
-        """``entities``, where the tags are of IOB1, IOB2 or IOBES: texts to their entities.
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Packed rows to ``logits``, float32 (batch, length, tags): words are known to texts."""
+        return {"logits": tf.cast(self(self._model_inputs(inputs), training=False), tf.float32)}
 
-        ``entities`` and ``labels``, string (batch, most entities), "" behind shorter rows: the
-        exact parts of the texts, and their types; ``scores``, float32, means over the words, 0
-        there; ``starts`` and ``ends``, int32, characters of the text, -1 there; and ``count``,
-        int32 (batch,).
+    def signatures(
+        self, max_tokens: int | None = None, max_entities: int = _MAX_ENTITIES
+    ) -> dict[str, Signature]:
+        """As ``Task.signatures``, with answers of one width whatever the texts, and ``entities``.
+
+        ``serving_default`` answers with each text's words: ``tokens`` and ``tags``, string
+        (batch, ``max_tokens``), "" behind shorter rows; ``scores``, float32, 0 there; ``offsets``,
+        int32 (batch, ``max_tokens``, 2), where each begins and ends, in characters (code points)
+        of the text, -1 there; and ``count``, int32 (batch,), how many words the text has. It is
+        more than ``max_tokens`` where the words behind them were cut from the answer.
+
+        ``entities``, where the tags are of IOB1, IOB2 or IOBES, answers with ``text`` and
+        ``type``, string (batch, ``max_entities``), "" behind shorter rows: the exact parts of the
+        texts, and what they are; ``score``, float32, the mean of the words', 0 there; ``start``
+        and ``end``, int32, characters of the text, -1 there; and ``count``, as above.
+
+        Args:
+            max_tokens: words in an answer; None for ``max_length``, so many as one window may
+                have. REST sends padding as well: smaller is quicker where texts are short.
+            max_entities: entities in an answer.
+
+        Raises:
+            ValueError: for a number below 1.
         """
-        return {} if self._spans is None else {"entities": Signature(self._find_entities)}
+        width = self.max_length if max_tokens is None else max_tokens
+        for name, number in (("max_tokens", width), ("max_entities", max_entities)):
+            if number < 1:
+                raise ValueError(f"{name} is {number}, expected 1 or more.")
+
+        def words(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            windows = self.read(features)
+            outputs = self._run_windows(self._model_inputs(windows))
+            found = _padded(self._tagged(outputs, windows), width)
+            return {
+                "tokens": found["words"],
+                "tags": found["tags"],
+                "scores": found["scores"],
+                "offsets": tf.stack([found["starts"], found["ends"]], axis=2),
+                "count": found["count"],
+            }
+
+        def entities(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            found = self._find_entities(features, max_entities)
+            return {
+                "type": found["labels"],
+                "text": found["entities"],
+                "start": found["starts"],
+                "end": found["ends"],
+                "score": found["scores"],
+                "count": found["count"],
+            }
+
+        signatures = {**super().signatures(), "serving_default": Signature(words)}
+        return (
+            signatures if self._spans is None else {**signatures, "entities": Signature(entities)}
+        )
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.tags
 
     # Keras' verbs ----------------------------------------------------------------------------
 
@@ -260,7 +322,7 @@ class TokenTagger(WindowedTask):
         """For each text its words: ``{"word", "tag", "score", "start", "end"}``.
 
         ``start`` and ``end`` are characters of the text; of a list of words, of these with one
-        space between them. The same as the exported model answers over HTTP. Arguments and errors
+        space between them. Arguments and errors
         as for ``Task.predict``.
         """
         return super().predict(self._joined(x), **kwargs)
@@ -453,8 +515,12 @@ class _Spans:
 
     def __call__(
         self, texts: tf.Tensor, words: Words, tag: tf.Tensor, score: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Texts, string (batch,), and their words' tags and scores, [words], to entities."""
+    ) -> dict[str, tf.RaggedTensor]:
+        """Texts, string (batch,), and their words' tags and scores, [words], to entities.
+
+        Returns:
+            ragged (batch, (entities)): ``entities``, ``labels``, ``scores``, ``starts``, ``ends``.
+        """
         rows = words.text.row_splits
         size = tf.size(tag, tf.int64)
         inside = tf.gather(tf.constant(self._inside), tag)
@@ -478,18 +544,30 @@ class _Spans:
             splits,
         )
 
-        def padded(values: tf.Tensor, value: Any) -> tf.Tensor:
-            ragged = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-            return ragged.to_tensor(value)
-
-        return {
-            "entities": padded(found, ""),
-            "labels": padded(tf.gather(tf.constant(self._types), tf.gather(tag, first)), ""),
-            "scores": padded(mean, 0.0),
-            "starts": padded(tf.gather(words.start.values, first), -1),
-            "ends": padded(tf.gather(words.end.values, last), -1),
-            "count": tf.cast(splits[1:] - splits[:-1], tf.int32),
+        columns = {
+            "entities": found,
+            "labels": tf.gather(tf.constant(self._types), tf.gather(tag, first)),
+            "scores": mean,
+            "starts": tf.gather(words.start.values, first),
+            "ends": tf.gather(words.end.values, last),
         }
+        return {
+            name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            for name, values in columns.items()
+        }
+
+
+def _padded(rows: dict[str, tf.RaggedTensor], width: int | None = None) -> dict[str, tf.Tensor]:
+    """Answers (batch, (parts)) as tensors (batch, width), and ``count``, int32 (batch,).
+
+    Args:
+        rows: of one length in each row of the batch.
+        width: what is longer is cut; None for the longest.
+    """
+    shape = None if width is None else [None, width]
+    count = tf.cast(next(iter(rows.values())).row_lengths(), tf.int32)
+    dense = {name: part.to_tensor(_PADDING.get(name), shape=shape) for name, part in rows.items()}
+    return {**dense, "count": count}
 
 
 def _shown(numbers: tf.Tensor) -> tf.Tensor:

@@ -15,6 +15,8 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf.export import ExportError, export_saved_model, saved_model
 from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.sources import sha256
+from bertfam_tf.text import load_tokenizer
 
 TEXTS = [
     "The film was very good!",
@@ -59,15 +61,42 @@ def _answers(servable, **inputs):
 
 def test_files(base, task):
     assert [child.name for child in base.iterdir()] == ["1"]
-    extra = base / "1" / "assets.extra"
-    assert json.loads((extra / "bertfam.json").read_text()) == task.describe()
-    assert (extra / "tf_serving_warmup_requests").is_file()
-    assert task.describe()["options"]["labels"] == task.labels
+    assets = base / "1" / "assets"
+    assert (assets / "labels.txt").read_text("utf-8").splitlines() == task.labels
+    again = load_tokenizer(assets)
+    assert again.get_config() == task.tokenizer.get_config()
+    assert again.vocabulary == task.tokenizer.vocabulary
+    assert {f.name for f in (base / "1" / "assets.extra").iterdir()} == {
+        "bertfam.json",
+        "tf_serving_warmup_requests",
+    }
+
+
+def test_the_card(base, task):
+    directory = base / "1"
+    card = json.loads((directory / "assets.extra" / "bertfam.json").read_text("utf-8"))
+    assert card.items() >= task.describe().items()
+    assert card["labels"] == task.labels == card["options"]["labels"]
+    assert card["versions"]["tensorflow"] == tf.__version__
+    assert set(card["versions"]) == {"bertfam_tf", "tensorflow", "tensorflow-text", "keras"}
+    assert (card["dtype"], card["batching"], card["metrics"]) == ("float32", None, None)
+    files = {str(f.relative_to(directory)): f for f in directory.rglob("*") if f.is_file()}
+    files.pop("assets.extra/bertfam.json")
+    assert card["sha256"] == {name: sha256(file) for name, file in files.items()}
+    assert card["signatures"]["classify"] == {
+        "method": "classify",
+        "inputs": {"inputs": {"dtype": "string", "shape": [-1]}},
+        "outputs": {
+            "classes": {"dtype": "string", "shape": [-1, 3]},
+            "scores": {"dtype": "float32", "shape": [-1, 3]},
+        },
+    }
+    assert card["signatures"]["ids"]["inputs"]["token_ids"] == {"dtype": "int32", "shape": [-1, -1]}
 
 
 def test_signature(served):
     signatures = {name for name in served.signatures if not name.startswith("__")}
-    assert signatures == {"serving_default"}
+    assert signatures == {"serving_default", "classify", "ids"}
     signature = served.signatures["serving_default"]
     assert {n: tf.as_dtype(i.dtype) for n, i in signature.inputs.items()} == {"text": tf.string}
     assert {n: tf.as_dtype(i.dtype) for n, i in signature.outputs.items()} == {
@@ -84,27 +113,41 @@ def test_weights_are_stored_once(base, task):
     assert size <= stored < 1.2 * size
 
 
-def test_warm_up_records_cover_a_row_and_a_batch(base):
+def _logs(path):
     from tensorflow_serving.apis import prediction_log_pb2
 
-    file = base / "1" / "assets.extra" / "tf_serving_warmup_requests"
-    logs = map(
-        prediction_log_pb2.PredictionLog.FromString,
-        tf.data.TFRecordDataset(str(file)).as_numpy_iterator(),
-    )
-    requests = [log.predict_log.request for log in logs]
-    assert [len(request.inputs["text"].string_val) for request in requests] == [1, 8]
-    assert {request.model_spec.signature_name for request in requests} == {"serving_default"}
+    records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
+    return [prediction_log_pb2.PredictionLog.FromString(r) for r in records.as_numpy_iterator()]
+
+
+def test_warm_up_records_cover_a_row_and_a_batch_of_each_signature(base):
+    seen = {"serving_default": [], "classify": [], "ids": []}
+    for log in _logs(base / "1"):
+        kind = log.WhichOneof("log_type")
+        request = getattr(log, kind).request
+        name = request.model_spec.signature_name
+        assert kind == ("classify_log" if name == "classify" else "predict_log")
+        if kind == "classify_log":
+            examples = request.input.example_list.examples
+            (text,) = {e.features.feature["text"].bytes_list.value[0] for e in examples}
+            assert text.startswith(b"It arrived")
+            seen[name].append(len(examples))
+        else:
+            seen[name].append(next(iter(request.inputs.values())).tensor_shape.dim[0].size)
+    assert list(seen.values()) == [[1, 8]] * 3
 
 
 def test_bad_warm_up_records_are_run(base, tmp_path):
     path = Path(shutil.copytree(base / "1", tmp_path / "1"))
     file = path / "assets.extra" / "tf_serving_warmup_requests"
-    shapes = {"txt": tf.TensorSpec([None], tf.string)}
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        writer.write(saved_model._warmup_record(shapes, 1).SerializeToString())
-    with pytest.raises(ServingError, match="txt"):
-        load(path)
+    for log in _logs(path):
+        if log.WhichOneof("log_type") == "classify_log":
+            for example in log.classify_log.request.input.example_list.examples:
+                del example.features.feature["text"]
+            with tf.io.TFRecordWriter(str(file)) as writer:
+                writer.write(log.SerializeToString())
+            with pytest.raises(ServingError, match="text"):
+                load(path)
 
 
 # What it answers ------------------------------------------------------------------------------
@@ -200,13 +243,23 @@ def test_mixed_precision(smallest, tmp_path):
 # Versions, and what is refused ----------------------------------------------------------------
 
 
+def _no_export(monkeypatch, base):
+    """Leaves out what takes long, and gives a copy of an export that is there."""
+
+    def write(task, path, traced):
+        shutil.copytree(base / "1", path)
+        shutil.rmtree(path / "assets.extra")
+
+    monkeypatch.setattr(saved_model, "_write", write)
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Leaves out what takes long, where only directories matter."""
-    monkeypatch.setattr(saved_model, "_write", lambda task, path: path.mkdir())
-    monkeypatch.setattr(saved_model, "_check_compilation", lambda path: None)
+    monkeypatch.setattr(saved_model, "endpoints", lambda *args, **options: {})
+    monkeypatch.setattr(saved_model, "_write", lambda task, path, traced: path.mkdir())
+    monkeypatch.setattr(saved_model, "_check_graph", lambda path: None)
     monkeypatch.setattr(saved_model, "load", lambda path: None)
-    monkeypatch.setattr(saved_model, "_compare", lambda task, servable: None)
 
 
 def test_versions(quick, task, tmp_path):
@@ -224,12 +277,14 @@ def test_versions(quick, task, tmp_path):
         export_saved_model(task, tmp_path, version=-1)
 
 
-@pytest.mark.parametrize("step", ["_write", "_check_compilation", "load", "_compare"])
+@pytest.mark.parametrize(
+    "step", ["endpoints", "_write", "_check_graph", "write_card", "load", "_compare"]
+)
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_a_failed_export_leaves_nothing(quick, task, tmp_path, monkeypatch, step, error):
     write = saved_model._write
 
-    def fail(*args):
+    def fail(*args, **options):
         if step == "_write":
             write(*args)
         raise error("no space left")
@@ -255,39 +310,64 @@ def test_an_op_that_xla_must_compile_is_refused(smallest, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
+def test_an_op_that_calls_python_is_refused(smallest, tmp_path, monkeypatch):
+    task = bf.TextEmbedder.from_pretrained(smallest)
+    monkeypatch.setattr(
+        task,
+        "postprocess",
+        lambda x: {"embedding": tf.numpy_function(lambda v: v, [x], tf.float32)},
+    )
+    with pytest.raises(ExportError, match=r"calls Python \(PyFunc\)"):
+        task.export(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 class _Liar:
-    def __init__(self, servable, change):
-        self.run = lambda *args: change(servable.run(*args))
+    def __init__(self, servable, of, change):
+        self._servable, self._of, self._change = servable, of, change
+
+    def run(self, signature, inputs):
+        answers = self._servable.run(signature, inputs)
+        return self._change(answers) if signature == self._of else answers
+
+
+@pytest.fixture(scope="module")
+def traced(task):
+    return saved_model.endpoints(task, saved_model.Weights(task), None)
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda a: {**a, "scores": a["scores"] + 1e-4}, "'scores' differs"),
-        (lambda a: {**a, "scores": a["scores"] * np.nan}, "'scores' differs"),
-        (lambda a: {**a, "scores": a["scores"][:, :2]}, r"'scores' is \(6, 2\), .*\(6, 3\)"),
-        (lambda a: {**a, "label": a["label"][::-1]}, "'label' differs"),
+        (lambda a: {**a, "scores": a["scores"] + 1e-4}, "'scores' .* differs"),
+        (lambda a: {**a, "scores": a["scores"] * np.nan}, "'scores' .* differs"),
+        (lambda a: {**a, "scores": a["scores"][:, :2]}, r"'scores' .* is \(6, 2\), .*\(6, 3\)"),
+        (lambda a: {k: v[::-1] for k, v in a.items()}, "serving_default differs"),
         (
             lambda a: {"scores": a["scores"]},
             r"answers \['scores'\], the task \['label', 'scores'\]",
         ),
     ],
 )
-def test_a_wrong_answer_is_caught(base, served, task, tmp_path, monkeypatch, change, error):
-    monkeypatch.setattr(saved_model, "_write", lambda task, path: path.mkdir())
-    monkeypatch.setattr(saved_model, "_check_compilation", lambda path: None)
-    monkeypatch.setattr(saved_model, "load", lambda path: _Liar(served, change))
+@pytest.mark.parametrize("of", ["serving_default", "classify", "ids"])
+def test_a_wrong_answer_is_caught(
+    base, served, traced, task, tmp_path, monkeypatch, of, change, error
+):
+    _no_export(monkeypatch, base)
+    monkeypatch.setattr(saved_model, "endpoints", lambda *args, **options: traced)
+    monkeypatch.setattr(saved_model, "load", lambda path: _Liar(served, of, change))
+    error = error.replace("serving_default", of)
+    if of == "classify":
+        error = error.replace("'label'", "'classes'")
     with pytest.raises(ExportError, match=error):
         export_saved_model(task, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_that_does_not_run_is_an_export_error(task, tmp_path, monkeypatch):
+def test_an_export_that_does_not_run_is_an_export_error(quick, task, tmp_path, monkeypatch):
     def fail(path):
         raise ServingError(Code.INTERNAL, "op is missing")
 
-    monkeypatch.setattr(saved_model, "_write", lambda task, path: path.mkdir())
-    monkeypatch.setattr(saved_model, "_check_compilation", lambda path: None)
     monkeypatch.setattr(saved_model, "load", fail)
     with pytest.raises(ExportError, match="does not run in Serving: INTERNAL: op is missing"):
         export_saved_model(task, tmp_path)

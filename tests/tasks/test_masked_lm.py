@@ -138,18 +138,20 @@ def test_saves_and_exports(task, tmp_path):
     again = bf.load(tmp_path / "saved")
     assert again.top_k == 5
     assert again.fill(TEXTS) == task.fill(TEXTS)
-    servable = load(task.export(tmp_path / "export"))
+    servable = load(task.export(tmp_path / "export", max_masks=2))
     found = servable.run("", {"text": np.array([t.encode() for t in TEXTS], object)})
     assert found["count"].tolist() == COUNTS
     for row, answers in enumerate(task.predict(TEXTS)):
-        for mask in range(3):
+        for mask in range(2):
             likeliest = answers[mask] if mask < len(answers) else [{"token": "", "score": 0}] * 5
             tokens = [token.decode() for token in found["tokens"][row, mask]]
             assert tokens == [a["token"] for a in likeliest]
             scores = [a["score"] for a in likeliest]
             np.testing.assert_allclose(found["scores"][row, mask], scores, atol=1e-5)
     none = servable.run("", {"text": np.array([b"no mask"], object)})
-    assert none["tokens"].shape == none["scores"].shape == (1, 0, 5)
+    assert none["tokens"].shape == none["scores"].shape == (1, 2, 5)
+    with pytest.raises(ValueError, match="max_masks is 0, expected 1 or more"):
+        task.export(tmp_path / "export", max_masks=0)
 
 
 def test_learns_from_what_it_is_compiled_for(tokenizer):

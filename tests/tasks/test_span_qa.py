@@ -559,6 +559,7 @@ def test_an_export_answers_as_the_task(qa, tmp_path, threshold):
     assert {name: value.shape for name, value in found.items()} == {
         **dict.fromkeys(("answer", "start", "end", "score", "no_answer_score"), (rows,)),
         **{f"n_best_{n}": (rows, 7) for n in ("answers", "starts", "ends", "scores")},
+        "n_best_count": (rows,),
     }
     for name in ("answer", "start", "end", "score", "no_answer_score"):
         values = [row[name] for row in expected]
@@ -568,6 +569,7 @@ def test_an_export_answers_as_the_task(qa, tmp_path, threshold):
             np.testing.assert_allclose(found[name], values, atol=1e-5)
     for i, row in enumerate(expected):
         count = len(row["n_best"])
+        assert found["n_best_count"][i] == count
         assert [a.decode() for a in found["n_best_answers"][i]] == [
             *(part["answer"] for part in row["n_best"]),
             *[""] * (7 - count),

@@ -329,7 +329,7 @@ def test_tags_that_mark_no_entities(smallest):
     task = bf.TokenTagger.from_pretrained(smallest, ["NN", "VB", "O"])
     scores = task.evaluate(["a film"], [["NN", "VB"]], return_dict=True)
     assert scores.keys() == {"accuracy"}
-    assert task.signatures() == {}
+    assert set(task.signatures()) == {"serving_default", "ids"}
     with pytest.raises(ValueError, match=r"The tags mark no entities; .* not NN, VB, O"):
         task.entities(["a"])
     assert task.evaluate([""], [""], return_dict=True) == {"accuracy": 0.0}
@@ -350,32 +350,45 @@ def test_save_and_load(tagger, tmp_path):
 
 
 def test_the_export_answers_as_predict_does(tagger, tmp_path):
-    servable = load(tagger.export(tmp_path))
+    width, most = 50, 3
+    servable = load(tagger.export(tmp_path, max_tokens=width, max_entities=most))
     texts = [*TEXTS, *HOSTILE]
     given = [t if isinstance(t, bytes) else t.encode("utf-8", "replace") for t in texts]
     given = {"text": np.array(given, object)}
-    rows = servable.run("", given)
-    assert {name: (value.dtype, value.ndim) for name, value in rows.items()} == {
-        "words": (object, 2), "tags": (object, 2), "scores": (np.float32, 2),
-        "starts": (np.int32, 2), "ends": (np.int32, 2), "count": (np.int32, 1),
+    words, entities = servable.run("", given), servable.run("entities", given)
+    assert {name: (value.dtype, value.shape[1:]) for name, value in words.items()} == {
+        "tokens": (object, (width,)), "tags": (object, (width,)), "scores": (np.float32, (width,)),
+        "offsets": (np.int32, (width, 2)), "count": (np.int32, ()),
     }  # fmt: skip
-    assert rows["words"].shape == (len(texts), max(rows["count"]))
-    for found, expected in (
-        (rows, tagger.predict(texts)),
-        (servable.run("entities", given), tagger.entities(texts)),
-    ):
-        text, label = ("words", "tags") if found is rows else ("entities", "labels")
-        for i, (count, row) in enumerate(zip(found["count"], expected, strict=True)):
-            assert count == len(row)
-            assert [list(word.values())[:2] for word in row] == [
-                [found[name][i, k].decode("utf-8", "replace") for name in (text, label)]
-                for k in range(count)
-            ]
-            for key, name in (("score", "scores"), ("start", "starts"), ("end", "ends")):
-                values = [word[key] for word in row]
-                np.testing.assert_allclose(found[name][i, :count], values, atol=2e-5)
-            assert set(found["starts"][i, count:]) <= {-1}
-            assert set(found[text][i, count:]) <= {b""}
+    assert {name: (value.dtype, value.shape[1:]) for name, value in entities.items()} == {
+        "type": (object, (most,)), "text": (object, (most,)), "score": (np.float32, (most,)),
+        "start": (np.int32, (most,)), "end": (np.int32, (most,)), "count": (np.int32, ()),
+    }  # fmt: skip
+    words["start"], words["end"] = np.moveaxis(words["offsets"], 2, 0)
+    columns = {"word": "tokens", "tag": "tags", "score": "scores", "start": "start", "end": "end"}
+    _check_rows(words, columns, tagger.predict(texts), width)
+    columns = {"entity": "text", "label": "type", "score": "score", "start": "start", "end": "end"}
+    _check_rows(entities, columns, tagger.entities(texts), most)
+    assert max(words["count"]) > width
+    assert max(entities["count"]) > most
+
+
+def _check_rows(found, columns, expected, width):
+    assert found["count"].tolist() == list(map(len, expected))
+    for i, row in enumerate(expected):
+        for key, name in columns.items():
+            values, padding = [part[key] for part in row[:width]], {"start": -1, "end": -1}
+            filling = [padding.get(key, 0.0 if key == "score" else "")] * (width - len(values))
+            if found[name].dtype == object:
+                assert [v.decode("utf-8", "replace") for v in found[name][i]] == values + filling
+            else:
+                np.testing.assert_allclose(found[name][i], values + filling, atol=2e-5)
+
+
+@pytest.mark.parametrize("option", ["max_tokens", "max_entities"])
+def test_answers_without_any_width(tagger, tmp_path, option):
+    with pytest.raises(ValueError, match=f"{option} is 0, expected 1 or more"):
+        tagger.export(tmp_path, **{option: 0})
 
 
 # Errors ---------------------------------------------------------------------------------------

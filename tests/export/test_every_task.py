@@ -1,0 +1,346 @@
+"""Every task with three kinds of tokenizers, answered by a process without this package."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import registry
+from bertfam_tf.export import saved_model
+from bertfam_tf.export.endpoints import examples
+from bertfam_tf.text import load_tokenizer
+from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
+from bertfam_tf.text.packing import CLS_A_SEP_SEP
+from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
+
+CLEAN = Path(__file__).with_name("clean_process.py")
+TEXTS = [
+    b"a good film , was it not ?",
+    b"",
+    b"the cast " * 40,
+    "日本語 🙂 é [MASK] <mask>".encode(),
+    b"\xff\xfe good \xc3\0",
+    b"[MASK][MASK][MASK] [CLS] bad [SEP] <s>",
+    b"<mask><mask><mask> the plot",
+]
+OTHERS = TEXTS[2:] + TEXTS[:2]
+LABELS = ["good", "bad", "neither\nof both"]
+TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
+WORDS, ENTITIES, MASKS = 40, 5, 2
+GENERATION = dict(max_new_tokens=4, num_beams=2)
+# A family with most heads, and one that reads from left to right or in any order.
+FAMILIES = {"bert": "gpt", "roberta": "gpt2", "albert": "xlnet"}
+
+
+def _word_piece(tiny):
+    return load_tokenizer(tiny)
+
+
+def _byte_bpe(tiny):
+    special = dict(
+        bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>", unk_token="<unk>",
+        pad_token="<pad>", mask_token="<mask>",
+    )  # fmt: skip
+    pieces = [*dict.fromkeys(special.values()), *byte_characters(), "th", "the", "\u0120the"]
+    merges = [("t", "h"), ("th", "e"), ("\u0120", "the")]
+    return ByteBPETokenizer(pieces, merges, layout=CLS_A_SEP_SEP, **special)
+
+
+def _sentence_piece(tiny):
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text.decode("utf-8", "replace") for text in TEXTS] * 9),
+        model_writer=made,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )
+    return SentencePieceTokenizer(made.getvalue(), **PRESETS["AlbertTokenizer"])
+
+
+TOKENIZERS = {"bert": _word_piece, "roberta": _byte_bpe, "albert": _sentence_piece}
+
+
+def _backbone(family, tokenizer):
+    shape = dict(
+        vocab_size=tokenizer.vocab_size, hidden_size=16, embedding_size=16, num_heads=2,
+        intermediate_size=16, num_layers=1, num_positions=64, max_positions=64,
+    )  # fmt: skip
+    known = registry.get(family).config.__dataclass_fields__
+    return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
+
+
+def _tasks(family, tokenizer):
+    backbone = _backbone(family, tokenizer)
+    short = dict(max_length=24)
+    language_model = bf.CausalLM(_backbone(FAMILIES[family], tokenizer), tokenizer, **short)
+    tasks = [
+        bf.TextClassifier(backbone, tokenizer, LABELS, pair=False, **short),
+        bf.MultiLabelClassifier(backbone, tokenizer, LABELS, pair=True, **short),
+        bf.TextRegressor(backbone, tokenizer, pair=True, **short),
+        bf.MultipleChoice(backbone, tokenizer, 2, pair=False, **short),
+        bf.TokenTagger(backbone, tokenizer, TAGS, split="punctuation", **short),
+        bf.SpanQA(backbone, tokenizer, n_best=3, max_answer=5, null_threshold=0.0, **short),
+        bf.TextEmbedder(backbone, tokenizer, **short),
+        bf.MaskedLM(backbone, tokenizer, top_k=3, **short),
+        language_model,
+    ]
+    weights = {id(variable): variable for task in tasks for variable in task.weights}
+    for i, variable in enumerate(weights.values()):
+        if "seed" not in variable.path:
+            noise = np.random.default_rng(i).normal(0, 0.5, variable.shape)
+            variable.assign_add(noise.astype("float32"))
+    return {type(task).__name__: task for task in tasks}
+
+
+OPTIONS = {
+    "TokenTagger": dict(max_tokens=WORDS, max_entities=ENTITIES),
+    "MaskedLM": dict(max_masks=MASKS),
+    "CausalLM": GENERATION,
+}
+
+
+def _features(task):
+    names = task.feature_names
+    features = {name: TEXTS if i == 0 else OTHERS for i, name in enumerate(names)}
+    if "choices" in names:
+        features["choices"] = [list(pair) for pair in zip(TEXTS, OTHERS, strict=True)]
+    return features
+
+
+# What `predict` says, as the signatures have it ----------------------------------------------
+
+
+def _columns(rows, *names):
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _wide(rows, name, width, filling):
+    return [[part[name] for part in row[:width]] + [filling] * (width - len(row)) for row in rows]
+
+
+def _classifier(task, features):
+    answer = _columns(task.predict(features), "label", "scores")
+    classes = [LABELS] * len(TEXTS)
+    return {
+        "serving_default": answer,
+        "ids": answer,
+        "classify": {"classes": classes, "scores": answer["scores"]},
+    }
+
+
+def _labels(task, features):
+    rows = task.predict(features)
+    scores = [row["scores"] for row in rows]
+    answer = {"scores": scores, "chosen": [[n in row["labels"] for n in LABELS] for row in rows]}
+    classes = [LABELS] * len(TEXTS)
+    return {
+        "serving_default": answer,
+        "ids": answer,
+        "classify": {"classes": classes, "scores": scores},
+    }
+
+
+def _regressor(task, features):
+    scores = task.predict(features)
+    answer = {"score": scores}
+    return {"serving_default": answer, "ids": answer, "regress": {"outputs": scores}}
+
+
+def _choice(task, features):
+    answer = _columns(task.predict(features), "choice", "text", "scores")
+    ids = {name: answer[name] for name in ("choice", "scores")}
+    return {"serving_default": answer, "ids": ids}
+
+
+def _tagger(task, features):
+    rows, entities = task.predict(features), task.entities(features["text"])
+    assert max(map(len, rows)) > WORDS
+    assert max(map(len, entities)) > ENTITIES
+    starts, ends = (_wide(rows, name, WORDS, -1) for name in ("start", "end"))
+    return {
+        "serving_default": {
+            "tokens": _wide(rows, "word", WORDS, ""),
+            "tags": _wide(rows, "tag", WORDS, ""),
+            "scores": _wide(rows, "score", WORDS, 0.0),
+            "offsets": np.stack([starts, ends], axis=2),
+            "count": list(map(len, rows)),
+        },
+        "entities": {
+            "type": _wide(entities, "label", ENTITIES, ""),
+            "text": _wide(entities, "entity", ENTITIES, ""),
+            "start": _wide(entities, "start", ENTITIES, -1),
+            "end": _wide(entities, "end", ENTITIES, -1),
+            "score": _wide(entities, "score", ENTITIES, 0.0),
+            "count": list(map(len, entities)),
+        },
+        "ids": {"logits": _logits(task, features)},
+    }
+
+
+def _spans(task, features):
+    rows = task.predict(features)
+    names = ("answer", "start", "end", "score", "no_answer_score")
+    best = [row["n_best"] for row in rows]
+    padding = {"answer": "", "start": -1, "end": -1, "score": 0.0}
+    wide = {f"n_best_{n}s": _wide(best, n, 3, filling) for n, filling in padding.items()}
+    logits = _logits(task, features)
+    return {
+        "serving_default": {
+            **_columns(rows, *names),
+            **wide,
+            "n_best_count": list(map(len, best)),
+        },
+        "ids": {"start_logits": logits[..., 0], "end_logits": logits[..., 1]},
+    }
+
+
+def _embedder(task, features):
+    answer = {"embedding": task.predict(features)}
+    return {"serving_default": answer, "ids": answer}
+
+
+def _masks(task, features):
+    rows = task.predict(features)
+    assert max(map(len, rows)) > MASKS
+    none = [[{"token": "", "score": 0.0}] * 3] * MASKS
+    cut = [(row + none)[:MASKS] for row in rows]
+    answer = {
+        f"{name}s": [[[t[name] for t in mask] for mask in row] for row in cut]
+        for name in ("token", "score")
+    }
+    return {
+        "serving_default": {**answer, "count": list(map(len, rows))},
+        "ids": {"logits": _logits(task, features)},
+    }
+
+
+def _language_model(task, features):
+    answer = _columns(task.predict(features), "log_likelihood", "tokens")
+    prompts = [text.decode("utf-8", "replace") for text in features["text"]]
+    text = task.generate(prompts, **GENERATION)
+    return {"serving_default": answer, "ids": answer, "generate": {"text": text}}
+
+
+EXPECTED = {
+    "TextClassifier": _classifier,
+    "MultiLabelClassifier": _labels,
+    "TextRegressor": _regressor,
+    "MultipleChoice": _choice,
+    "TokenTagger": _tagger,
+    "SpanQA": _spans,
+    "TextEmbedder": _embedder,
+    "MaskedLM": _masks,
+    "CausalLM": _language_model,
+}
+
+
+def _packed(task, features):
+    inputs = task.preprocess({name: tf.constant(texts) for name, texts in features.items()})
+    return {name: inputs[name].numpy() for name in task.packed_specs}
+
+
+def _logits(task, features):
+    return task(_packed(task, features), training=False).numpy()
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def _inputs(task, signature, features):
+    if signature == "ids":
+        return {name: value.tolist() for name, value in _packed(task, features).items()}
+    if signature in ("classify", "regress"):
+        arrays = {name: np.array(texts, object) for name, texts in features.items()}
+        return {"inputs": _as_json(examples(arrays))}
+    return _as_json(features)
+
+
+def _as_json(values):
+    if isinstance(values, dict):
+        return {name: _as_json(value) for name, value in values.items()}
+    if isinstance(values, bytes):
+        return values.decode("utf-8", "surrogateescape")
+    return [_as_json(value) for value in values]
+
+
+class Asked:
+    """A family's exports, and a clean process that is answering from them."""
+
+    def __init__(self, family, tiny, directory):
+        self.tasks = _tasks(family, TOKENIZERS[family](tiny))
+        self.directory = directory
+        self.questions = []
+        for name, task in self.tasks.items():
+            path = task.export(directory / name, **OPTIONS.get(name, {}))
+            features = _features(task)
+            for signature in task.signatures(**OPTIONS.get(name, {})):
+                inputs = _inputs(task, signature, features)
+                self.questions.append(
+                    {"model": str(path), "signature": signature, "inputs": inputs}
+                )
+        (directory / "questions").write_text(json.dumps(self.questions))
+        arguments = [sys.executable, str(CLEAN), str(directory / "questions"), self._file]
+        # Into a file: a full pipe would stop it while nobody reads.
+        with (directory / "errors").open("w") as errors:
+            self._process = subprocess.Popen(arguments, stderr=errors)
+        self._answers = None
+
+    @property
+    def _file(self):
+        return str(self.directory / "answers")
+
+    def answers(self, name):
+        if self._answers is None:
+            status = self._process.wait()
+            assert status == 0, (self.directory / "errors").read_text()[-4000:]
+            rows = zip(self.questions, json.loads(Path(self._file).read_text()), strict=True)
+            self._answers = {(q["model"], q["signature"]): answer for q, answer in rows}
+        path = str(self.directory / name / "1")
+        return {signature: a for (model, signature), a in self._answers.items() if model == path}
+
+
+@pytest.fixture(scope="module")
+def asked(request, tiny, tmp_path_factory):
+    """The families of this run's tests; each one's process runs beside the exports of the next."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    families = {item.callspec.params["family"]: None for item in tests}
+    patch = pytest.MonkeyPatch()
+    # The clean process compares more of them; other tests export as users do.
+    patch.setattr(saved_model, "load", lambda path: None)
+    patch.setattr(saved_model, "_compare", lambda *args: None)
+    try:
+        return {f: Asked(f, tiny, tmp_path_factory.mktemp(f)) for f in families}
+    finally:
+        patch.undo()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_export_answers_as_predict(asked, family, name):
+    task = asked[family].tasks[name]
+    found = asked[family].answers(name)
+    expected = EXPECTED[name](task, _features(task))
+    assert found.keys() == expected.keys()
+    for signature, answers in expected.items():
+        assert found[signature].keys() == answers.keys()
+        for output, values in answers.items():
+            one, other = np.array(found[signature][output]), np.array(values)
+            what = f"{signature} {output}"
+            assert one.shape == other.shape, what
+            if one.dtype.kind == "f":
+                np.testing.assert_allclose(one, other, atol=5e-5, rtol=1e-5, err_msg=what)
+            else:
+                np.testing.assert_array_equal(one, other, err_msg=what)

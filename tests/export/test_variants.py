@@ -1,0 +1,236 @@
+"""Exports that store less, and exports that answer several requests at a time."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import bertfam_tf as bf
+from bertfam_tf.export import BatchingOptions, saved_model
+from bertfam_tf.export.batching import batched as in_batches
+from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.text import WordTokenizer, load_tokenizer
+
+WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
+TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
+SHARE = {"bfloat16": (0.5, 0.53), "int8": (0.25, 0.31)}
+# The most that a probability, or a log-likelihood relative to the largest, may move. When this was
+# written it was 4e-6 and 2e-5 of MaskedLM, and 7e-4 of CausalLM.
+LARGEST = {"bfloat16": 1e-5, "int8": 2e-3}
+
+
+def _masked(smallest):
+    shape = dict(vocab_size=1000, hidden_size=48, num_heads=4, intermediate_size=96, num_layers=2)
+    backbone = bf.build("bert", "tiny", **shape)
+    return _perturbed(bf.MaskedLM(backbone, load_tokenizer(smallest), max_length=24))
+
+
+def _causal():
+    shape = dict(vocab_size=1000, hidden_size=48, num_heads=2, intermediate_size=96, num_layers=2)
+    return _perturbed(bf.CausalLM(bf.build("xlnet", "tiny", **shape), WORDS, max_length=24))
+
+
+def _perturbed(task):
+    for i, variable in enumerate(task.weights):
+        noise = np.random.default_rng(i).normal(0, 0.05, variable.shape)
+        variable.assign_add(noise.astype("float32"))
+    return task
+
+
+def _rounded(path, weight, dtype):
+    """What is left of a weight, by hand."""
+    values = weight.astype("float64")
+    if dtype == "bfloat16":
+        bits = weight.view(np.uint32).astype(np.uint64)
+        bits += 0x7FFF + ((bits >> 16) & 1)
+        return (bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    axis = -1 if path.rpartition("/")[2].startswith("embedding") else 0
+    if values.shape[axis] < 16:
+        return weight
+    scale = np.abs(values).max(axis=axis, keepdims=True).astype("float32") / np.float32(127)
+    return (np.rint(weight / np.where(scale > 0, scale, 1)) * scale).astype("float32")
+
+
+def _nodes(path, op):
+    graph = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    functions = graph.meta_graphs[0].graph_def.library.function
+    return [node for function in functions for node in function.node_def if node.op == op]
+
+
+def _stored(path):
+    return sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
+
+
+def _check_stored(task, directory, dtype, monkeypatch, **options):
+    """Exports, and compares with the task when its weights are rounded by hand."""
+    kept = []
+    monkeypatch.setattr(saved_model, "load", lambda path: kept.append(load(path)) or kept[0])
+    path = task.export(directory, dtype=dtype, **options)
+    before = {variable.path: variable.numpy() for variable in task.weights}
+    size = sum(value.nbytes for value in before.values())
+    low, high = SHARE[dtype]
+    assert low * size < _stored(path) < high * size
+    assert json.loads((path / "assets.extra" / "bertfam.json").read_text())["dtype"] == dtype
+
+    texts = [text.encode() for text in TEXTS]
+    given = {"text": np.array(texts, object)}
+    found = kept[0].run("", given)
+    answer = tf.function(task.answer, autograph=False)
+    whole = answer({"text": tf.constant(texts)})
+    for variable in task.weights:
+        if variable.ndim > 1:
+            variable.assign(_rounded(variable.path, before[variable.path], dtype))
+    rounded = answer({"text": tf.constant(texts)})
+    for name, values in rounded.items():
+        values = values.numpy()
+        cut = found[name][:, : values.shape[1]] if values.ndim > 1 else found[name]
+        if values.dtype == object:
+            assert cut.tolist() == values.tolist()
+        else:
+            np.testing.assert_allclose(cut, values, atol=1e-5, rtol=1e-5)
+    name = "scores" if "scores" in whole else "log_likelihood"
+    largest = np.abs(rounded[name] - whole[name]).max() / max(1, np.abs(whole[name]).max())
+    assert 0 < largest < LARGEST[dtype]
+    return kept[0], given
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_weights_in_fewer_bytes(smallest, tmp_path, monkeypatch, dtype):
+    _check_stored(_masked(smallest), tmp_path, dtype, monkeypatch)
+    # Of a table only the rows that are read become float32.
+    gathered = {node.attr["dtype"].type for node in _nodes(tmp_path / "1", "ResourceGather")}
+    assert tf.as_dtype(dtype).as_datatype_enum in gathered
+
+
+def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
+    task = _causal()
+    servable, given = _check_stored(task, tmp_path, "int8", monkeypatch, max_new_tokens=3)
+    found = servable.run("generate", given)["text"]
+    # Its weights are rounded by now.
+    assert [text.decode() for text in found] == task.generate(TEXTS, max_new_tokens=3)
+
+
+def test_another_dtype(smallest, tmp_path):
+    with pytest.raises(
+        ValueError, match="dtype 'float16', expected one of float32, bfloat16, int8"
+    ):
+        _masked(smallest).export(tmp_path, dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+# In-graph batching ----------------------------------------------------------------------------
+
+TAGS = ["O", "B-PER", "I-PER"]
+BATCHING = BatchingOptions(
+    max_batch_size=20, allowed_batch_sizes=(1, 2, 4), batch_timeout_micros=20_000
+)
+
+
+@pytest.fixture(scope="module")
+def tagger(smallest):
+    return _perturbed(bf.TokenTagger.from_pretrained(smallest, TAGS))
+
+
+@pytest.fixture(scope="module")
+def batching(tagger, tmp_path_factory):
+    return tagger.export(
+        tmp_path_factory.mktemp("export"), batching=BATCHING, max_tokens=30, max_entities=30
+    )
+
+
+@pytest.fixture(scope="module")
+def batched(batching):
+    return load(batching)
+
+
+def _rows(count, first=0):
+    words = ["good", "film", "unhappy", "the", "dull", "cast"]
+    rng = np.random.default_rng(first)
+    texts = [" ".join(rng.choice(words, rng.integers(0, 25))) for _ in range(count)]
+    return texts, {"text": np.array([text.encode() for text in texts], object)}
+
+
+def _check(tagger, texts, found):
+    rows = tagger.predict(texts)
+    assert found["count"].tolist() == list(map(len, rows))
+    for i, row in enumerate(rows):
+        tags = [tag.decode() for tag in found["tags"][i, : len(row)]]
+        assert tags == [word["tag"] for word in row]
+        scores = [word["score"] for word in row]
+        np.testing.assert_allclose(found["scores"][i, : len(row)], scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9, 20])
+def test_requests_of_any_size(tagger, batched, count):
+    texts, given = _rows(count)
+    found = batched.run("", given)
+    assert found["tokens"].shape == (count, 30)
+    if count:
+        _check(tagger, texts, found)
+
+
+def test_a_request_that_is_too_large(batched):
+    with pytest.raises(
+        ServingError, match="21 is larger than maximum input batch size 20"
+    ) as error:
+        batched.run("", _rows(21)[1])
+    assert error.value.code is Code.INVALID_ARGUMENT
+
+
+def test_requests_at_one_time_get_their_own_answers(tagger, batched):
+    requests = [(name, *_rows(1 + i % 3, i)) for i in range(12) for name in ("", "entities")]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        found = list(pool.map(lambda request: batched.run(request[0], request[2]), requests))
+    alone = [batched.run(name, given) for name, _, given in requests]
+    for (name, texts, _), together, one in zip(requests, found, alone, strict=True):
+        if not name:
+            _check(tagger, texts, together)
+        for output, values in one.items():
+            if values.dtype == np.float32:
+                np.testing.assert_allclose(together[output], values, atol=2e-5)
+            else:
+                assert (together[output] == values).all()
+
+
+def test_queues_and_warm_up_of_batching(batching):
+    nodes = _nodes(batching, "BatchFunction")
+    assert len({node.attr["shared_name"].s for node in nodes}) == len(nodes) == 2
+    assert {tuple(node.attr["allowed_batch_sizes"].list.i) for node in nodes} == {(1, 2, 4)}
+    card = json.loads((batching / "assets.extra" / "bertfam.json").read_text())
+    assert card["batching"]["max_batch_size"] == 20
+    assert card["signatures"]["serving_default"]["outputs"]["offsets"]["shape"] == [-1, 30, 2]
+
+
+def test_functions_of_one_name_do_not_share_a_queue():
+    def function(sign):
+        called = in_batches(lambda x: {"y": sign * x, "z": x[:, 0]}, "name", BATCHING)
+        return tf.function(called, [tf.TensorSpec([None, 3], tf.float32)], autograph=False)
+
+    functions = [function(sign) for sign in (1.0, -1.0)]
+    x = np.arange(15, dtype="float32").reshape(5, 3)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda i: functions[i % 2](tf.constant(x + i)), range(16)))
+    for i, answers in enumerate(found):
+        np.testing.assert_array_equal(answers["y"], (x + i) * (-1) ** i)
+        np.testing.assert_array_equal(answers["z"], x[:, 0] + i)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (dict(max_batch_size=0), "max_batch_size is 0, expected 1 or more"),
+        (dict(num_batch_threads=0), "num_batch_threads is 0, expected 1 or more"),
+        (dict(max_enqueued_batches=-1), "max_enqueued_batches is -1, expected 1 or more"),
+        (dict(batch_timeout_micros=-1), "batch_timeout_micros is -1, expected 0 or more"),
+        (dict(allowed_batch_sizes=()), r"allowed_batch_sizes are \(\), expected numbers that grow"),
+        (dict(allowed_batch_sizes=(0, 2)), r"are \(0, 2\), expected numbers that grow, from 1"),
+        (dict(allowed_batch_sizes=(4, 2)), r"are \(4, 2\), expected numbers that grow, from 1"),
+        (dict(max_batch_size=8), "The batch size 32 is above max_batch_size, 8"),
+    ],
+)
+def test_wrong_settings_of_batching(options, error):
+    with pytest.raises(ValueError, match=error):
+        BatchingOptions(**options)
