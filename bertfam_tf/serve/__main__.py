@@ -1,8 +1,12 @@
 """`python -m bertfam_tf.serve <base_path>`: serves models over REST and gRPC until stopped."""
 
 import argparse
+import contextlib
+import functools
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +101,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write tensors of gRPC answers as bytes, not in the field of their type",
     )
+    add("--enable-batching", action="store_true", help="run requests of many clients together")
+    add(
+        "--batching-parameters-file",
+        metavar="FILE",
+        help="a BatchingParameters as text; needs --enable-batching (Serving's defaults)",
+    )
+    add(
+        "--monitoring-config-file",
+        metavar="FILE",
+        help="a MonitoringConfig as text, which says where Prometheus finds metrics",
+    )
+    add("--api-key-file", metavar="FILE", help="keys, one a line, of which clients send one")
+    add("--tls-certificate", metavar="FILE", help="PEM; REST is https and gRPC encrypted with it")
+    add("--tls-key", metavar="FILE", help="of the certificate, PEM without a password")
+    add(
+        "--tls-client-authority",
+        metavar="FILE",
+        help="PEM; clients need a certificate that is signed by one of these",
+    )
+    add("--ui", action="store_true", help="a page at /ui/ to try the models; needs the extra ui")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -110,25 +134,81 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.serve.grpc import parse_channel_arguments
     from bertfam_tf.serve.server import serve
 
-    serve(
-        options.base_path,
-        config=options.model_config_file,
-        model_name=options.model_name,
-        host=options.host,
-        rest_port=options.rest_port,
-        grpc_port=None if options.grpc_port < 0 else options.grpc_port,
-        grpc_socket_path=options.grpc_socket_path,
-        grpc_channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
-        timeout_s=options.rest_timeout_ms / 1000,
-        cors=options.rest_api_enable_cors_support,
-        config_poll_s=options.model_config_file_poll_wait_seconds,
-        file_system_poll_s=options.file_system_poll_wait_seconds,
-        max_load_retries=options.max_num_load_retries,
-        retry_wait_s=options.load_retry_interval_seconds,
-        labels_for_unavailable=options.allow_version_labels_for_unavailable_models,
-        health=options.enable_grpc_healthcheck_service,
-        tensor_content=options.enable_serialization_as_tensor_content,
-    )
+    with contextlib.ExitStack() as stack:
+        serve(
+            options.base_path,
+            config=options.model_config_file,
+            model_name=options.model_name,
+            host=options.host,
+            rest_port=options.rest_port,
+            grpc_port=None if options.grpc_port < 0 else options.grpc_port,
+            grpc_socket_path=options.grpc_socket_path,
+            grpc_channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
+            timeout_s=options.rest_timeout_ms / 1000,
+            cors=options.rest_api_enable_cors_support,
+            config_poll_s=options.model_config_file_poll_wait_seconds,
+            file_system_poll_s=options.file_system_poll_wait_seconds,
+            max_load_retries=options.max_num_load_retries,
+            retry_wait_s=options.load_retry_interval_seconds,
+            labels_for_unavailable=options.allow_version_labels_for_unavailable_models,
+            health=options.enable_grpc_healthcheck_service,
+            tensor_content=options.enable_serialization_as_tensor_content,
+            **_surroundings(options, stack),
+        )
+
+
+def _surroundings(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """What stands around the models and the APIs, as arguments of `serve`."""
+    from starlette.middleware import Middleware
+
+    found: dict[str, Any] = {"routes": []}
+    wraps: list[Callable[[Any], Any]] = []
+    if options.batching_parameters_file and not options.enable_batching:
+        raise ValueError("--batching-parameters-file needs --enable-batching")
+    if options.enable_batching:
+        from bertfam_tf.serve.batching import Batcher, BatchingParameters, read_parameters
+
+        file = options.batching_parameters_file
+        wraps.append(
+            stack.enter_context(Batcher(read_parameters(file) if file else BatchingParameters()))
+        )
+    if options.monitoring_config_file:
+        from bertfam_tf.serve import monitoring
+
+        path = monitoring.read_path(options.monitoring_config_file)
+        if path is not None:
+            metrics = monitoring.Metrics()
+            wraps.append(metrics.timed)
+            found |= {"observe": metrics.observe, "around_warm_up": metrics.time_warm_up}
+            found["routes"].append(monitoring.route(metrics, path))
+    if wraps:
+        found["wrap"] = lambda servable: functools.reduce(lambda x, wrap: wrap(x), wraps, servable)
+    if options.api_key_file:
+        from bertfam_tf.serve.security import ApiKeyInterceptor, ApiKeyMiddleware, read_keys
+
+        keys = read_keys(options.api_key_file)
+        found["middleware"] = [Middleware(ApiKeyMiddleware, keys=keys)]
+        found["interceptors"] = [ApiKeyInterceptor(keys)]
+    if options.tls_certificate or options.tls_key or options.tls_client_authority:
+        from bertfam_tf.serve.security import Tls
+
+        if not (options.tls_certificate and options.tls_key):
+            raise ValueError("TLS needs both --tls-certificate and --tls-key")
+        tls = Tls(options.tls_certificate, options.tls_key, options.tls_client_authority)
+        found |= {"ssl": tls.uvicorn(), "grpc_credentials": tls.grpc()}
+    if options.ui:
+        page = _page()
+        found["routes"] += page.routes
+        found["ready"] = lambda running: page.show(running.models)
+    return found
+
+
+def _page() -> Any:
+    try:
+        from bertfam_tf.serve.ui import Page
+    except ModuleNotFoundError as error:
+        raise ValueError(f'--ui needs the extra "ui": {error}') from None
+    return Page()
 
 
 def main() -> int:
