@@ -24,7 +24,7 @@ live: .venv/installed-live
 
 # The page in headless Chromium, which comes from the system's packages (as root).
 browser: .venv/installed-browser
-	command -v chromium chromedriver || \
+	command -v chromium && command -v chromedriver || \
 		(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest tests/serve/test_serve_page.py
 
