@@ -197,6 +197,8 @@ def _surroundings(options: argparse.Namespace, stack: contextlib.ExitStack) -> d
         tls = Tls(options.tls_certificate, options.tls_key, options.tls_client_authority)
         found |= {"ssl": tls.uvicorn(), "grpc_credentials": tls.grpc()}
     if options.ui:
+        if options.api_key_file:
+            raise ValueError("--ui does not go with --api-key-file: browsers send no key")
         page = _page()
         found["routes"] += page.routes
         found["ready"] = lambda running: page.show(running.models)

@@ -138,16 +138,16 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._as_content = as_content
 
     def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return self._answer(request, context, "predict")
+        return self._answer(request, context, "Predict")
 
     def Classify(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return self._answer(request, context, "classify")
+        return self._answer(request, context, "Classify")
 
     def Regress(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return self._answer(request, context, "regress")
+        return self._answer(request, context, "Regress")
 
     def MultiInference(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return self._answer(request, context, "multi_inference")
+        return self._answer(request, context, "MultiInference")
 
     def GetModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:
         try:

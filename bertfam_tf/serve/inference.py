@@ -34,8 +34,9 @@ _NO_SIGNATURE = "No signature was found with the name:"
 
 Observer = Callable[[str, str, str, Code, float], None]
 """Called once per request, from any thread, when its answer is known: with the model's name as the
-request has it, the API ("predict", "classify", "regress", "multi_inference"), the entrypoint
-("REST" or "GRPC"), the status and the seconds it took."""
+request has it, the API as Serving names it ("predict", "classify", "regress"; over gRPC "Predict",
+"Classify", "Regress", "MultiInference"), the entrypoint ("REST" or "GRPC"), the status and the
+seconds it took."""
 
 
 class Finder(Protocol):

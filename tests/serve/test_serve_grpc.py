@@ -519,12 +519,12 @@ def test_the_observer_hears_of_each_request_once(half_path):
         stubs.model.GetModelStatus(status_request())
     ok, bad, missing = Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND
     assert [call[:4] for call in heard] == [
-        ("m", "predict", "GRPC", ok),
-        ("m", "classify", "GRPC", ok),
-        ("m", "regress", "GRPC", ok),
-        ("m", "multi_inference", "GRPC", ok),
-        ("x", "predict", "GRPC", missing),
-        ("", "predict", "GRPC", bad),
+        ("m", "Predict", "GRPC", ok),
+        ("m", "Classify", "GRPC", ok),
+        ("m", "Regress", "GRPC", ok),
+        ("m", "MultiInference", "GRPC", ok),
+        ("x", "Predict", "GRPC", missing),
+        ("", "Predict", "GRPC", bad),
         ("m", "predict", "REST", ok),
         ("m", "regress", "REST", bad),
         ("x", "classify", "REST", missing),

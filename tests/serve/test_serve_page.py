@@ -99,15 +99,21 @@ def models(tmp_path_factory, smallest):
 @pytest.fixture(scope="module")
 def url(models):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    arguments = [f"{name}={path}" for name, path in models.items()]
+    config = "".join(
+        f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }} '
+        for name, path in models.items()
+    )
+    file = models["numbers"].parent / "models.config"
+    file.write_text(f"model_config_list {{ {config} }}")
+    flags = ["--ui", f"--model-config-file={file}", "--rest-port=0", "--grpc-port=-1"]
     with subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/serve/page_server.py"), *arguments],
+        [sys.executable, "-m", "bertfam_tf.serve", *flags],
         env={**environment, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            yield process.stdout.readline().strip()
+            yield process.stdout.readline().split()[-1].removesuffix("/v1/models")
         finally:
             process.terminate()
             process.wait(30)

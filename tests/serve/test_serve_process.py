@@ -100,6 +100,28 @@ def test_a_configuration_file(half_path, tmp_path):
         assert process.wait(60) == 0
 
 
+def test_batching_and_metrics(half_path, tmp_path):
+    batching, monitoring = (tmp_path / name for name in ("batching", "monitoring"))
+    batching.write_text("max_batch_size { value: 2 }")
+    monitoring.write_text('prometheus_config { enable: true path: "/metrics" }')
+    flags = ["--enable-batching", f"--batching-parameters-file={batching}"]
+    flags += [f"--monitoring-config-file={monitoring}", "--port=0", "--grpc-port=-1"]
+    with start("-m", "bertfam_tf.serve", half_path, *flags) as process:
+        try:
+            url = process.stdout.readline().split()[-1]
+            answer = httpx.post(f"{url}:predict", json={"instances": [2.0, 4.0]}, timeout=60)
+            assert answer.json() == {"predictions": [3.0, 4.0]}
+            answer = httpx.post(f"{url}:predict", json={"instances": [1, 2, 3]}, timeout=60)
+            assert "is larger than maximum input batch size 2" in answer.json()["error"]
+            page = httpx.get(f"{url.partition('/v1')[0]}/metrics", timeout=60).text
+            counted = ':tensorflow:serving:request_count{model_name="model",status="%s"} 1.0\n'
+            assert counted % "OK" in page
+            assert counted % "INVALID_ARGUMENT" in page
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
 BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
 
 
@@ -109,6 +131,11 @@ BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
         (["--model-config-file={tmp}/models.conf"], BAD_CONFIG),
         ([], "expected either a base path or a configuration of models"),
         (["{tmp}", "--grpc-channel-arguments=a"], "channel argument 'a', expected name=value"),
+        (["{tmp}", "--batching-parameters-file=x"], "needs --enable-batching"),
+        (["{tmp}", "--enable-batching", "--batching-parameters-file={tmp}/no"], "NOT_FOUND"),
+        (["{tmp}", "--monitoring-config-file={tmp}/models.conf"], "models.conf"),
+        (["{tmp}", "--api-key-file={tmp}/models.conf"], "16 characters or more, not 8"),
+        (["{tmp}", "--tls-key=x"], "TLS needs both --tls-certificate and --tls-key"),
     ],
 )
 def test_refused_flags(tmp_path, flags, error, monkeypatch, capsys):

@@ -4,7 +4,11 @@ import concurrent.futures
 import contextlib
 import datetime
 import ipaddress
+import os
+import pathlib
 import ssl
+import subprocess
+import sys
 import threading
 import time
 
@@ -20,6 +24,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bertfam_tf.serve import Code, ServingError
 from bertfam_tf.serve.security import (
@@ -29,6 +34,9 @@ from bertfam_tf.serve.security import (
     Tls,
     read_keys,
 )
+from tests.serve.half_plus import predict_request
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 KEY = "correct-horse-battery"
 OTHER = "another-valid-key-0123456789"
@@ -355,3 +363,38 @@ def test_a_key_with_a_password_is_refused_not_asked_for(folder, tmp_path):
     )
     with pytest.raises(ServingError, match=r"locked\.key"):
         Tls(folder / "server.pem", locked)
+
+
+# ------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_takes_keys_and_certificates(folder, half_path):
+    (folder / "keys").write_text(f"# ours\n{KEY}\n")
+    flags = [f"--tls-certificate={folder}/server.pem", f"--tls-key={folder}/server.key"]
+    flags += [f"--api-key-file={folder}/keys", "--port=0", "--grpc-port=0"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bertfam_tf.serve", str(half_path), *flags],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        try:
+            url, target = (process.stdout.readline().split()[-1] for _ in range(2))
+            assert url.startswith("https://")
+            trusted = client_context(folder, None)
+            asked = {"json": {"instances": [2]}, "verify": trusted, "timeout": 60}
+            assert httpx.post(f"{url}:predict", **asked).status_code == 401
+            answer = httpx.post(f"{url}:predict", headers={"x-api-key": KEY}, **asked)
+            assert answer.json() == {"predictions": [3.0]}
+            credentials = grpc.ssl_channel_credentials(read(folder, "authority.pem"))
+            with grpc.secure_channel(target, credentials) as channel:
+                stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+                request = predict_request(2, model="model")
+                with pytest.raises(grpc.RpcError) as refused:
+                    stub.Predict(request)
+                assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+                found = stub.Predict(request, metadata=[("x-api-key", KEY)])
+                assert found.outputs["y"].float_val == [3.0]
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
