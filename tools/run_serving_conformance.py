@@ -34,7 +34,6 @@ RENAMED = {
 REASONS = {
     "testPredictOnTfLite": "serves model.tflite, an experiment of upstream's; SavedModels only",
     "testPredictWithSignatureDefOnTfLite": "serves model.tflite; SavedModels only",
-    "testPrometheusEndpoint": "the launcher found no flag for a page of metrics",
     "test_profiler_service_with_valid_trace_request": "profiler service on the gRPC port; none",
 }
 

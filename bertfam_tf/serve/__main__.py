@@ -129,7 +129,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ServingError, OSError, ValueError: when the server cannot start.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # warnings, not the greeting
+    # Warnings are of graphs that nobody here can change.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     from bertfam_tf.serve.grpc import parse_channel_arguments
     from bertfam_tf.serve.server import serve
