@@ -4,7 +4,6 @@ REST and gRPC share what is here, and so do warm-up records.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -28,8 +27,6 @@ from bertfam_tf.serve.status import Code, ServingError, invalid, unimplemented
 
 CLASSIFY_METHOD = "tensorflow/serving/classify"
 REGRESS_METHOD = "tensorflow/serving/regress"
-# Elements of a tensor that may be there through repetition alone.
-_MOST_REPEATED = 1 << 22
 _NO_SIGNATURE = "No signature was found with the name:"
 
 Observer = Callable[[str, str, str, Code, float], None]
@@ -149,9 +146,6 @@ def _predict(
     timeout_ms: int,
     as_content: bool,
 ) -> predict_pb2.PredictResponse:
-    for alias, proto in request.inputs.items():
-        if _is_bomb(proto):
-            raise invalid(f"tensor parsing error: {alias}")
     arrays = servable.run(
         request.model_spec.signature_name,
         request.inputs,
@@ -308,16 +302,6 @@ def serialized_examples(given: input_pb2.Input) -> np.ndarray:
     serialized = np.empty(len(examples), object)
     serialized[:] = [context + example.SerializeToString() for example in examples]
     return serialized
-
-
-def _is_bomb(proto: tensor_pb2.TensorProto) -> bool:
-    """Whether a TensorProto stands for far more elements than it holds.
-
-    A proto may hold fewer values than its shape says, and stands for the last one repeated then:
-    a few bytes would be enough to have any amount of memory allocated, and the process killed.
-    """
-    elements = math.prod(dim.size for dim in proto.tensor_shape.dim if dim.size >= 0)
-    return elements > max(_MOST_REPEATED, proto.ByteSize())
 
 
 # --------------------------------------------------------------------------------- outputs
