@@ -9,7 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import metrics
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.serve.loader import load
-from bertfam_tf.tasks.token_tagger import _Spans
+from bertfam_tf.tasks.token_tagger import _padded, _Spans
 from bertfam_tf.text.splitting import WordSplitter
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -206,7 +206,7 @@ def test_decoding_of_random_tags(tags):
     texts = [" ".join("é" * rng.integers(1, 4) for _ in range(count)) for count in counts]
     tag = rng.integers(0, len(tags), sum(counts))
     score = rng.random(sum(counts)).astype("float32")
-    decode = tf.function(lambda *args: _Spans(tags)(*args), autograph=False)
+    decode = tf.function(lambda *args: _padded(_Spans(tags)(*args)), autograph=False)
     found = decode(tf.constant(texts), WordSplitter()(texts), tf.constant(tag, tf.int32), score)
     found = {name: value.numpy() for name, value in found.items()}
     begin = 0
