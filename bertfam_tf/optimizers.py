@@ -1,10 +1,9 @@
 """BERT's optimizer: AdamW without decay on norms and biases, linear warm-up and decay."""
 
-import functools
 from collections.abc import Mapping
+from functools import partial
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from bertfam_tf.config import TrainConfig
@@ -48,44 +47,26 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW in one operation for each variable, at a rate that may differ by variable.
+class LayerwiseAdamW(keras.optimizers.AdamW):
+    """AdamW whose rate differs by variable (as in ELECTRA, arXiv 2003.10555, appendix B).
 
     Args:
         learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``.
-        factors: by the path of a variable what its rate is multiplied with (as in ELECTRA, arXiv
-            2003.10555, appendix B); 1 where it is not named.
+        factors: by the path of a variable what its rate is multiplied with; 1 where it is not
+            named.
     """
 
-    def __init__(self, learning_rate, factors: Mapping[str, float] | None = None, **kwargs):
+    def __init__(self, learning_rate, factors: Mapping[str, float], **kwargs):
         super().__init__(learning_rate, **kwargs)
-        self.factors = dict(factors or {})
+        self.factors = dict(factors)
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        rate = learning_rate * self.factors.get(self._trainable_variables[index].path, 1.0)
+        path = self._trainable_variables[self._get_variable_index(variable)].path
+        rate = learning_rate * self.factors.get(path, 1.0)
         if self.weight_decay is not None and self._use_weight_decay(variable):
             decay = ops.cast(rate * self.weight_decay, variable.dtype)
             self.assign_sub(variable, variable * decay)
-        if self.amsgrad:
-            super().update_step(gradient, variable, rate)
-            return
-        # A dozen operations of Keras', each a pass over all weights: a tenth of a training step.
-        tensor = functools.partial(ops.cast, dtype=variable.dtype)
-        steps = tensor(self.iterations + 1)
-        beta_1, beta_2 = tensor(self.beta_1), tensor(self.beta_2)
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._momentums[index].value.handle,
-            v=self._velocities[index].value.handle,
-            beta1_power=beta_1**steps,
-            beta2_power=beta_2**steps,
-            lr=tensor(rate),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=tensor(self.epsilon),
-            grad=tensor(tf.convert_to_tensor(gradient)),
-        )
+        super().update_step(gradient, variable, rate)
 
     def _apply_weight_decay(self, variables):
         """Each step has done it, at its own rate."""
@@ -103,7 +84,7 @@ def adamw(
     epsilon: float = 1e-6,
     beta_2: float = 0.999,
     factors: Mapping[str, float] | None = None,
-) -> AdamW:
+) -> keras.optimizers.AdamW:
     """AdamW as the BERT papers fine-tune with it (arXiv 1810.04805, appendix A.3).
 
     Args:
@@ -114,14 +95,14 @@ def adamw(
         clip_norm: longest global gradient; None does not clip.
         epsilon: of Adam.
         beta_2: of Adam.
-        factors: as ``AdamW`` takes them; None for one rate.
+        factors: as ``LayerwiseAdamW`` takes them; None for one rate.
     """
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup is a part of all steps, at least 0 and below 1, not {warmup}.")
     schedule = WarmupLinearDecay(learning_rate, round(warmup * (total_steps or 0)), total_steps)
-    optimizer = AdamW(
+    kind = keras.optimizers.AdamW if factors is None else partial(LayerwiseAdamW, factors=factors)
+    optimizer = kind(
         schedule,
-        factors,
         weight_decay=weight_decay,
         global_clipnorm=clip_norm,
         epsilon=epsilon,
@@ -133,7 +114,7 @@ def adamw(
 
 def of(
     settings: TrainConfig, total_steps: int, factors: Mapping[str, float] | None = None
-) -> AdamW:
+) -> keras.optimizers.AdamW:
     """The optimizer of a recipe's ``train`` section, for a run of so many steps."""
     return adamw(
         settings.learning_rate,
