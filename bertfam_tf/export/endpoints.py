@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bertfam_tf.export.batching import BatchingOptions, batched
 from bertfam_tf.export.weights import Weights
-from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.servable import DEFAULT_SIGNATURE
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.base import Signature
 

@@ -19,7 +19,8 @@ from bertfam_tf.export.card import write_card
 from bertfam_tf.export.endpoints import Endpoint, Questions, endpoints
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, Weights
-from bertfam_tf.serve.loader import Servable, load
+from bertfam_tf.serve.loader import load
+from bertfam_tf.serve.servable import Servable
 from bertfam_tf.serve.status import ServingError
 from bertfam_tf.tasks import Task
 

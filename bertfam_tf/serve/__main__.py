@@ -68,6 +68,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="a prediction over REST that takes longer is answered 504 (%(default)s)",
     )
     add(
+        "--max-body-bytes",
+        metavar="N",
+        type=int,
+        default=64 << 20,
+        help="a longer body over REST is answered 413 (%(default)s)",
+    )
+    add(
         "--rest-api-enable-cors-support",
         action="store_true",
         help="let pages of any origin read what REST answers",
@@ -146,6 +153,7 @@ def run(options: argparse.Namespace) -> None:
             grpc_socket_path=options.grpc_socket_path,
             grpc_channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
             timeout_s=options.rest_timeout_ms / 1000,
+            max_body_bytes=options.max_body_bytes,
             cors=options.rest_api_enable_cors_support,
             config_poll_s=options.model_config_file_poll_wait_seconds,
             file_system_poll_s=options.file_system_poll_wait_seconds,

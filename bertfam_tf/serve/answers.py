@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.serve.status import ServingError, invalid
 
 _ENTITIES, _CLASSIFY = "entities", "classify"
@@ -58,7 +58,7 @@ class Field(NamedTuple):
     lines: bool
 
 
-def form(servable: Any) -> list[Field]:
+def form(servable: ServableLike) -> list[Field]:
     """The inputs of the signature that is asked: those of `serving_default`.
 
     Raises:
@@ -77,7 +77,7 @@ def form(servable: Any) -> list[Field]:
     return fields
 
 
-def ask(servable: Any, texts: Mapping[str, str], *, timeout_ms: int = 0) -> Answer:
+def ask(servable: ServableLike, texts: Mapping[str, str], *, timeout_ms: int = 0) -> Answer:
     """Runs the model on one row and reads its answer.
 
     Args:
@@ -107,7 +107,7 @@ def ask(servable: Any, texts: Mapping[str, str], *, timeout_ms: int = 0) -> Answ
 class _Labels(NamedTuple):
     """Names of labels, which only the signature for tf.Examples tells beside the scores."""
 
-    servable: Any
+    servable: ServableLike
     texts: Mapping[str, str]
     timeout_ms: int
 
@@ -148,7 +148,15 @@ def _read_answer(outputs: Outputs, texts: Mapping[str, str], _: _Labels) -> Answ
 
 
 def _read_spans(outputs: Outputs, texts: Mapping[str, str], _: _Labels) -> Answer:
-    columns = [_column(outputs, *names) for names in _SPAN_NAMES]
+    return _spans(texts, *(outputs[name] for name in ("start", "end", "type", "score")))
+
+
+def _read_words(outputs: Outputs, texts: Mapping[str, str], _: _Labels) -> Answer:
+    return _spans(texts, *outputs["offsets"].T, outputs["tags"], outputs["scores"])
+
+
+def _spans(texts: Mapping[str, str], *columns: np.ndarray) -> Answer:
+    """The text with parts marked; columns: starts, ends, labels and scores."""
     spans = [
         (int(start), int(end), _text(label), float(score))
         for start, end, label, score in zip(*columns, strict=True)
@@ -157,27 +165,9 @@ def _read_spans(outputs: Outputs, texts: Mapping[str, str], _: _Labels) -> Answe
     return [_marked(texts["text"], spans)]
 
 
-# In the singular for one answer a row, in the plural for several of each word.
-_SPAN_NAMES = (
-    ("start", "starts"),
-    ("end", "ends"),
-    ("type", "labels", "tags"),
-    ("score", "scores"),
-)
-
-
-def _read_words(outputs: Outputs, texts: Mapping[str, str], labels: _Labels) -> Answer:
-    starts, ends = outputs["offsets"].T
-    return _read_spans(outputs | {"starts": starts, "ends": ends}, texts, labels)
-
-
 def _read_choice(outputs: Outputs, texts: Mapping[str, str], _: _Labels) -> Answer:
-    choices = next((_lines(text) for name, text in texts.items() if name == "choices"), [])
-    names = choices if len(choices) == len(outputs["scores"]) else None
-    return [
-        Line("choice", _text(outputs["text"])),
-        _scores("Choices", names or _numbered(outputs["scores"]), outputs["scores"]),
-    ]
+    names = _lines(texts["choices"])
+    return [Line("choice", _text(outputs["text"])), _scores("Choices", names, outputs["scores"])]
 
 
 def _read_label(outputs: Outputs, _: Mapping[str, str], labels: _Labels) -> Answer:
@@ -202,9 +192,7 @@ def _read_score(outputs: Outputs, _: Mapping[str, str], __: _Labels) -> Answer:
 _READERS: list[tuple[set[str], Reader]] = [
     ({"answer", "start", "end", "score"}, _read_answer),
     ({"type", "start", "end", "score"}, _read_spans),
-    ({"entities", "labels", "starts", "ends", "scores"}, _read_spans),
     ({"tokens", "tags", "offsets", "scores"}, _read_words),
-    ({"words", "tags", "starts", "ends", "scores"}, _read_spans),
     ({"choice", "text", "scores"}, _read_choice),
     ({"label", "scores"}, _read_label),
     ({"chosen", "scores"}, _read_labels),
@@ -228,15 +216,7 @@ def _scores(title: str, names: list[str], scores: np.ndarray) -> Scores:
     return Scores(title, sorted(items, key=lambda item: -item[1]))
 
 
-def _numbered(scores: np.ndarray) -> list[str]:
-    return [str(i + 1) for i in range(len(scores))]
-
-
-def _column(outputs: Outputs, *names: str) -> np.ndarray:
-    return next(outputs[name] for name in names if name in outputs)
-
-
-def _takes(servable: Any, signature: str, inputs: Mapping[str, Any]) -> bool:
+def _takes(servable: ServableLike, signature: str, inputs: Mapping[str, Any]) -> bool:
     definition: meta_graph_pb2.SignatureDef | None = servable.signatures.get(signature)
     return definition is not None and set(definition.inputs) == set(inputs)
 

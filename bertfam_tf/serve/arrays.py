@@ -1,4 +1,4 @@
-"""Tensors of requests as numpy arrays, read as TensorFlow reads them."""
+"""Tensors of requests and answers as numpy arrays, read and written as TensorFlow does."""
 
 import math
 
@@ -37,13 +37,51 @@ def _strings(proto: tensor_pb2.TensorProto, shape: list[int]) -> np.ndarray | No
     return array.reshape(shape)
 
 
-def dtype_of(array: np.ndarray) -> int | None:
-    """The array's type as TensorFlow numbers it; None for one that it does not take."""
+def dtype_of(array: np.ndarray) -> tf.DType | None:
+    """The array's type; None for one that TensorFlow does not take."""
     if array.dtype == object:
-        return int(tf.string.as_datatype_enum)
+        return tf.string
     if array.dtype.kind in "SU":  # strings of one length, as no server makes them
         return None
     try:
-        return int(tf.as_dtype(array.dtype).as_datatype_enum)
+        return tf.as_dtype(array.dtype)
     except TypeError:
         return None
+
+
+_FIELDS = {
+    **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16, tf.int32), "int_val"),
+    tf.float32: "float_val",
+    tf.float64: "double_val",
+    tf.int64: "int64_val",
+    tf.uint32: "uint32_val",
+    tf.uint64: "uint64_val",
+    tf.bool: "bool_val",
+    tf.string: "string_val",
+}
+
+
+def write(array: np.ndarray, proto: tensor_pb2.TensorProto, *, as_content: bool) -> None:
+    """Writes an array as C++'s `Tensor::AsProtoTensorContent` does, or else `AsProtoField`.
+
+    Args:
+        array: of a type that TensorFlow takes.
+        proto: an empty one, filled in.
+        as_content: whether as bytes (`tensor_content`), but for strings, instead of in the field
+            of its type (`float_val`, …).
+    """
+    dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+    proto.dtype = dtype.as_datatype_enum
+    proto.tensor_shape.SetInParent()
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    flat = array.ravel()
+    if dtype in _FIELDS and not (as_content and dtype != tf.string):
+        getattr(proto, _FIELDS[dtype]).extend(flat.tolist())
+    elif dtype in (tf.float16, tf.bfloat16) and not as_content:
+        proto.half_val.extend(flat.view(np.uint16).tolist())
+    elif dtype in (tf.complex64, tf.complex128) and not as_content:
+        parts = flat.view(np.float32 if dtype == tf.complex64 else np.float64).tolist()
+        (proto.scomplex_val if dtype == tf.complex64 else proto.dcomplex_val).extend(parts)
+    else:
+        proto.tensor_content = flat.tobytes()

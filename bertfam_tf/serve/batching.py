@@ -17,21 +17,19 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import tensor_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
 
 from bertfam_tf.serve import arrays, merging
 from bertfam_tf.serve.batching_parameters import BatchingParameters, read_parameters
-from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 __all__ = ["BatchedServable", "Batcher", "BatchingParameters", "read_parameters"]
 
-Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 Arrays = dict[str, np.ndarray]
 
 
@@ -174,7 +172,7 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def __call__(self, servable: Any) -> "BatchedServable":
+    def __call__(self, servable: ServableLike) -> "BatchedServable":
         return BatchedServable(servable, self)
 
     def __enter__(self) -> "Batcher":
@@ -284,12 +282,12 @@ class BatchedServable:
 
     Attributes:
         signatures: name to SignatureDef.
-        model: the servable's; empty if it has no name.
+        model: the servable's.
     """
 
-    def __init__(self, servable: Any, batcher: Batcher) -> None:
-        self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
-        self.model: str = getattr(servable, "model", "")
+    def __init__(self, servable: ServableLike, batcher: Batcher) -> None:
+        self.signatures = servable.signatures
+        self.model = servable.model
         self._servable = servable
         self._batcher = batcher
         self._queues: dict[tuple[str, frozenset[str]], _Queue] = {}
@@ -318,7 +316,7 @@ class BatchedServable:
         found = self._arrays(signature, inputs, outputs)
         size = 0 if found is None else merging.rows(found)
         if found is None or size == 0:
-            return _run_signature(self._servable, signature, outputs, inputs, timeout_ms)
+            return self._servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
         request = _Request(found, deadline)
         self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
@@ -328,10 +326,7 @@ class BatchedServable:
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
     ) -> list[dict[str, np.ndarray]]:
         """As `Servable.run_together`; not put together with other requests."""
-        answers: list[dict[str, np.ndarray]] = self._servable.run_together(
-            signatures, inputs, timeout_ms=timeout_ms
-        )
-        return answers
+        return self._servable.run_together(signatures, inputs, timeout_ms=timeout_ms)
 
     def _arrays(self, signature: str, inputs: Inputs, outputs: Sequence[str]) -> Arrays | None:
         """The inputs as arrays of the signature's dtypes; None where a request does not fit it."""
@@ -346,7 +341,8 @@ class BatchedServable:
             dtype = definition.inputs[name].dtype
             if isinstance(value, tensor_pb2.TensorProto):
                 value = None if value.dtype != dtype else arrays.read(value)
-            if value is None or arrays.dtype_of(value) != dtype:
+            kind = None if value is None else arrays.dtype_of(value)
+            if value is None or kind is None or kind.as_datatype_enum != dtype:
                 return None
             found[name] = value
         return found
@@ -356,17 +352,15 @@ class BatchedServable:
             key = (signature, outputs)
             if key not in self._queues:
                 # Not of this object, which the queue must not keep alive.
-                run = functools.partial(_run_signature, self._servable, signature, sorted(outputs))
+                run = functools.partial(_run_batch, self._servable, signature, sorted(outputs))
                 self._queues[key] = self._batcher.add_queue(run)
             return self._queues[key]
 
 
-def _run_signature(
-    servable: Any, signature: str, outputs: Sequence[str], inputs: Inputs, timeout_ms: int
+def _run_batch(
+    servable: ServableLike, signature: str, outputs: Sequence[str], inputs: Inputs, timeout_ms: int
 ) -> Arrays:
-    options = {"outputs": outputs} if outputs else {}
-    found: Arrays = servable.run(signature, inputs, timeout_ms=timeout_ms, **options)
-    return found
+    return servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
 
 
 def _result(request: _Request) -> list[Arrays]:

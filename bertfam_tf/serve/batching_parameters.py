@@ -83,7 +83,7 @@ def read_parameters(path: str | os.PathLike[str]) -> BatchingParameters:
         ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with line, column and field,
             for a mistake in it, and for values that do not go together.
     """
-    message = config_text.read(path, "BatchingParameters")
+    message = config_text.read(path, config_text.message("BatchingParameters"))
     given: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.name == "allowed_batch_sizes":

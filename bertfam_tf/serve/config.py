@@ -5,13 +5,13 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import (
     ModelConfig,
     ModelServerConfig,
     ModelType,
 )
 
+from bertfam_tf.serve import config_text
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 PLATFORM = "tensorflow"
@@ -24,19 +24,8 @@ def read_config(path: str | os.PathLike[str]) -> ModelServerConfig:
     Raises:
         ServingError: NOT_FOUND without the file, INVALID_ARGUMENT for one that does not parse.
     """
-    try:
-        text = pathlib.Path(path).read_text("utf-8")
-    except OSError as error:
-        raise ServingError(Code.NOT_FOUND, f"{os.fspath(path)}; {error.strerror}") from None
-    except UnicodeDecodeError:
-        text = "\0"
-    try:
-        return text_format.Parse(text, ModelServerConfig())
-    except text_format.ParseError as error:
-        raise invalid(
-            f"Error parsing text-format tensorflow.serving.ModelServerConfig: {error} "
-            f"(file {os.fspath(path)})"
-        ) from None
+    found: ModelServerConfig = config_text.read(path, ModelServerConfig())
+    return found
 
 
 def model_config(name: str, base_path: str | os.PathLike[str]) -> ModelConfig:

@@ -1,7 +1,7 @@
-"""Serving's configuration files in protobuf text format, where no package brings their messages.
+"""Serving's configuration files, in protobuf text format.
 
 tensorflow-serving-api has the messages of the model config file; those of batching and of
-monitoring are told here, field by field, and read by protobuf's own parser.
+monitoring are told here, field by field. All are read by protobuf's own parser.
 """
 
 import os
@@ -65,25 +65,31 @@ def _pool() -> descriptor_pool.DescriptorPool:
 _POOL = _pool()
 
 
-def read(path: str | os.PathLike[str], name: str) -> Any:
-    """A message of the file's.
+def message(name: str) -> Any:
+    """An empty "BatchingParameters" or "MonitoringConfig"."""
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))()
+
+
+def read(path: str | os.PathLike[str], target: Any) -> Any:
+    """Fills a message from a file, and returns it.
 
     Args:
         path: of a file in protobuf text format.
-        name: "BatchingParameters" or "MonitoringConfig".
+        target: an empty message.
 
     Raises:
         ServingError: NOT_FOUND without the file; INVALID_ARGUMENT with line, column and field of
             the first mistake.
     """
-    full_name = f"{_PACKAGE}.{name}"
-    message = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(full_name))()
     try:
-        text_format.Parse(Path(path).read_text("utf-8"), message)
-    except FileNotFoundError:
-        raise ServingError(Code.NOT_FOUND, f"{path}; No such file or directory") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise invalid(f"Error reading {path}: {error}") from None
-    except text_format.ParseError as error:
-        raise invalid(f"Error parsing text-format {full_name} in {path}: {error}") from None
-    return message
+        text_format.Parse(Path(path).read_text("utf-8"), target)
+    except FileNotFoundError as error:
+        raise ServingError(Code.NOT_FOUND, f"{os.fspath(path)}; {error.strerror}") from None
+    except OSError as error:
+        raise invalid(f"Error reading {os.fspath(path)}: {error.strerror}") from None
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise invalid(
+            f"Error parsing text-format {target.DESCRIPTOR.full_name}: {error} "
+            f"(file {os.fspath(path)})"
+        ) from None
+    return target

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2, types_pb2
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -22,6 +21,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from bertfam_tf.serve.arrays import dtype_of, write
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid, unimplemented
 
@@ -154,7 +154,7 @@ def _predict(
     )
     response = predict_pb2.PredictResponse(model_spec=_answered(request.model_spec, version))
     for name, array in arrays.items():
-        _write_tensor(array, response.outputs[name], as_content)
+        write(array, response.outputs[name], as_content=as_content)
     return response
 
 
@@ -359,43 +359,10 @@ def _write_values(
         result.regressions.add(value=value)
 
 
-_FIELDS = {
-    **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16, tf.int32), "int_val"),
-    tf.float32: "float_val",
-    tf.float64: "double_val",
-    tf.int64: "int64_val",
-    tf.uint32: "uint32_val",
-    tf.uint64: "uint64_val",
-    tf.bool: "bool_val",
-    tf.string: "string_val",
-}
-
-
-def _write_tensor(array: np.ndarray, proto: tensor_pb2.TensorProto, as_content: bool) -> None:
-    """Writes an array as C++'s `Tensor::AsProtoField` does, or `AsProtoTensorContent`."""
-    dtype = _dtype(array)
-    proto.dtype = dtype.as_datatype_enum
-    proto.tensor_shape.SetInParent()
-    for size in array.shape:
-        proto.tensor_shape.dim.add(size=size)
-    flat = array.ravel()
-    if dtype in _FIELDS and not (as_content and dtype != tf.string):
-        getattr(proto, _FIELDS[dtype]).extend(flat.tolist())
-    elif dtype in (tf.float16, tf.bfloat16) and not as_content:
-        proto.half_val.extend(flat.view(np.uint16).tolist())
-    elif dtype in (tf.complex64, tf.complex128) and not as_content:
-        parts = flat.view(np.float32 if dtype == tf.complex64 else np.float64).tolist()
-        (proto.scomplex_val if dtype == tf.complex64 else proto.dcomplex_val).extend(parts)
-    else:
-        proto.tensor_content = flat.tobytes()
-
-
-def _dtype(array: np.ndarray) -> tf.DType:
-    return tf.string if array.dtype == object else tf.as_dtype(array.dtype)
-
-
 def _dtype_name(array: np.ndarray) -> str:
-    name: str = types_pb2.DataType.Name(_dtype(array).as_datatype_enum)
+    dtype = dtype_of(array)
+    assert dtype is not None  # a session makes no others
+    name: str = types_pb2.DataType.Name(dtype.as_datatype_enum)
     return name
 
 

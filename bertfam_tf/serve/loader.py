@@ -10,10 +10,8 @@ from google.protobuf import message
 from tensorflow_serving.apis import prediction_log_pb2
 
 from bertfam_tf.serve import capi, inference
-from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable, ServableLike
+from bertfam_tf.serve.servable import Servable, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
-
-__all__ = ["DEFAULT_SIGNATURE", "AroundWarmUp", "Servable", "Wrap", "load", "load_for"]
 
 Wrap = Callable[[Servable], ServableLike]
 AroundWarmUp = Callable[[str | os.PathLike[str]], AbstractContextManager[None]]

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +16,10 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from tensorflow.core.framework import tensor_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
 
 from bertfam_tf.serve import config_text
-from bertfam_tf.serve.loader import DEFAULT_SIGNATURE
+from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
-
-Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 # Microseconds, from 10 to about 24 minutes.
@@ -151,7 +147,7 @@ class Metrics(Collector):
             flags=re.MULTILINE,
         )
 
-    def timed(self, servable: Any) -> "TimedServable":
+    def timed(self, servable: ServableLike) -> "TimedServable":
         """The servable, with how long its runs take noted under its model's name.
 
         It goes around what batches, if anything does: time in the queue is part of a run.
@@ -164,19 +160,19 @@ class TimedServable:
 
     Attributes:
         signatures: name to SignatureDef.
-        model: the servable's; empty if it has no name.
+        model: the servable's.
     """
 
-    def __init__(self, metrics: Metrics, servable: Any) -> None:
-        self.signatures: dict[str, meta_graph_pb2.SignatureDef] = servable.signatures
-        self.model: str = getattr(servable, "model", "")
+    def __init__(self, metrics: Metrics, servable: ServableLike) -> None:
+        self.signatures = servable.signatures
+        self.model = servable.model
         self._metrics = metrics
         self._servable = servable
 
     def run(self, signature: str, inputs: Inputs, **options: Any) -> dict[str, np.ndarray]:
         """As `Servable.run`."""
         start = time.perf_counter()
-        outputs: dict[str, np.ndarray] = self._servable.run(signature, inputs, **options)
+        outputs = self._servable.run(signature, inputs, **options)
         method = self.signatures[signature or DEFAULT_SIGNATURE].method_name
         api = _APIS.get(method.rpartition("/")[2], "Predict")
         self._metrics.observe_run(self.model, api, time.perf_counter() - start)
@@ -187,9 +183,7 @@ class TimedServable:
     ) -> list[dict[str, np.ndarray]]:
         """As `Servable.run_together`."""
         start = time.perf_counter()
-        outputs: list[dict[str, np.ndarray]] = self._servable.run_together(
-            signatures, inputs, **options
-        )
+        outputs = self._servable.run_together(signatures, inputs, **options)
         self._metrics.observe_run(self.model, "MultiInference", time.perf_counter() - start)
         return outputs
 
@@ -206,7 +200,7 @@ def read_path(path: str | os.PathLike[str]) -> str | None:
         ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with line, column and field,
             for a mistake in it, and for a path that does not begin with "/".
     """
-    config = config_text.read(path, "MonitoringConfig").prometheus_config
+    config = config_text.read(path, config_text.message("MonitoringConfig")).prometheus_config
     if not config.enable:
         return None
     found = config.path or DEFAULT_PATH

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve import capi
+from bertfam_tf.serve import arrays, capi
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -27,6 +26,10 @@ class ServableLike(Protocol):
     @property
     def signatures(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
         """As `Servable.signatures`."""
+
+    @property
+    def model(self) -> str:
+        """As `Servable.model`."""
 
     def run(
         self,
@@ -124,8 +127,8 @@ class Servable:
         self, feeds: Sequence[capi.Feed], fetches: Sequence[Mapping[str, str]], timeout_ms: int
     ) -> list[dict[str, np.ndarray]]:
         tensors = sorted({tensor for some in fetches for tensor in some.values()})
-        arrays = dict(zip(tensors, self._session.run(feeds, tensors, timeout_ms), strict=True))
-        return [{name: arrays[tensor] for name, tensor in some.items()} for some in fetches]
+        found = dict(zip(tensors, self._session.run(feeds, tensors, timeout_ms), strict=True))
+        return [{name: found[tensor] for name, tensor in some.items()} for some in fetches]
 
 
 def _fetches(signature: meta_graph_pb2.SignatureDef, outputs: Sequence[str]) -> Mapping[str, str]:
@@ -172,14 +175,8 @@ def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.
 
 
 def _proto(array: np.ndarray) -> tensor_pb2.TensorProto:
-    dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
-    proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
-    for size in array.shape:
-        proto.tensor_shape.dim.add(size=size)
-    if dtype == tf.string:
-        proto.string_val.extend(array.ravel().tolist())
-    else:
-        proto.tensor_content = array.tobytes()
+    proto = tensor_pb2.TensorProto()
+    arrays.write(array, proto, as_content=True)
     return proto
 
 

@@ -30,7 +30,7 @@ _STRIDE = 128
 _SHOWN = 40
 _MAX_ENTITIES = 64
 # Behind shorter rows of an answer; where nothing is said "" or 0.
-_PADDING = {"starts": -1, "ends": -1}
+_PADDING = {"start": -1, "end": -1, "offsets": -1}
 
 
 class WordAccuracy(keras.metrics.Mean):
@@ -223,22 +223,20 @@ class TokenTagger(WindowedTask):
         """Logits (windows, longest, tags) to tagged words; dim 0 of each is the batch.
 
         Returns:
-            ``words`` and ``tags``, string (batch, most words), "" behind shorter rows; ``scores``
-            (softmax), float32, 0 there; ``starts`` and ``ends``, int32, characters (code points)
-            of the text, -1 there; and ``count``, int32 (batch,), words of each text.
+            what ``serving_default`` answers (see ``signatures``), as wide as the most words.
         """
         return _padded(self._tagged(outputs, windows))
 
     def _tagged(self, outputs: Any, windows: Any) -> dict[str, tf.RaggedTensor]:
         words = windows["words"]
         tag, score = self._choose(outputs, windows)
-        names = tf.gather(tf.constant(self.tags), tag)
         return {
-            "words": words.text,
-            "tags": words.text.with_values(names),
+            "tokens": words.text,
+            "tags": words.text.with_values(tf.gather(tf.constant(self.tags), tag)),
             "scores": words.text.with_values(score),
-            "starts": words.start,
-            "ends": words.end,
+            "offsets": words.start.with_values(
+                tf.stack([words.start.values, words.end.values], axis=1)
+            ),
         }
 
     @tf.autograph.experimental.do_not_convert
@@ -287,25 +285,10 @@ class TokenTagger(WindowedTask):
         def words(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             windows = self.read(features)
             outputs = self._run_windows(self._model_inputs(windows))
-            found = _padded(self._tagged(outputs, windows), width)
-            return {
-                "tokens": found["words"],
-                "tags": found["tags"],
-                "scores": found["scores"],
-                "offsets": tf.stack([found["starts"], found["ends"]], axis=2),
-                "count": found["count"],
-            }
+            return _padded(self._tagged(outputs, windows), width)
 
         def entities(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            found = self._find_entities(features, max_entities)
-            return {
-                "type": found["labels"],
-                "text": found["entities"],
-                "start": found["starts"],
-                "end": found["ends"],
-                "score": found["scores"],
-                "count": found["count"],
-            }
+            return self._find_entities(features, max_entities)
 
         signatures = {**super().signatures(), "serving_default": Signature(words)}
         return (
@@ -328,7 +311,9 @@ class TokenTagger(WindowedTask):
         return super().predict(self._joined(x), **kwargs)
 
     def _answers(self, outputs: dict[str, tf.Tensor]) -> list[list[dict[str, Any]]]:
-        return _rows(outputs, {"word": "words", "tag": "tags"})
+        start, end = tf.unstack(outputs["offsets"], axis=2)
+        columns = {"word": outputs["tokens"], "tag": outputs["tags"], "score": outputs["scores"]}
+        return _rows({**columns, "start": start, "end": end}, outputs["count"])
 
     def entities(self, x: Any, *, batch_size: int = 32) -> list[list[dict[str, Any]]]:
         """For each text its entities: ``{"entity", "label", "score", "start", "end"}``.
@@ -341,9 +326,12 @@ class TokenTagger(WindowedTask):
         """
         self._check_spans()
         stream = batches(self._joined(x), batch_size=batch_size, fields=self.fields)
-        names = {"entity": "entities", "label": "labels"}
-        found = self._run(self._compiled_entities, stream)
-        return [row for outputs, _ in found for row in _rows(outputs, names)]
+        names = {"entity": "text", "label": "type"} | dict.fromkeys(("score", "start", "end"))
+        found = []
+        for outputs, _ in self._run(self._compiled_entities, stream):
+            columns = {name: outputs[given or name] for name, given in names.items()}
+            found += _rows(columns, outputs["count"])
+        return found
 
     def evaluate(
         self,
@@ -519,7 +507,7 @@ class _Spans:
         """Texts, string (batch,), and their words' tags and scores, [words], to entities.
 
         Returns:
-            ragged (batch, (entities)): ``entities``, ``labels``, ``scores``, ``starts``, ``ends``.
+            ragged (batch, (entities)): ``text``, ``type``, ``score``, ``start`` and ``end``.
         """
         rows = words.text.row_splits
         size = tf.size(tag, tf.int64)
@@ -545,11 +533,11 @@ class _Spans:
         )
 
         columns = {
-            "entities": found,
-            "labels": tf.gather(tf.constant(self._types), tf.gather(tag, first)),
-            "scores": mean,
-            "starts": tf.gather(words.start.values, first),
-            "ends": tf.gather(words.end.values, last),
+            "text": found,
+            "type": tf.gather(tf.constant(self._types), tf.gather(tag, first)),
+            "score": mean,
+            "start": tf.gather(words.start.values, first),
+            "end": tf.gather(words.end.values, last),
         }
         return {
             name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
@@ -564,9 +552,11 @@ def _padded(rows: dict[str, tf.RaggedTensor], width: int | None = None) -> dict[
         rows: of one length in each row of the batch.
         width: what is longer is cut; None for the longest.
     """
-    shape = None if width is None else [None, width]
     count = tf.cast(next(iter(rows.values())).row_lengths(), tf.int32)
-    dense = {name: part.to_tensor(_PADDING.get(name), shape=shape) for name, part in rows.items()}
+    dense = {
+        name: part.to_tensor(_PADDING.get(name), shape=[None, width, *part.shape[2:]])
+        for name, part in rows.items()
+    }
     return {**dense, "count": count}
 
 
@@ -587,18 +577,12 @@ def _sentence(row: int, words: Any) -> str:
     return " ".join(texts)
 
 
-def _rows(outputs: dict[str, tf.Tensor], texts: dict[str, str]) -> list[list[dict[str, Any]]]:
-    """Padded answers as lists of dicts.
-
-    Args:
-        outputs: with ``scores``, ``starts``, ``ends`` and ``count``.
-        texts: the dicts' names of strings, and those in ``outputs``.
-    """
-    values = {name: value.numpy() for name, value in outputs.items()}
-    names = [*texts, "score", "start", "end"]
+def _rows(columns: dict[str, tf.Tensor], counts: tf.Tensor) -> list[list[dict[str, Any]]]:
+    """Padded answers, (batch, width) each, as lists of dicts; counts: (batch,), how many."""
     rows = []
-    for row, count in enumerate(values["count"].tolist()):
-        columns = [as_text(values[name][row, :count]) for name in texts.values()]
-        columns += [values[name][row, :count].tolist() for name in ("scores", "starts", "ends")]
-        rows.append([dict(zip(names, item, strict=True)) for item in zip(*columns, strict=True)])
+    values = [value.numpy() for value in columns.values()]
+    for row, count in enumerate(counts.numpy().tolist()):
+        cut = [value[row, :count] for value in values]
+        items = zip(*(as_text(v) if v.dtype == object else v.tolist() for v in cut), strict=True)
+        rows.append([dict(zip(columns, item, strict=True)) for item in items])
     return rows

@@ -119,20 +119,12 @@ SPANS = {
     "end": np.array([[4, -1]], np.int32),
     "count": np.array([1], np.int32),
 }
-LISTS = {
-    "words": WORDS["tokens"],
-    "tags": WORDS["tags"],
-    "scores": WORDS["scores"],
-    "starts": WORDS["offsets"][..., 0],
-    "ends": WORDS["offsets"][..., 1],
-}
 
 
 @pytest.mark.parametrize(
     ("model", "label", "score"),
     [
         (servable(TEXT, WORDS), "B-PER", 0.75),
-        (servable(TEXT, LISTS), "B-PER", 0.75),
         (servable(TEXT, WORDS, entities=SPANS), "PER", 0.5),
     ],
 )

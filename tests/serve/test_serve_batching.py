@@ -37,6 +37,7 @@ class Recorder:
             "serving_default": definition({"x": "float32"}, {"y": "float32", "row": "float32"}),
             "texts": definition({"a": "string", "b": "string"}, {"joined": "string"}),
         }
+        self.model = "recorder"
         self.runs = []
         self.gate = threading.Event()
         self.gate.set()
@@ -605,5 +606,5 @@ def test_a_missing_or_unreadable_parameters_file(tmp_path):
     assert caught.value.code == Code.NOT_FOUND
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ServingError, match="Error reading"):
+    with pytest.raises(ServingError, match="Error parsing .* 'utf-8' codec"):
         read_parameters(path)

@@ -182,7 +182,7 @@ def test_the_old_way_to_say_tensorflow(tmp_path, put):
         (b"improper file", Code.INVALID_ARGUMENT,
          "Error parsing text-format tensorflow.serving.ModelServerConfig: 1:1"),
         (b"\xff", Code.INVALID_ARGUMENT,
-         "Error parsing text-format tensorflow.serving.ModelServerConfig: 1:1"),
+         "Error parsing text-format tensorflow.serving.ModelServerConfig: 'utf-8' codec"),
         (None, Code.NOT_FOUND, "No such file or directory"),
     ],
 )  # fmt: skip

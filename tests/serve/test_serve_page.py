@@ -8,8 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import urllib.parse
 
 import pytest
@@ -24,8 +22,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 from tensorflow_text import WhitespaceTokenizer
 
 import bertfam_tf as bf
+from tests.serve.process import start
 
-ROOT = pathlib.Path(bf.__file__).parents[1]
 PATIENCE_S = 60
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -98,7 +96,6 @@ def models(tmp_path_factory, smallest):
 
 @pytest.fixture(scope="module")
 def url(models):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     config = "".join(
         f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }} '
         for name, path in models.items()
@@ -106,12 +103,7 @@ def url(models):
     file = models["numbers"].parent / "models.config"
     file.write_text(f"model_config_list {{ {config} }}")
     flags = ["--ui", f"--model-config-file={file}", "--rest-port=0", "--grpc-port=-1"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "bertfam_tf.serve", *flags],
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start("-m", "bertfam_tf.serve", *flags, stderr=None) as process:
         try:
             yield process.stdout.readline().split()[-1].removesuffix("/v1/models")
         finally:

@@ -1,20 +1,15 @@
 """The server as a process of its own: what it imports, and how it starts and stops."""
 
-import os
-import pathlib
 import signal
-import subprocess
 import sys
 
 import httpx
 import pytest
 
-import bertfam_tf.serve
 from bertfam_tf.cli import main as bertfam_main
 from bertfam_tf.serve.__main__ import main as serve_main
 from tests.serve.half_plus import Stubs, predict_request
-
-ROOT = pathlib.Path(bertfam_tf.serve.__file__).parents[2]
+from tests.serve.process import start
 
 # `import tensorflow` takes Keras along where it finds it, so here nobody finds it.
 WITHOUT_FRAMEWORKS = """
@@ -29,16 +24,6 @@ finally:
     family = {name for name in sys.modules if name.startswith("bertfam_tf.")}
     print("rooms:", sorted({name.split(".")[1] for name in family}))
 """
-
-
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

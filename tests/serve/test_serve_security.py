@@ -4,11 +4,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import ipaddress
-import os
-import pathlib
 import ssl
-import subprocess
-import sys
 import threading
 import time
 
@@ -35,8 +31,7 @@ from bertfam_tf.serve.security import (
     read_keys,
 )
 from tests.serve.half_plus import predict_request
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.serve.process import start
 
 KEY = "correct-horse-battery"
 OTHER = "another-valid-key-0123456789"
@@ -372,12 +367,7 @@ def test_the_command_takes_keys_and_certificates(folder, half_path):
     (folder / "keys").write_text(f"# ours\n{KEY}\n")
     flags = [f"--tls-certificate={folder}/server.pem", f"--tls-key={folder}/server.key"]
     flags += [f"--api-key-file={folder}/keys", "--port=0", "--grpc-port=0"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "bertfam_tf.serve", str(half_path), *flags],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as process:
+    with start("-m", "bertfam_tf.serve", half_path, *flags, stderr=None) as process:
         try:
             url, target = (process.stdout.readline().split()[-1] for _ in range(2))
             assert url.startswith("https://")

@@ -215,13 +215,13 @@ def test_decoding_of_random_tags(tags):
         assert found["count"][i] == len(spans)
         words = text.split()
         for k, (label, first, behind) in enumerate(spans):
-            assert found["entities"][i, k].decode() == " ".join(words[first:behind])
-            assert found["labels"][i, k].decode() == label
-            start, end = found["starts"][i, k], found["ends"][i, k]
+            assert found["text"][i, k].decode() == " ".join(words[first:behind])
+            assert found["type"][i, k].decode() == label
+            start, end = found["start"][i, k], found["end"][i, k]
             assert text[start:end] == " ".join(words[first:behind])
             mean = score[begin + first : begin + behind].mean()
-            assert found["scores"][i, k] == pytest.approx(mean, rel=1e-5)
-        assert set(found["starts"][i, len(spans) :]) <= {-1}
+            assert found["score"][i, k] == pytest.approx(mean, rel=1e-5)
+        assert set(found["start"][i, len(spans) :]) <= {-1}
         begin += count
 
 
