@@ -110,9 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
     phone.add_argument("--length", type=int, help="most tokens of a row; else the task's")
-    phone.add_argument(
-        "--calibration", metavar="FILE", help="lines of typical text, for int8-full"
-    )
+    phone.add_argument("--calibration", metavar="FILE", help="lines of typical text, for int8-full")
 
     convert = command("convert", _convert, "write any supported checkpoint in another format")
     convert.add_argument("source", help="a directory, package:NAME, or a hub id")

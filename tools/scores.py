@@ -120,9 +120,7 @@ def table(found: dict[str, dict]) -> str:
                 values = [_percent(run[metric]) for run in runs]
                 cells += [" ".join(f"{v:.2f}" for v in values) or "–"]
                 cells += [f"{statistics.mean(values):.2f}" if values else "–"]
-                times += [
-                    f"{statistics.mean(r['cpu_seconds'] for r in runs):.0f}" if runs else "–"
-                ]
+                times += [f"{statistics.mean(r['cpu_seconds'] for r in runs):.0f}" if runs else "–"]
             if cells[2] != "–":
                 rows.append(f"| {' | '.join(cells)} | {' / '.join(times)} |")
     rows += ["", *_fire_and_snowflake(found)]
@@ -130,7 +128,9 @@ def table(found: dict[str, dict]) -> str:
         "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned by the recipes under "
         "`configs/bert`, one x86-64 core, on the dev split where none is named, one value for "
         "each seed; the reference is transformers on torch with the same rows, batches, optimizer "
-        "and schedule. Times are of whole processes, start and scores included.\n\n" + "\n".join(rows) + "\n"
+        "and schedule. Times are of whole processes, start and scores included.\n\n"
+        + "\n".join(rows)
+        + "\n"
     )
 
 

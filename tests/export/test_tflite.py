@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from tensorflow.lite.python import schema_py_generated as schema
 
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.export import ExportError, tflite
-from bertfam_tf.export.tflite import interpreter
+from bertfam_tf.export.tflite import interpreter, operations
 from bertfam_tf.text import load_tokenizer
 from tests.export.test_every_task import LABELS, TAGS, TEXTS, TOKENIZERS
 
 LENGTH = 24
-FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta", "xlnet", "xlm"]
+FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]
+PAIRS = [(family, kind) for family in FAMILIES for kind in ("classifier", "tagger", "qa")]
 WORDS = [*TEXTS, b"the good cast of a bad film"]
 
 
 def _backbone(family, tokenizer):
     shape = dict(
         vocab_size=tokenizer.vocab_size, hidden_size=32, embedding_size=32, num_heads=2,
-        intermediate_size=32, num_layers=2, num_positions=64, max_positions=64, num_languages=2,
+        intermediate_size=32, num_layers=1, num_positions=64, max_positions=64, num_languages=2,
     )  # fmt: skip
     known = registry.get(family).config.__dataclass_fields__
     return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
@@ -75,21 +75,18 @@ def _expected(task, row):
     return {name: value.numpy() for name, value in found.items() if value.dtype != tf.string}
 
 
-def _operations(file):
-    model = schema.Model.GetRootAs(file.read_bytes(), 0)
-    codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
-    return {code.CustomCode() for code in codes} - {None}
-
-
 NAMES = {"scores": "probability"}
 
 
-@pytest.mark.parametrize("kind", ["classifier", "tagger", "qa"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "kind"), [*PAIRS, ("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked")]
+)
 def test_ids_are_answered_as_by_the_keras_model(family, kind, tiny, tmp_path):
     task = _task(kind, family, tiny)
     file = task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=LENGTH)
-    assert not _operations(file)
+    builtin, others = operations(file.read_bytes())
+    assert "FULLY_CONNECTED" in builtin
+    assert not others
     run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
     inputs = run.get_input_details()
     assert list(inputs) == ["ids", "mask", "segment_ids"]
@@ -106,8 +103,13 @@ def test_ids_are_answered_as_by_the_keras_model(family, kind, tiny, tmp_path):
             np.testing.assert_allclose(other, small, atol=1e-5 * max(1, np.abs(small).max()))
 
 
-@pytest.mark.parametrize("quantize", ["fp16", "int8", "int8-full"])
-@pytest.mark.parametrize("kind", ["classifier", "tagger", "qa"])
+@pytest.mark.parametrize(
+    ("kind", "quantize"),
+    [
+        *(("classifier", quantize) for quantize in ("fp16", "int8", "int8-full")),
+        *(("tagger", "int8-full"), ("qa", "int8")),
+    ],
+)
 def test_quantized(kind, quantize, tiny, tmp_path):
     task = _task(kind, "bert", tiny)
     options = dict(inputs="ids", length=LENGTH)
@@ -116,23 +118,27 @@ def test_quantized(kind, quantize, tiny, tmp_path):
         texts = [text.decode("utf-8", "replace") for text in WORDS]
         options["calibration"] = [(t, t) for t in texts] if kind == "qa" else texts
     file = task.export_tflite(tmp_path / "small.tflite", quantize=quantize, **options)
-    assert not _operations(file)
+    assert not operations(file.read_bytes())[1]
     assert file.stat().st_size < whole.stat().st_size
     run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
     differences = []
-    for row in _rows(task):
+    graph = tflite._of_ids(task, LENGTH)
+    for i, text in enumerate(WORDS):
+        texts = dict.fromkeys(task.feature_names, np.array([text], object))
+        row = graph.feed({**texts, task.feature_names[-1]: np.array([WORDS[i - 1]], object)})
         found = run(**row)
         for name, value in _expected(task, row).items():
             real = value > -1e8
-            size = np.abs(value[real]).max()
-            found_of = found[NAMES.get(name, name)]
-            differences.append(np.abs(found_of - value)[real].max() / size)
+            away = np.abs(found[NAMES.get(name, name)] - value)[real]
+            differences.append(away.max() / np.abs(value[real]).max())
     limit = {"fp16": 5e-3, "int8": 0.1, "int8-full": 0.2}[quantize]
     assert 0 < max(differences) < limit
 
 
-@pytest.mark.parametrize("kind", ["classifier", "labels", "regressor", "embedder"])
-@pytest.mark.parametrize("family", ["bert", "albert", "distilbert"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("bert", "classifier"), ("bert", "labels"), ("albert", "regressor"), ("albert", "embedder")],
+)
 def test_texts_are_answered_as_by_the_task(family, kind, tiny, tmp_path):
     task = _task(kind, family, tiny)
     file = task.export_tflite(tmp_path / "m.tflite")
@@ -221,9 +227,10 @@ def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch)
     converted = tflite._converted
 
     def wrong(graph, task, quantize, samples):
-        task.weights[0].assign_add(tf.ones_like(task.weights[0]) * 0.1)
+        given = [weight.numpy() for weight in task.head.weights]
+        task.head.set_weights([weight + 0.01 for weight in given[:-1]] + [2 * given[-1]])
         content = converted(graph, task, quantize, samples)
-        task.weights[0].assign_sub(tf.ones_like(task.weights[0]) * 0.1)
+        task.head.set_weights(given)
         return content
 
     monkeypatch.setattr(tflite, "_converted", wrong)
@@ -233,13 +240,29 @@ def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch)
     assert (tmp_path / "m.tflite").read_bytes() == before
 
 
+def test_lost_answers_are_no_export(tiny, tmp_path):
+    task = _task("qa", "bert", tiny)
+    texts = [("the cast", "a good film")] * 4
+    with pytest.raises(ExportError, match=r"'int8-full' the '\w+_logits' of the export has"):
+        task.export_tflite(
+            tmp_path / "m.tflite", inputs="ids", length=9, quantize="int8-full", calibration=texts
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def test_operations_without_kernels_are_named(tiny, tmp_path):
     task = _task("classifier", "bert", tiny)
     answer = type(task).answer_ids
-    rolled = lambda self, x: {"scores": tf.roll(answer(self, x)["scores"], 1, 1)}  # noqa: E731
-    task.answer_ids = rolled.__get__(task)
-    with pytest.raises(ExportError, match="no kernels for Roll"):
+    task.answer_ids = lambda x: {"scores": tf.math.digamma(answer(task, x)["scores"])}
+    with pytest.raises(ExportError, match="no kernels for Digamma"):
         task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
+
+
+def _halve(task, texts):
+    """Moves the bias so that about half of the texts get each label."""
+    scores = np.array([row["scores"] for row in task.predict(texts)])
+    bias = task.head.weights[-1]
+    bias.assign_add([0, -np.median(np.log(scores[:, 1] / scores[:, 0]))])
 
 
 def test_a_real_tokenizer(minilm, data_dir, tmp_path):
@@ -248,6 +271,7 @@ def test_a_real_tokenizer(minilm, data_dir, tmp_path):
     backbone = _backbone("bert", tokenizer)
     task = bf.TextClassifier(backbone, tokenizer, ["bad", "good"], pair=False, max_length=64)
     _perturbed(task)
+    _halve(task, ["a good film", "the plot is thin", "it never finds its feet", "wonderful"])
     lines = (data_dir / "glue" / "SST-2" / "dev.tsv").read_text("utf-8").splitlines()[1:]
     texts = [line.split("\t")[0] for line in lines]
     assert len(texts) == 872

@@ -1,0 +1,87 @@
+"""Asks a .tflite file and prints its answers, a line of JSON for each text.
+
+    python serving/mobile/run.py MODEL.tflite "a text" …
+    python serving/mobile/run.py MODEL.tflite --tokenizer DIRECTORY "a text" …
+
+The second form is for files that take ids; DIRECTORY has the tokenizer's files. Several texts of a
+row stand with a tab between them. On the way it shows what an app has to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.export.tflite import interpreter
+from bertfam_tf.text import Packer, load_tokenizer
+
+Feed = Callable[[list[str]], dict[str, np.ndarray]]
+
+
+def feed_of(inputs: dict[str, Any], tokenizer: str | None) -> Feed:
+    """How texts of a row become what a file takes.
+
+    Args:
+        inputs: its signature's, as LiteRT describes them.
+        tokenizer: a directory, for files that take ids.
+
+    Raises:
+        ValueError: for ids without a tokenizer.
+    """
+    if "ids" not in inputs:
+        return lambda texts: {
+            name: np.array([text.encode()], object)
+            for name, text in zip(inputs, texts, strict=True)
+        }
+    if tokenizer is None:
+        raise ValueError("This file takes ids; --tokenizer says how to make them.")
+    made = load_tokenizer(tokenizer)
+    length = int(inputs["ids"]["shape"][1])
+    packer = Packer(made.layout, made.special_ids, length)
+    names = {"ids": "token_ids", "mask": "padding_mask", "segment_ids": "segment_ids"}
+
+    def feed(texts: list[str]) -> dict[str, np.ndarray]:
+        packed = packer([made.tokenize(tf.constant([text])) for text in texts])
+        missing = length - packed["token_ids"].shape[1]
+        sides = [[0, 0], [missing, 0] if made.layout.pad_left else [0, missing]]
+        padding = packer.frame.padding
+        return {
+            name: np.pad(packed[of].numpy(), sides, constant_values=padding[of])
+            for name, of in names.items()
+        }
+
+    return feed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="a .tflite file")
+    parser.add_argument("text", nargs="+")
+    parser.add_argument("--tokenizer", metavar="DIRECTORY", help="for files that take ids")
+    parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
+    options = parser.parse_args()
+    runner = interpreter(Path(options.model).read_bytes(), options.threads).get_signature_runner()
+    feed = feed_of(runner.get_input_details(), options.tokenizer)
+    for text in options.text:
+        asked = feed(text.split("\t"))
+        start = time.perf_counter()
+        answer = {name: _plain(value[0]) for name, value in runner(**asked).items()}
+        milliseconds = round(1e3 * (time.perf_counter() - start), 1)
+        print(json.dumps({**answer, "milliseconds": milliseconds}, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.tolist()
+
+
+if __name__ == "__main__":
+    main()
