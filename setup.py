@@ -25,6 +25,7 @@ setup(
         "tensorflow-datasets>=4.9.10",
         "importlib_resources",  # which etils, of tensorflow-datasets, imports and does not ask for
         "numpy",
+        "ai-edge-litert",
         "flatbuffers",
         "h5py",
         "ml-dtypes",
@@ -45,7 +46,6 @@ setup(
         "xlm": ["sacremoses"],
         "bench": ["aiohttp", "psutil", "scipy", "tokenizers", "tqdm"],
         "test": [
-            "ai-edge-litert",
             "aiohttp",
             "cryptography",
             "httpx",

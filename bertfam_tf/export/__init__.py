@@ -2,5 +2,6 @@
 
 from bertfam_tf.export.batching import BatchingOptions
 from bertfam_tf.export.saved_model import ExportError, export_saved_model
+from bertfam_tf.export.tflite import export_tflite
 
-__all__ = ["BatchingOptions", "ExportError", "export_saved_model"]
+__all__ = ["BatchingOptions", "ExportError", "export_saved_model", "export_tflite"]

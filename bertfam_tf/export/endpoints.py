@@ -101,6 +101,16 @@ def _of_examples(view: Callable, task: Task, answer: Any) -> Callable:
     return function
 
 
+def hard_texts(task: Task) -> dict[str, np.ndarray]:
+    """Texts of all kinds, bytes, as the task takes them: what an export is compared on."""
+    texts = {}
+    for turned, (name, spec) in enumerate(task.feature_specs.items()):
+        count = int(np.prod(spec.shape[1:]))
+        columns = [np.roll(np.array(_SAMPLES, object), turned + i) for i in range(count)]
+        texts[name] = np.stack(columns, axis=1).reshape(-1, *spec.shape[1:])
+    return texts
+
+
 class Questions:
     """Inputs for each signature of a task."""
 
@@ -110,12 +120,7 @@ class Questions:
 
     def hard(self, endpoint: Endpoint) -> dict[str, np.ndarray]:
         """Texts of all kinds, what an export is compared on."""
-        texts = {}
-        for turned, (name, spec) in enumerate(self._specs.items()):
-            count = int(np.prod(spec.shape[1:]))
-            columns = [np.roll(np.array(_SAMPLES, object), turned + i) for i in range(count)]
-            texts[name] = np.stack(columns, axis=1).reshape(-1, *spec.shape[1:])
-        return self._for(endpoint, texts)
+        return self._for(endpoint, hard_texts(self._task))
 
     def plain(self, endpoint: Endpoint, rows: int) -> dict[str, np.ndarray]:
         """As many rows of one sentence, which a server warms up with."""

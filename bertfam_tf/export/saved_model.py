@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bertfam_tf.serve.loader import load
 from bertfam_tf.serve.servable import Servable
 from bertfam_tf.serve.status import ServingError
 from bertfam_tf.tasks import Task
+from bertfam_tf.text import Tokenizer
 
 _EXTRA = "assets.extra"
 _CARD = "bertfam.json"
@@ -121,6 +122,29 @@ def export_saved_model(
 
 def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
     functions = {name: endpoint.function for name, endpoint in traced.items()}
+    with tempfile.TemporaryDirectory() as files:
+        task.tokenizer.save(files)
+        if task.class_names:
+            # One a line, whatever stands in them.
+            lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
+            (Path(files) / _LABELS).write_text("".join(lines), "utf-8")
+        write_functions(functions, task.tokenizer, directory, sorted(Path(files).iterdir()))
+
+
+def write_functions(
+    functions: dict[str, Any],
+    tokenizer: Tokenizer,
+    directory: str | os.PathLike[str],
+    assets: Iterable[Path] = (),
+) -> None:
+    """Writes a SavedModel.
+
+    Args:
+        functions: concrete ones, by the names of their signatures.
+        tokenizer: which holds the tables that they read.
+        directory: where to.
+        assets: files to put beside them.
+    """
     captured = {id(tensor) for f in functions.values() for tensor in f.captured_inputs}
     module = tf.Module()
     # What the signatures read and nothing else: what is tracked is written.
@@ -129,17 +153,11 @@ def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
     )
     module.resources = [
         found
-        for found in tf.train.TrackableView(task.tokenizer).descendants()
+        for found in tf.train.TrackableView(tokenizer).descendants()
         if id(getattr(found, "_resource_handle", None)) in captured
     ]
-    with tempfile.TemporaryDirectory() as files:
-        task.tokenizer.save(files)
-        if task.class_names:
-            # One a line, whatever stands in them.
-            lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
-            (Path(files) / _LABELS).write_text("".join(lines), "utf-8")
-        module.assets = [tf.saved_model.Asset(str(file)) for file in sorted(Path(files).iterdir())]
-        tf.saved_model.save(module, str(directory), signatures=functions)
+    module.assets = [tf.saved_model.Asset(str(file)) for file in assets]
+    tf.saved_model.save(module, os.fspath(directory), signatures=functions)
 
 
 def _check_graph(directory: Path) -> None:
@@ -175,12 +193,20 @@ def _compare(traced: dict[str, Endpoint], servable: Servable, questions: Questio
     for name, endpoint in traced.items():
         asked = questions.hard(endpoint)
         found = servable.run(name, asked)
-        _compare_answers(name, found, endpoint.run(asked), endpoint.signature.repeatable)
+        compare_answers(name, found, endpoint.run(asked), endpoint.signature.repeatable)
 
 
-def _compare_answers(
+def compare_answers(
     signature: str, found: dict[str, Any], expected: dict[str, Any], repeatable: bool
 ) -> None:
+    """Raises ExportError where answers by name are not those of the task.
+
+    Args:
+        signature: how to call it in errors.
+        found: the export's.
+        expected: the task's.
+        repeatable: whether values are compared, and not only names and shapes.
+    """
     if found.keys() != expected.keys():
         raise ExportError(
             f"The export's {signature} answers {sorted(found)}, the task {sorted(expected)}."

@@ -419,6 +419,20 @@ class Task(keras.Model):
 
         return export_saved_model(self, directory, version=version, **kwargs)
 
+    def export_tflite(self, file: str | Path, **kwargs: Any) -> Path:
+        """Writes a ``.tflite`` file for phones; ``bertfam_tf.export.export_tflite`` says what.
+
+        Args:
+            file: ends in ``.tflite``.
+            **kwargs: ``inputs``, ``quantize``, ``length`` and ``calibration``.
+
+        Raises:
+            ValueError, ExportError: as ``bertfam_tf.export.export_tflite`` does.
+        """
+        from bertfam_tf.export import export_tflite
+
+        return export_tflite(self, file, **kwargs)
+
 
 def tokenizer_and_language(
     checkpoint: Checkpoint, backbone: Backbone, language: str | int | None

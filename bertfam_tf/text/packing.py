@@ -128,6 +128,15 @@ class Frame:
         self.layout = layout
         self.ids = dict(ids)
 
+    @property
+    def padding(self) -> dict[str, int]:
+        """What each of the inputs has where there is no token."""
+        return {
+            "token_ids": self.ids.get("pad", 0),
+            "padding_mask": 0,
+            "segment_ids": self.layout.pad_segment,
+        }
+
     def fill(
         self,
         values: Sequence[tf.Tensor],
@@ -144,7 +153,7 @@ class Frame:
         # Every token comes from one table: padding, special tokens in their order, the texts.
         # Within an entry of the layout the place in the table is the position plus a constant.
         entries = self.layout.entries(len(values))
-        special = [self.ids.get("pad", 0)]
+        special = [self.padding["token_ids"]]
         special += [self.ids[entry] for entry, _ in entries if entry not in _TEXTS]
         table = tf.concat([special, *values], 0)
         places = [len(special), len(special) + tf.size(values[0])]
@@ -187,7 +196,7 @@ class Frame:
         inputs = {
             "token_ids": token_ids,
             "padding_mask": tf.cast(mask, tf.int32),
-            "segment_ids": tf.where(mask, segments, self.layout.pad_segment),
+            "segment_ids": tf.where(mask, segments, self.padding["segment_ids"]),
         }
         return Filled(inputs, position, text_begins, text_counts)
 

@@ -137,6 +137,8 @@ class SentencePieceTokenizer(Tokenizer):
             WordPieceTokenizer).
     """
 
+    has_tflite_kernels = True
+
     def __init__(
         self,
         model: bytes | str | os.PathLike[str],

@@ -40,6 +40,9 @@ class Tokenizer(tf.Module):
             occur in it only once).
     """
 
+    # Whether its graph can run on phones.
+    has_tflite_kernels = False
+
     def __init__(
         self,
         pieces: Sequence[str],

@@ -98,6 +98,8 @@ class WordPieceTokenizer(Tokenizer):
             which may occur in it only once).
     """
 
+    has_tflite_kernels = True
+
     def __init__(
         self,
         vocabulary: Sequence[str] | str | os.PathLike[str],

@@ -606,5 +606,5 @@ def test_a_missing_or_unreadable_parameters_file(tmp_path):
     assert caught.value.code == Code.NOT_FOUND
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ServingError, match="Error parsing .* 'utf-8' codec"):
+    with pytest.raises(ServingError, match=r"Error parsing .* 'utf-8' codec"):
         read_parameters(path)

@@ -1,0 +1,258 @@
+"""Files for phones: what LiteRT answers is what the task answers, without Flex."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from tensorflow.lite.python import schema_py_generated as schema
+
+import bertfam_tf as bf
+from bertfam_tf import registry
+from bertfam_tf.export import ExportError, tflite
+from bertfam_tf.export.tflite import interpreter
+from bertfam_tf.text import load_tokenizer
+from tests.export.test_every_task import LABELS, TAGS, TEXTS, TOKENIZERS
+
+LENGTH = 24
+FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta", "xlnet", "xlm"]
+WORDS = [*TEXTS, b"the good cast of a bad film"]
+
+
+def _backbone(family, tokenizer):
+    shape = dict(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, embedding_size=32, num_heads=2,
+        intermediate_size=32, num_layers=2, num_positions=64, max_positions=64, num_languages=2,
+    )  # fmt: skip
+    known = registry.get(family).config.__dataclass_fields__
+    return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
+
+
+def _perturbed(task, size=0.3):
+    for i, variable in enumerate(task.weights):
+        if "seed" not in variable.path:
+            noise = np.random.default_rng(i).normal(0, size, variable.shape)
+            variable.assign_add(noise.astype("float32"))
+    return task
+
+
+def _task(kind, family, tiny):
+    make = {"roberta": "roberta", "albert": "albert", "xlnet": "albert"}.get(family, "bert")
+    tokenizer = TOKENIZERS[make](tiny)
+    options = dict(max_length=48)
+    if family == "xlm":
+        options["language_id"] = 1
+    backbone = _backbone(family, tokenizer)
+    made = {
+        "classifier": lambda: bf.TextClassifier(backbone, tokenizer, LABELS, pair=False, **options),
+        "labels": lambda: bf.MultiLabelClassifier(
+            backbone, tokenizer, LABELS, pair=True, **options
+        ),
+        "regressor": lambda: bf.TextRegressor(backbone, tokenizer, pair=True, **options),
+        "embedder": lambda: bf.TextEmbedder(backbone, tokenizer, **options),
+        "tagger": lambda: bf.TokenTagger(backbone, tokenizer, TAGS, **options),
+        "qa": lambda: bf.SpanQA(backbone, tokenizer, **options),
+        "choice": lambda: bf.MultipleChoice(backbone, tokenizer, 2, pair=False, **options),
+        "masked": lambda: bf.MaskedLM(backbone, tokenizer, **options),
+    }
+    return _perturbed(made[kind]())
+
+
+def _rows(task):
+    """Ids of all lengths, padded as the task pads them."""
+    rng = np.random.default_rng(0)
+    left = task.tokenizer.layout.pad_left
+    for count in (1, 2, 9, LENGTH):
+        mask = np.zeros((1, LENGTH), np.int32)
+        mask[:, LENGTH - count if left else 0 : LENGTH if left else count] = 1
+        ids = rng.integers(5, task.tokenizer.vocab_size, mask.shape).astype(np.int32) * mask
+        segments = np.int32(np.cumsum(mask, 1) > count // 2) * mask
+        yield {"ids": ids, "mask": mask, "segment_ids": segments}
+
+
+def _expected(task, row):
+    named = dict(zip(("token_ids", "padding_mask", "segment_ids"), row.values(), strict=True))
+    found = task.answer_ids({name: tf.constant(named[name]) for name in task.packed_specs})
+    return {name: value.numpy() for name, value in found.items() if value.dtype != tf.string}
+
+
+def _operations(file):
+    model = schema.Model.GetRootAs(file.read_bytes(), 0)
+    codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
+    return {code.CustomCode() for code in codes} - {None}
+
+
+NAMES = {"scores": "probability"}
+
+
+@pytest.mark.parametrize("kind", ["classifier", "tagger", "qa"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_are_answered_as_by_the_keras_model(family, kind, tiny, tmp_path):
+    task = _task(kind, family, tiny)
+    file = task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=LENGTH)
+    assert not _operations(file)
+    run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
+    inputs = run.get_input_details()
+    assert list(inputs) == ["ids", "mask", "segment_ids"]
+    assert {tuple(x["shape"]) for x in inputs.values()} == {(1, LENGTH)}
+    assert {x["dtype"] for x in inputs.values()} == {np.int32}
+    for row in _rows(task):
+        expected = _expected(task, row)
+        found = run(**row)
+        assert set(found) == {NAMES.get(name, name) for name in expected}
+        for name, value in expected.items():
+            # Masked logits are -1e9.
+            small = np.where(value > -1e8, value, 0)
+            other = np.where(value > -1e8, found[NAMES.get(name, name)], 0)
+            np.testing.assert_allclose(other, small, atol=1e-5 * max(1, np.abs(small).max()))
+
+
+@pytest.mark.parametrize("quantize", ["fp16", "int8", "int8-full"])
+@pytest.mark.parametrize("kind", ["classifier", "tagger", "qa"])
+def test_quantized(kind, quantize, tiny, tmp_path):
+    task = _task(kind, "bert", tiny)
+    options = dict(inputs="ids", length=LENGTH)
+    whole = task.export_tflite(tmp_path / "whole.tflite", **options)
+    if quantize == "int8-full":
+        texts = [text.decode("utf-8", "replace") for text in WORDS]
+        options["calibration"] = [(t, t) for t in texts] if kind == "qa" else texts
+    file = task.export_tflite(tmp_path / "small.tflite", quantize=quantize, **options)
+    assert not _operations(file)
+    assert file.stat().st_size < whole.stat().st_size
+    run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
+    differences = []
+    for row in _rows(task):
+        found = run(**row)
+        for name, value in _expected(task, row).items():
+            real = value > -1e8
+            size = np.abs(value[real]).max()
+            found_of = found[NAMES.get(name, name)]
+            differences.append(np.abs(found_of - value)[real].max() / size)
+    limit = {"fp16": 5e-3, "int8": 0.1, "int8-full": 0.2}[quantize]
+    assert 0 < max(differences) < limit
+
+
+@pytest.mark.parametrize("kind", ["classifier", "labels", "regressor", "embedder"])
+@pytest.mark.parametrize("family", ["bert", "albert", "distilbert"])
+def test_texts_are_answered_as_by_the_task(family, kind, tiny, tmp_path):
+    task = _task(kind, family, tiny)
+    file = task.export_tflite(tmp_path / "m.tflite")
+    run = interpreter(file.read_bytes()).get_signature_runner()
+    names = task.feature_names
+    rows = {name: np.roll(np.array(WORDS, object), i) for i, name in enumerate(names)}
+    if task.tokenizer.get_config().get("lstrip_tokens"):
+        # White space before these stays, which takes a regular expression to find.
+        rows = {
+            name: np.array([t for t in texts if b"MASK" not in t], object)
+            for name, texts in rows.items()
+        }
+        rows = {name: texts[: min(map(len, rows.values()))] for name, texts in rows.items()}
+    together = task.answer({name: tf.constant(texts) for name, texts in rows.items()})
+    count = len(next(iter(rows.values())))
+    batches = [slice(0, count), *(slice(i, i + 1) for i in range(count))]
+    for batch in batches:
+        found = run(**{name: texts[batch] for name, texts in rows.items()})
+        assert set(found) == set(together)
+        for name, value in together.items():
+            value = value.numpy()[batch]
+            if value.dtype == object:
+                assert found[name].tolist() == value.tolist()
+            else:
+                np.testing.assert_allclose(found[name], value, atol=2e-5, rtol=2e-5)
+
+
+def test_texts_of_a_quantized_model(tiny, tmp_path):
+    task = _task("classifier", "bert", tiny)
+    file = task.export_tflite(tmp_path / "m.tflite", quantize="int8", length=8)
+    run = interpreter(file.read_bytes()).get_signature_runner()
+    found = run(text=np.array([b"the film " * 300, b""], object))
+    assert found["scores"].shape == (2, len(LABELS))
+    np.testing.assert_allclose(found["scores"].sum(1), 1, atol=1e-5)
+
+
+def test_rows_are_cut_to_the_length(tiny, tmp_path):
+    task = _task("classifier", "bert", tiny)
+    run = interpreter(
+        task.export_tflite(tmp_path / "m.tflite", length=8).read_bytes()
+    ).get_signature_runner()
+    short, long = (run(text=np.array([b"the cast " * n], object)) for n in (3, 30))
+    np.testing.assert_array_equal(short["scores"], long["scores"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "options", "message"),
+    [
+        ("classifier", "bert", dict(inputs="tokens"), "inputs is 'tokens', expected one of text"),
+        ("classifier", "bert", dict(quantize="int4"), "quantize is 'int4', expected one of fp16"),
+        ("classifier", "bert", dict(length=49), "length is 49, expected 1 to the task's 48"),
+        ("classifier", "bert", dict(length=0), "length is 0"),
+        ("classifier", "bert", dict(calibration=["a"]), "is for quantize='int8-full', not None"),
+        ("classifier", "bert", dict(quantize="int8-full"), "needs inputs='ids'"),
+        (
+            "classifier",
+            "bert",
+            dict(quantize="int8-full", inputs="ids"),
+            "needs calibration, some hundred",
+        ),
+        (
+            "qa",
+            "bert",
+            dict(quantize="int8-full", inputs="ids", calibration=["a"]),
+            r"has 1 texts, expected \('question', 'context'\)",
+        ),
+        ("classifier", "roberta", {}, "no TFLite kernels for ByteBPETokenizer; inputs='ids'"),
+        ("tagger", "bert", {}, "Answers of TokenTagger are made of the text's words"),
+        ("qa", "bert", {}, "Answers of SpanQA are made of the text's words"),
+        ("choice", "bert", dict(inputs="ids"), "MultipleChoice has several texts of a kind"),
+    ],
+)
+def test_refused(kind, family, options, message, tiny, tmp_path):
+    task = _task(kind, family, tiny)
+    with pytest.raises(ValueError, match=message):
+        task.export_tflite(tmp_path / "m.tflite", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch):
+    task = _task("classifier", "bert", tiny)
+    with pytest.raises(ValueError, match=r"does not end in \.tflite"):
+        task.export_tflite(tmp_path / "m.lite")
+    task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
+    before = (tmp_path / "m.tflite").read_bytes()
+    converted = tflite._converted
+
+    def wrong(graph, task, quantize, samples):
+        task.weights[0].assign_add(tf.ones_like(task.weights[0]) * 0.1)
+        content = converted(graph, task, quantize, samples)
+        task.weights[0].assign_sub(tf.ones_like(task.weights[0]) * 0.1)
+        return content
+
+    monkeypatch.setattr(tflite, "_converted", wrong)
+    with pytest.raises(ExportError, match="differs from the task's"):
+        task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
+    assert [file.name for file in tmp_path.iterdir()] == ["m.tflite"]
+    assert (tmp_path / "m.tflite").read_bytes() == before
+
+
+def test_operations_without_kernels_are_named(tiny, tmp_path):
+    task = _task("classifier", "bert", tiny)
+    answer = type(task).answer_ids
+    rolled = lambda self, x: {"scores": tf.roll(answer(self, x)["scores"], 1, 1)}  # noqa: E731
+    task.answer_ids = rolled.__get__(task)
+    with pytest.raises(ExportError, match="no kernels for Roll"):
+        task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
+
+
+def test_a_real_tokenizer(minilm, data_dir, tmp_path):
+    """Of a small model with MiniLM's vocabulary, the labels of all 872 dev sentences of SST-2."""
+    tokenizer = load_tokenizer(minilm)
+    backbone = _backbone("bert", tokenizer)
+    task = bf.TextClassifier(backbone, tokenizer, ["bad", "good"], pair=False, max_length=64)
+    _perturbed(task)
+    lines = (data_dir / "glue" / "SST-2" / "dev.tsv").read_text("utf-8").splitlines()[1:]
+    texts = [line.split("\t")[0] for line in lines]
+    assert len(texts) == 872
+    expected = task.predict(texts)
+    assert 100 < sum(row["label"] == "good" for row in expected) < 772
+    run = interpreter(task.export_tflite(tmp_path / "m.tflite").read_bytes()).get_signature_runner()
+    found = [run(text=np.array([text.encode()], object))["label"][0].decode() for text in texts]
+    assert found == [row["label"] for row in expected]
