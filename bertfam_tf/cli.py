@@ -88,9 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
 
-    export = command("export", _export, "write a SavedModel for TF Serving")
+    export = command("export", _export, "write a SavedModel for TF Serving, or a .tflite file")
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
-    export.add_argument("directory", help="gets a subdirectory named by the version")
+    export.add_argument(
+        "directory", help="gets a subdirectory named by the version; with --tflite, the file"
+    )
     export.add_argument("--version", type=int, help="a number; the next one if left out")
     export.add_argument(
         "--dtype",
@@ -100,6 +102,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument(
         "--batching", action="store_true", help="the graph answers several requests at a time"
+    )
+    export.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
+    phone = export.add_argument_group("with --tflite")
+    phone.add_argument(
+        "--inputs", choices=("text", "ids"), default="text", help="what it takes (%(default)s)"
+    )
+    phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
+    phone.add_argument("--length", type=int, help="most tokens of a row; else the task's")
+    phone.add_argument(
+        "--calibration", metavar="FILE", help="lines of typical text, for int8-full"
     )
 
     convert = command("convert", _convert, "write any supported checkpoint in another format")
@@ -247,6 +259,9 @@ def _predict_file(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     task = _saved_task(options.model)
+    if options.tflite:
+        print(_export_tflite(task, options))
+        return
     from bertfam_tf.export import BatchingOptions
     from bertfam_tf.train.directory import METRICS
 
@@ -259,6 +274,21 @@ def _export(options: argparse.Namespace) -> None:
         metrics=json.loads(metrics.read_text("utf-8")) if metrics.is_file() else None,
     )
     print(path)
+
+
+def _export_tflite(task: Any, options: argparse.Namespace) -> Path:
+    calibration = None
+    if options.calibration is not None:
+        # Several texts of a row stand with tabs between them.
+        lines = Path(options.calibration).read_text("utf-8").splitlines()
+        calibration = [tuple(line.split("\t")) for line in lines]
+    return task.export_tflite(
+        options.directory,
+        inputs=options.inputs,
+        quantize=options.quantize,
+        length=options.length,
+        calibration=calibration,
+    )
 
 
 def _convert(options: argparse.Namespace) -> None:
