@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test lint live transformer-xl-goldens tokenizer-references compare-tokenizers
-.PHONY: bench-tokenizers batch-env batch-test browser clean
+.PHONY: bench-tokenizers bench-mobile batch-env batch-test browser clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -46,6 +46,10 @@ compare-tokenizers: .venv/installed-live
 bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers
 	$(BIN)/python -m tools.bench.tokenizers memory
+
+# LiteRT beside ONNX Runtime and PyTorch, on SST-2 of the data folder.
+bench-mobile: .venv/installed-bench-mobile
+	$(BIN)/python -m tools.bench.mobile
 
 # Batch inference (serving/batch), in an environment of its own: Beam wants another protobuf.
 batch-env: build/batch/installed
@@ -89,6 +93,10 @@ build/references/installed: tools/references-requirements.txt
 
 .venv/installed-live: .venv/installed-test tools/requirements.txt
 	$(PIP) -r tools/requirements.txt
+	touch $@
+
+.venv/installed-bench-mobile: .venv/installed-live tools/bench/mobile-requirements.txt
+	$(PIP) -r tools/bench/mobile-requirements.txt
 	touch $@
 
 clean:

@@ -22,7 +22,10 @@ def attend(scores, value, attention_mask, dropout, training=None):
     half = keras.backend.standardize_dtype(scores.dtype) in ("float16", "bfloat16")
     logits = ops.cast(scores, "float32") if half else scores
     if attention_mask is not None:
-        logits = ops.where(attention_mask, logits, -1e9)
+        # What where() would choose, by an operation that XNNPACK has: a select in every layer cuts
+        # its graph in pieces.
+        ceiling = ops.where(attention_mask, 1e9, -1e9)
+        logits = ops.minimum(logits, ops.cast(ceiling, logits.dtype))
     probabilities = ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
     return ops.matmul(dropout(probabilities, training=training), value)
 

