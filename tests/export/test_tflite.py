@@ -103,6 +103,17 @@ def test_ids_are_answered_as_by_the_keras_model(family, kind, tiny, tmp_path):
             np.testing.assert_allclose(other, small, atol=1e-5 * max(1, np.abs(small).max()))
 
 
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_an_encoder_is_one_piece(quantize, tiny, tmp_path):
+    """XNNPACK takes all behind the embeddings; each operation that it lacks would cut a piece."""
+    task = _task("tagger", "bert", tiny)
+    file = task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=LENGTH, quantize=quantize)
+    found = Interpreter(model_content=file.read_bytes())
+    found.allocate_tensors()
+    pieces = [node for node in found._get_ops_details() if node["op_name"] == "DELEGATE"]
+    assert len(pieces) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "quantize"),
     [
