@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
 from bertfam_tf.export.endpoints import hard_texts
+from bertfam_tf.export.mobile_apis import describe
 from bertfam_tf.export.saved_model import ExportError, compare_answers, write_functions
 from bertfam_tf.tasks import Task
 from bertfam_tf.text import Packer, Tokenizer
@@ -56,7 +57,8 @@ def export_tflite(
     Library have it, and answers with the numbers of ``task.answer_ids``: classifiers with
     ``probability``, float32 (1, labels), taggers with ``logits``, float32 (1, length, tags), span
     QA with ``start_logits`` and ``end_logits``, float32 (1, length). Only built-in operations are
-    used.
+    used. Metadata name tensors and labels, and bring the tokenizer where those APIs' own reads
+    texts as the task does (``mobile_apis.obstacle``); where not, a warning says why.
 
     What was written is run again by LiteRT and compared with the task, within 1e-5 where nothing
     is quantized, before the file appears.
@@ -89,6 +91,8 @@ def export_tflite(
     graph = _of_text(task, length) if inputs == "text" else _of_ids(task, length)
     samples = [graph.feed(row) for row in _calibration(task, quantize, inputs, calibration)]
     content = _converted(graph, task, quantize, samples)
+    if inputs == "ids":
+        content = describe(content, task, length=length)
     _check_operations(content, _KERNELS if inputs == "text" else set())
     _compare(content, graph, hard_texts(task), quantize)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,427 @@
+"""TFLite Metadata: what a `.tflite` file says about itself, with its vocabulary and labels.
+
+MediaPipe and the TFLite Task Library read it to make token ids of a text and names of scores. It
+is a flatbuffer of its own in one of the model's buffers, and the files it names stand behind the
+model as a zip archive. Numbers of fields are those of
+https://github.com/google-ai-edge/mediapipe/blob/master/mediapipe/tasks/metadata/metadata_schema.fbs
+(1.5.0).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import flatbuffers
+from flatbuffers import encode, number_types
+from flatbuffers.table import Table
+from tensorflow.lite.python import schema_py_generated as schema
+
+VOCABULARY = "vocab.txt"
+SENTENCEPIECE = "spiece.model"
+LABELS = "labels.txt"
+INPUTS = ("ids", "mask", "segment_ids")
+
+_ENTRY = b"TFLITE_METADATA"
+_MODEL_IDENTIFIER = b"TFL3"
+_IDENTIFIER = b"M001"
+# The first version that knows tokenizers.
+_PARSER = "1.1.0"
+# Runtimes map weights into memory as they lie in the file: multiples of 16, or of a cache line.
+_ALIGNMENT = 64
+# What reading a damaged flatbuffer or archive may raise.
+_DAMAGE = (ValueError, TypeError, IndexError, AttributeError, struct.error, zipfile.BadZipFile)
+
+# Enumerations of the schema.
+_UNKNOWN_FILE, _AXIS_LABELS, _VOCABULARY_FILE = 0, 2, 5
+_FEATURE = 1
+_TOKENIZERS = {
+    VOCABULARY: (4, _VOCABULARY_FILE, "WordPiece's pieces, one a line."),
+    SENTENCEPIECE: (5, _UNKNOWN_FILE, "The model of SentencePiece."),
+}
+
+
+class _File:
+    NAME, DESCRIPTION, TYPE = 0, 1, 2
+
+
+class _Unit:
+    OPTIONS_TYPE, OPTIONS = 0, 1
+
+
+class _Tensor:
+    NAME, CONTENT, FILES = 0, 3, 6
+
+
+class _Content:
+    PROPERTIES_TYPE, PROPERTIES = 0, 1
+
+
+class _SubGraph:
+    INPUTS, OUTPUTS, INPUT_UNITS = 2, 3, 5
+
+
+class _Metadata:
+    NAME, DESCRIPTION, VERSION, SUBGRAPHS, LICENSE, PARSER = 0, 1, 2, 3, 5, 7
+
+
+class _Model:
+    VERSION, BUFFERS, METADATA, FIELDS = 0, 4, 6, 8
+
+
+class Metadata(NamedTuple):
+    """What a file says of itself.
+
+    Fields:
+        name, description, version, license: texts, "" where nothing is said.
+        inputs, outputs: names of the tensors, in the file's order.
+        tokenizer: the file that texts are split with, ``VOCABULARY`` or ``SENTENCEPIECE``; ""
+            where ids are made elsewhere.
+        files: the contents of the files that it brings, by name.
+    """
+
+    name: str
+    description: str
+    version: str
+    license: str
+    inputs: list[str]
+    outputs: list[str]
+    tokenizer: str
+    files: dict[str, bytes]
+
+
+def with_metadata(
+    model: bytes,
+    *,
+    name: str,
+    description: str = "",
+    version: str = "",
+    license: str = "",
+    vocabulary: Sequence[str] | bytes | None = None,
+    labels: Sequence[str] = (),
+) -> bytes:
+    """A `.tflite` that says what it is, and brings what turns texts into its ids.
+
+    The model's own bytes follow what is new, unchanged, and weights stay as aligned as they were.
+    They are copied, not written anew: 100 MB take less than a second.
+
+    Args:
+        model: the file; its tensors are named as the one signature has them.
+        name, description, version, license: texts for people.
+        vocabulary: pieces of WordPiece in the order of their ids, or the content of a
+            SentencePiece model. The inputs are then ``ids``, ``mask`` and ``segment_ids``, int32
+            (1, length). None for a file whose ids are made elsewhere.
+        labels: names along the last axis of the one output; those APIs that name scores want it
+            to be called ``probability``. Line breaks become spaces: a line is a label.
+
+    Raises:
+        ValueError: when the file is damaged, has no signature or several, has metadata already,
+            or is one of 2 GB and more, whose weights lie behind the flatbuffer; and for a
+            vocabulary or labels that readers would read otherwise.
+    """
+    with _damage_told():
+        old = _parsed(model)
+        inputs, outputs = _tensors(old)
+    _check_entries(old)
+    files: dict[str, bytes] = {}
+    if vocabulary is not None:
+        _check_inputs(inputs)
+        if isinstance(vocabulary, bytes):
+            files[SENTENCEPIECE] = vocabulary
+        else:
+            _check_vocabulary(vocabulary)
+            files[VOCABULARY] = _lines(vocabulary)
+    if labels:
+        _check_labels(labels, outputs)
+        files[LABELS] = _lines([" ".join(label.splitlines()) for label in labels])
+    texts = {
+        _Metadata.NAME: name,
+        _Metadata.DESCRIPTION: description,
+        _Metadata.VERSION: version,
+        _Metadata.LICENSE: license,
+        _Metadata.PARSER: _PARSER,
+    }
+    metadata = _metadata(texts, [*inputs], [*outputs], files)
+    stream = io.BytesIO()
+    stream.write(_extended(model, old, metadata))
+    # Places in the archive are counted from the start of the file, as readers want them.
+    with zipfile.ZipFile(stream, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(zipfile.ZipInfo(file), content)
+    return stream.getvalue()
+
+
+def read_metadata(model: bytes) -> Metadata | None:
+    """What a file says of itself; None where it says nothing.
+
+    Raises:
+        ValueError: when the file or its metadata are damaged.
+    """
+    with _damage_told():
+        old = _parsed(model)
+        content = next(
+            (
+                old.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
+                for entry in _entries(old)
+                if entry.Name() == _ENTRY
+            ),
+            None,
+        )
+        if content is None:
+            return None
+        if content[4:8] != _IDENTIFIER:
+            raise ValueError(f"its metadata begin with {content[4:8]!r}, not {_IDENTIFIER!r}")
+        root = _Reader(content, encode.Get(number_types.UOffsetTFlags.packer_type, content, 0))
+        graph = root.tables(_Metadata.SUBGRAPHS)[0]
+        outputs = graph.tables(_SubGraph.OUTPUTS)
+        units = [x.number(_Unit.OPTIONS_TYPE) for x in graph.tables(_SubGraph.INPUT_UNITS)]
+        tokenizers = [name for name, (kind, *_) in _TOKENIZERS.items() if kind in units]
+        files = {}
+        if zipfile.is_zipfile(io.BytesIO(model)):
+            with zipfile.ZipFile(io.BytesIO(model)) as archive:
+                files = {info.filename: archive.read(info) for info in archive.infolist()}
+        named = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
+        for file in (*tokenizers, *named):
+            if file not in files:
+                raise ValueError(f"its {file} is missing behind the model")
+        return Metadata(
+            name=root.text(_Metadata.NAME),
+            description=root.text(_Metadata.DESCRIPTION),
+            version=root.text(_Metadata.VERSION),
+            license=root.text(_Metadata.LICENSE),
+            inputs=[x.text(_Tensor.NAME) for x in graph.tables(_SubGraph.INPUTS)],
+            outputs=[x.text(_Tensor.NAME) for x in outputs],
+            tokenizer="".join(tokenizers),
+            files=files,
+        )
+
+
+# The model ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ValueError(f"This .tflite file cannot be read: {error}") from error
+
+
+def _parsed(model: bytes) -> Any:
+    """The root of the model, every part of which lies within the file."""
+    if model[4:8] != _MODEL_IDENTIFIER:
+        raise ValueError(f"it begins with {model[:8]!r}, expected {_MODEL_IDENTIFIER!r} at byte 4")
+    root = schema.Model.GetRootAs(model, 0)
+    # Reads all of it, weights as views; no verifier of flatbuffers is to be had in Python.
+    schema.ModelT.InitFromObj(root)
+    return root
+
+
+def _tensors(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs and outputs by their names in the signature, in the order of the file."""
+    if model.SignatureDefsLength() != 1:
+        raise ValueError(f"it has {model.SignatureDefsLength()} signatures, expected one")
+    signature = model.SignatureDefs(0)
+    graph = model.Subgraphs(signature.SubgraphIndex())
+
+    def named(places: Any, maps: list[Any]) -> dict[str, Any]:
+        names = {found.TensorIndex(): found.Name().decode("utf-8") for found in maps}
+        return {names[place]: graph.Tensors(place) for place in places.tolist()}
+
+    try:
+        return (
+            named(graph.InputsAsNumpy(), _all(signature.Inputs, signature.InputsLength())),
+            named(graph.OutputsAsNumpy(), _all(signature.Outputs, signature.OutputsLength())),
+        )
+    except KeyError as error:
+        raise ValueError(f"its tensor {error} has no name in the signature") from error
+
+
+def _all(item: Any, count: int) -> list[Any]:
+    return [item(i) for i in range(count)]
+
+
+def _entries(model: Any) -> list[Any]:
+    return _all(model.Metadata, model.MetadataLength())
+
+
+def _check_entries(model: Any) -> None:
+    if any(entry.Name() == _ENTRY for entry in _entries(model)):
+        raise ValueError("The model has metadata already.")
+    if any(buffer.Offset() > 1 for buffer in _all(model.Buffers, model.BuffersLength())):
+        raise ValueError("The model's weights lie behind its flatbuffer, as from 2 GB on.")
+
+
+def _extended(model: bytes, old: Any, metadata: bytes) -> bytearray:
+    """The model with one more buffer, and an entry that names it.
+
+    Offsets in a flatbuffer are relative and point forward, so whatever is written in front of one
+    may point into it: a new root, lists of what there was and is, and the metadata.
+    """
+    size = -(-len(model) // _ALIGNMENT) * _ALIGNMENT
+    count = old.BuffersLength()
+    room = 4096 + len(metadata) + 4 * (count + old.MetadataLength())
+    # Builders write from the end to the start; this one has written the old model already.
+    builder = flatbuffers.Builder(0)
+    builder.Bytes = bytearray(room + size)
+    builder.Bytes[room : room + len(model)] = model
+    builder.head = room
+    builder.minalign = _ALIGNMENT
+
+    builder.StartVector(1, len(metadata), 16)
+    for byte in reversed(metadata):
+        builder.PrependByte(byte)
+    data = builder.EndVector()
+    schema.BufferStart(builder)
+    schema.BufferAddData(builder, data)
+    buffer = schema.BufferEnd(builder)
+    name = builder.CreateString(_ENTRY)
+    schema.MetadataStart(builder)
+    schema.MetadataAddName(builder, name)
+    schema.MetadataAddBuffer(builder, count)
+    entry = schema.MetadataEnd(builder)
+
+    def places(tables: list[Any]) -> list[int]:
+        return [size - table._tab.Pos for table in tables]
+
+    replaced = {
+        _Model.BUFFERS: _vector(builder, [*places(_all(old.Buffers, count)), buffer]),
+        _Model.METADATA: _vector(builder, [*places(_entries(old)), entry]),
+    }
+    root = old._tab
+    fields = (encode.Get(number_types.VOffsetTFlags.packer_type, model, _vtable(root)) - 4) // 2
+    if fields > _Model.FIELDS:
+        raise ValueError(f"The model's root has {fields} fields, expected {_Model.FIELDS} at most.")
+    builder.StartObject(_Model.FIELDS)
+    builder.PrependUint32Slot(_Model.VERSION, old.Version(), 0)
+    for field in range(_Model.VERSION + 1, _Model.FIELDS):
+        offset = root.Offset(4 + 2 * field)
+        if field in replaced:
+            builder.PrependUOffsetTRelativeSlot(field, replaced[field], 0)
+        elif offset:
+            place = size - root.Indirect(root.Pos + offset)
+            builder.PrependUOffsetTRelativeSlot(field, place, 0)
+    builder.Finish(builder.EndObject(), _MODEL_IDENTIFIER)
+    return builder.Output()
+
+
+def _vtable(table: Table) -> int:
+    return table.Pos - table.Get(number_types.SOffsetTFlags, table.Pos)
+
+
+# The metadata ---------------------------------------------------------------------------------
+
+
+def _check_inputs(inputs: dict[str, Any]) -> None:
+    described = {
+        name: (tensor.Type(), tensor.ShapeAsNumpy().tolist()) for name, tensor in inputs.items()
+    }
+    if sorted(inputs) != sorted(INPUTS) or any(
+        kind != schema.TensorType.INT32 or len(shape) != 2 or shape[0] != 1
+        for kind, shape in described.values()
+    ):
+        found = ", ".join(f"{name} {shape}" for name, (_, shape) in described.items())
+        raise ValueError(f"The inputs are {found}; expected {', '.join(INPUTS)}, int32 [1, L].")
+
+
+def _check_vocabulary(vocabulary: Sequence[str]) -> None:
+    for i, piece in enumerate(vocabulary):
+        if not piece or "\n" in piece:
+            raise ValueError(f"Piece {i} is {piece!r}; readers take each line that is not empty.")
+    missing = [piece for piece in ("[CLS]", "[SEP]", "[UNK]") if piece not in vocabulary]
+    if missing:
+        raise ValueError(f"The vocabulary lacks {', '.join(missing)}, which readers look up.")
+
+
+def _check_labels(labels: Sequence[str], outputs: dict[str, Any]) -> None:
+    shapes = {name: tensor.ShapeAsNumpy().tolist() for name, tensor in outputs.items()}
+    found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    if [shape[-1:] for shape in shapes.values()] != [[len(labels)]]:
+        raise ValueError(f"There are {len(labels)} labels for the outputs {found}.")
+
+
+def _lines(texts: Sequence[str]) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode("utf-8")
+
+
+def _metadata(
+    texts: dict[int, str], inputs: list[str], outputs: list[str], files: dict[str, bytes]
+) -> bytes:
+    builder = flatbuffers.Builder(1024)
+
+    def file(name: str, kind: int, description: str) -> int:
+        offsets = {
+            _File.NAME: builder.CreateString(name),
+            _File.DESCRIPTION: builder.CreateString(description),
+        }
+        return _vector(builder, [_table(builder, offsets, {_File.TYPE: kind})])
+
+    def tensor(name: str) -> int:
+        properties = {_Content.PROPERTIES: _table(builder, {})}
+        offsets = {
+            _Tensor.NAME: builder.CreateString(name),
+            _Tensor.CONTENT: _table(builder, properties, {_Content.PROPERTIES_TYPE: _FEATURE}),
+        }
+        if name in outputs and LABELS in files:
+            offsets[_Tensor.FILES] = file(LABELS, _AXIS_LABELS, "Names of the scores, one a line.")
+        return _table(builder, offsets)
+
+    graph = {
+        _SubGraph.INPUTS: _vector(builder, [tensor(name) for name in inputs]),
+        _SubGraph.OUTPUTS: _vector(builder, [tensor(name) for name in outputs]),
+    }
+    for name, (tokenizer, kind, what) in _TOKENIZERS.items():
+        if name in files:
+            # Both tables of options have the file first.
+            options = {_Unit.OPTIONS: _table(builder, {0: file(name, kind, what)})}
+            unit = _table(builder, options, {_Unit.OPTIONS_TYPE: tokenizer})
+            graph[_SubGraph.INPUT_UNITS] = _vector(builder, [unit])
+    root = {field: builder.CreateString(text) for field, text in texts.items() if text}
+    root[_Metadata.SUBGRAPHS] = _vector(builder, [_table(builder, graph)])
+    builder.Finish(_table(builder, root), _IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _vector(builder: flatbuffers.Builder, offsets: list[int]) -> int:
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    return builder.EndVector()
+
+
+def _table(
+    builder: flatbuffers.Builder, offsets: dict[int, int], numbers: dict[int, int] | None = None
+) -> int:
+    """A table of offsets and of numbers of one byte, by their fields."""
+    numbers = numbers or {}
+    builder.StartObject(max([*offsets, *numbers], default=-1) + 1)
+    for field, offset in offsets.items():
+        builder.PrependUOffsetTRelativeSlot(field, offset, 0)
+    for field, number in numbers.items():
+        builder.PrependUint8Slot(field, number, 0)
+    return builder.EndObject()
+
+
+class _Reader(Table):
+    """A table whose fields are read by their number."""
+
+    def text(self, field: int) -> str:
+        offset = self.Offset(4 + 2 * field)
+        return self.String(self.Pos + offset).decode("utf-8") if offset else ""
+
+    def number(self, field: int) -> int:
+        offset = self.Offset(4 + 2 * field)
+        return self.Get(number_types.Uint8Flags, self.Pos + offset) if offset else 0
+
+    def tables(self, field: int) -> list[_Reader]:
+        offset = self.Offset(4 + 2 * field)
+        if not offset:
+            return []
+        start = self.Vector(offset)
+        return [
+            _Reader(self.Bytes, self.Indirect(start + 4 * i)) for i in range(self.VectorLen(offset))
+        ]
