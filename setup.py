@@ -44,7 +44,7 @@ setup(
         "garden": ["tf-models-official>=2.20,<2.21"],
         "vocabulary": ["tokenizers"],
         "xlm": ["sacremoses"],
-        "bench": ["aiohttp", "psutil", "scipy", "tokenizers", "tqdm"],
+        "bench": ["aiohttp", "matplotlib", "psutil", "scipy", "tokenizers", "tqdm"],
         "test": [
             "aiohttp",
             "cryptography",

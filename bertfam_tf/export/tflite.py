@@ -22,7 +22,7 @@ Inputs = Literal["text", "ids"]
 Quantization = Literal["fp16", "int8", "int8-full"]
 Texts: TypeAlias = dict[str, np.ndarray]
 
-# What mobile APIs call the packed rows, in the order that TFLite gives to names.
+# What mobile APIs call the packed rows.
 _ROWS = {"ids": "token_ids", "mask": "padding_mask", "segment_ids": "segment_ids"}
 # Of tensorflow-text's TFLite kernels, those that tokenizers here run.
 _KERNELS = {
