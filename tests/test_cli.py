@@ -136,6 +136,29 @@ def test_options_of_export(trained, tmp_path, monkeypatch):
     }
 
 
+def test_export_for_phones(trained, tmp_path, capsys, monkeypatch):
+    given = {}
+
+    def export(task, file, **kwargs):
+        given.update(kwargs, file=file)
+        return file
+
+    monkeypatch.setattr(bf.TextClassifier, "export_tflite", export)
+    texts = tmp_path / "texts"
+    texts.write_text("a film\na text\ta pair\n", "utf-8")
+    options = ["--tflite", "--inputs", "ids", "--quantize", "int8-full", "--length", "32"]
+    options += ["--calibration", str(texts)]
+    assert main(["export", str(trained[0]), "m.tflite", *options]) == 0
+    assert capsys.readouterr().out == "m.tflite\n"
+    assert given == {
+        "file": "m.tflite",
+        "inputs": "ids",
+        "quantize": "int8-full",
+        "length": 32,
+        "calibration": [("a film",), ("a text", "a pair")],
+    }
+
+
 @pytest.fixture
 def pieces(tmp_path):
     """A directory with nothing but a vocabulary."""
