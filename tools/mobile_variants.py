@@ -7,6 +7,7 @@ The first trains a small model of each family from nothing on SST-2 and CoNLL-20
 SST-2, exports each whole and quantized, and scores the files on the dev sets, with LiteRT; span QA
 heads are not trained (that takes pretraining), so of these the best spans are compared. The second
 exports published sizes with random weights: their files and their speed. Needs the extra bench.
+What is done stands in runs/mobile_variants.json; one that was killed goes on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.run import read_split
 
 RESULTS = Path(__file__).parent / "results"
+DONE = Path(__file__).parent.parent / "runs" / "mobile_variants.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "mobile.png"
 DATA = Path(os.environ.get("BERTFAM_DATA", "../shared/data"))
 VARIANTS = (None, "fp16", "int8", "int8-full")
@@ -197,8 +199,14 @@ def scores() -> str:
     """Trains, exports and scores; returns the table."""
     lines = [["model", "data", "stored", "MB", "ms", "score", "Δ probability"], ["---"] * 7]
     cases = [(family, make) for family in FAMILIES for make in (_sst2, _conll, _squad)]
+    done = json.loads(DONE.read_text("utf-8")) if DONE.is_file() else {}
+    DONE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for family, make in tqdm([*cases, ("MiniLM-L6, pretrained", _sst2)]):
+            key = f"{family} {make.__name__}"
+            if key in done:
+                lines += done[key]
+                continue
             keras.utils.set_random_seed(0)
             if family in FAMILIES:
                 tokenizer = _tokenizer(family)
@@ -209,9 +217,12 @@ def scores() -> str:
                 tokenizer, training = _tokenizer("bert"), (1, 5e-5)
             case = make(backbone, tokenizer, *training)
             length = WINDOW if make is _squad else LENGTH
+            done[key] = []
             for line in _case(family, case, length, Path(folder)):
-                lines.append(line)
+                done[key].append(line)
                 tqdm.write(" | ".join(line))
+            lines += done[key]
+            DONE.write_text(json.dumps(done, indent=1), "utf-8")
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
