@@ -22,16 +22,7 @@ _OF_SINGLE_TEXTS = (TextClassifier, MultiLabelClassifier, TextEmbedder)
 _QA_LENGTH = 384
 
 
-def describe(
-    model: bytes,
-    task: Task,
-    *,
-    length: int,
-    name: str | None = None,
-    description: str | None = None,
-    version: str = "",
-    license: str = "",
-) -> bytes:
+def describe(model: bytes, task: Task, *, length: int) -> bytes:
     """The task's `.tflite` of ids with metadata for the APIs.
 
     The tokenizer's files go into it only if those APIs read a text as the task does (see
@@ -42,8 +33,6 @@ def describe(
         model: the file, whose signature takes ``ids``, ``mask`` and ``segment_ids``.
         task: what it is made of.
         length: of its inputs, in tokens.
-        name, description: for people; None for what the task says of itself.
-        version, license: for people.
 
     Raises:
         ValueError: as ``with_metadata`` raises it.
@@ -54,14 +43,8 @@ def describe(
     kind = type(task).__name__
     return with_metadata(
         model,
-        name=kind if name is None else name,
-        description=(
-            f"{kind} of the family {task.backbone.family}; texts of up to {length} tokens."
-            if description is None
-            else description
-        ),
-        version=version,
-        license=license,
+        name=kind,
+        description=f"{kind} of the family {task.backbone.family}; texts of up to {length} tokens.",
         vocabulary=None if why_not else _vocabulary(task.tokenizer),
         labels=task.class_names,
     )
