@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+# Each of their files takes a minute or more.
+LONG = {"export", "generation", "tasks", "train"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Workers take whole files in this order: with a long one last, all but one would wait.
+    items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
 
 
 @pytest.fixture(scope="session")
