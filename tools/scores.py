@@ -148,6 +148,8 @@ def _fire_and_snowflake(found: dict[str, dict]) -> list[str]:
             values = [found[key][SCORES[kind].metrics[0]] for key in keys if key in found]
             means[name] += [_percent(statistics.mean(values))] if values else []
     known = {name: values for name, values in means.items() if len(values) == 2}
+    if not known:
+        return []
     lines = {
         "encoder frozen (snowflake)": [values[0] for values in known.values()],
         "all fine-tuned (fire)": [values[1] for values in known.values()],
