@@ -1,7 +1,6 @@
 """BERT's optimizer: AdamW without decay on norms and biases, linear warm-up and decay."""
 
 from collections.abc import Mapping
-from functools import partial
 
 import keras
 from keras import ops
@@ -47,26 +46,40 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class LayerwiseAdamW(keras.optimizers.AdamW):
-    """AdamW whose rate differs by variable (as in ELECTRA, arXiv 2003.10555, appendix B).
+class AdamW(keras.optimizers.AdamW):
+    """AdamW as it was published (arXiv 1711.05101, algorithm 2), and as torch has it.
+
+    Keras adds epsilon before it corrects the bias of the second moment. Early in a run that is as
+    an epsilon that is up to ``1 / sqrt(1 - beta_2)`` times as large, 32 by default: with 1e-6, the
+    embeddings of tokens move a fifth less in the first 60 steps of CoNLL-2003.
 
     Args:
-        learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``.
-        factors: by the path of a variable what its rate is multiplied with; 1 where it is not
-            named.
+        learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``, but ``amsgrad``.
+        factors: by the path of a variable what its rate is multiplied with (as in ELECTRA, arXiv
+            2003.10555, appendix B); 1 where it is not named.
     """
 
-    def __init__(self, learning_rate, factors: Mapping[str, float], **kwargs):
+    def __init__(self, learning_rate, factors: Mapping[str, float] | None = None, **kwargs):
         super().__init__(learning_rate, **kwargs)
-        self.factors = dict(factors)
+        if self.amsgrad:
+            raise ValueError("amsgrad is not supported.")
+        self.factors = dict(factors or {})
 
     def update_step(self, gradient, variable, learning_rate):
-        path = self._trainable_variables[self._get_variable_index(variable)].path
-        rate = learning_rate * self.factors.get(path, 1.0)
+        index = self._get_variable_index(variable)
+        rate = learning_rate * self.factors.get(self._trainable_variables[index].path, 1.0)
+        rate = ops.cast(rate, variable.dtype)
         if self.weight_decay is not None and self._use_weight_decay(variable):
-            decay = ops.cast(rate * self.weight_decay, variable.dtype)
-            self.assign_sub(variable, variable * decay)
-        super().update_step(gradient, variable, rate)
+            self.assign_sub(variable, variable * (rate * self.weight_decay))
+        gradient = ops.cast(gradient, variable.dtype)
+        mean, square = self._momentums[index], self._velocities[index]
+        self.assign_add(mean, ops.subtract(gradient, mean) * (1 - self.beta_1))
+        self.assign_add(square, ops.subtract(ops.square(gradient), square) * (1 - self.beta_2))
+        step = ops.cast(self.iterations + 1, variable.dtype)
+        # Both corrections in the scalars: no pass over the weights is for them.
+        root = ops.sqrt(1 - ops.power(self.beta_2, step))
+        rate = rate * root / (1 - ops.power(self.beta_1, step))
+        self.assign_sub(variable, mean * rate / (ops.sqrt(square) + self.epsilon * root))
 
     def _apply_weight_decay(self, variables):
         """Each step has done it, at its own rate."""
@@ -84,7 +97,7 @@ def adamw(
     epsilon: float = 1e-6,
     beta_2: float = 0.999,
     factors: Mapping[str, float] | None = None,
-) -> keras.optimizers.AdamW:
+) -> AdamW:
     """AdamW as the BERT papers fine-tune with it (arXiv 1810.04805, appendix A.3).
 
     Args:
@@ -95,14 +108,14 @@ def adamw(
         clip_norm: longest global gradient; None does not clip.
         epsilon: of Adam.
         beta_2: of Adam.
-        factors: as ``LayerwiseAdamW`` takes them; None for one rate.
+        factors: as ``AdamW`` takes them; None for one rate.
     """
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup is a part of all steps, at least 0 and below 1, not {warmup}.")
     schedule = WarmupLinearDecay(learning_rate, round(warmup * (total_steps or 0)), total_steps)
-    kind = keras.optimizers.AdamW if factors is None else partial(LayerwiseAdamW, factors=factors)
-    optimizer = kind(
+    optimizer = AdamW(
         schedule,
+        factors,
         weight_decay=weight_decay,
         global_clipnorm=clip_norm,
         epsilon=epsilon,
@@ -114,7 +127,7 @@ def adamw(
 
 def of(
     settings: TrainConfig, total_steps: int, factors: Mapping[str, float] | None = None
-) -> keras.optimizers.AdamW:
+) -> AdamW:
     """The optimizer of a recipe's ``train`` section, for a run of so many steps."""
     return adamw(
         settings.learning_rate,

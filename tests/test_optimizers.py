@@ -40,7 +40,7 @@ def test_warmup_is_a_part(warmup):
 
 
 def test_steps_by_hand():
-    rate, decay, clip, epsilon, beta_1, beta_2, steps = 0.1, 0.3, 0.7, 1e-6, 0.9, 0.98, 6
+    rate, decay, clip, epsilon, beta_1, beta_2, steps = 0.1, 0.3, 0.7, 1e-2, 0.9, 0.98, 6
     optimizer = adamw(
         rate,
         total_steps=steps,
@@ -71,9 +71,9 @@ def test_steps_by_hand():
                 values[name] -= lr * decay * values[name]
             first[name] = beta_1 * first[name] + (1 - beta_1) * g
             second[name] = beta_2 * second[name] + (1 - beta_2) * g**2
-            rise = np.sqrt(1 - beta_2 ** (step + 1)) / (1 - beta_1 ** (step + 1))
-            # Keras adds epsilon before it corrects the bias, as in Kingma and Ba's section 2.
-            values[name] -= lr * rise * first[name] / (np.sqrt(second[name]) + epsilon)
+            mean = first[name] / (1 - beta_1 ** (step + 1))
+            square = second[name] / (1 - beta_2 ** (step + 1))
+            values[name] -= lr * mean / (np.sqrt(square) + epsilon)
         for name, variable in variables.items():
             np.testing.assert_allclose(variable.numpy(), values[name], rtol=2e-5, atol=1e-6)
 
