@@ -97,17 +97,17 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "int8"),
-        default="float32",
-        help="what weights are stored as (%(default)s)",
+        help="what weights are stored as (float32)",
     )
     export.add_argument(
-        "--batching", action="store_true", help="the graph answers several requests at a time"
+        "--batching",
+        action="store_true",
+        default=None,
+        help="the graph answers several requests at a time",
     )
     export.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
     phone = export.add_argument_group("with --tflite")
-    phone.add_argument(
-        "--inputs", choices=("text", "ids"), default="text", help="what it takes (%(default)s)"
-    )
+    phone.add_argument("--inputs", choices=("text", "ids"), help="what it takes (text)")
     phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
     phone.add_argument("--length", type=int, help="most tokens of a row; else the task's")
     phone.add_argument("--calibration", metavar="FILE", help="lines of typical text, for int8-full")
@@ -255,38 +255,32 @@ def _predict_file(options: argparse.Namespace) -> None:
     print(f"{count:,} answers in {options.output}")
 
 
+_FOR_SERVING = ("version", "dtype", "batching")
+_FOR_PHONES = ("inputs", "quantize", "length", "calibration")
+
+
 def _export(options: argparse.Namespace) -> None:
+    kinds = (_FOR_SERVING, _FOR_PHONES)
+    wanted, others = kinds[::-1] if options.tflite else kinds
+    wrong = [name for name in others if getattr(options, name) is not None]
+    if wrong:
+        raise ValueError(f"--{wrong[0]} is for {'SavedModels' if options.tflite else '--tflite'}.")
+    given = {name: getattr(options, name) for name in wanted if getattr(options, name) is not None}
     task = _saved_task(options.model)
     if options.tflite:
-        print(_export_tflite(task, options))
+        if "calibration" in given:
+            # Several texts of a row stand with tabs between them.
+            lines = Path(given["calibration"]).read_text("utf-8").splitlines()
+            given["calibration"] = [tuple(line.split("\t")) for line in lines]
+        print(task.export_tflite(options.directory, **given))
         return
     from bertfam_tf.export import BatchingOptions
     from bertfam_tf.train.directory import METRICS
 
     metrics = Path(options.model) / METRICS
-    path = task.export(
-        options.directory,
-        options.version,
-        dtype=options.dtype,
-        batching=BatchingOptions() if options.batching else None,
-        metrics=json.loads(metrics.read_text("utf-8")) if metrics.is_file() else None,
-    )
-    print(path)
-
-
-def _export_tflite(task: Any, options: argparse.Namespace) -> Path:
-    calibration = None
-    if options.calibration is not None:
-        # Several texts of a row stand with tabs between them.
-        lines = Path(options.calibration).read_text("utf-8").splitlines()
-        calibration = [tuple(line.split("\t")) for line in lines]
-    return task.export_tflite(
-        options.directory,
-        inputs=options.inputs,
-        quantize=options.quantize,
-        length=options.length,
-        calibration=calibration,
-    )
+    given["batching"] = BatchingOptions() if options.batching else None
+    given["metrics"] = json.loads(metrics.read_text("utf-8")) if metrics.is_file() else None
+    print(task.export(options.directory, **given))
 
 
 def _convert(options: argparse.Namespace) -> None:

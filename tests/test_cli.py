@@ -129,11 +129,28 @@ def test_options_of_export(trained, tmp_path, monkeypatch):
     options = ["--dtype", "int8", "--batching", "--version", "7"]
     assert main(["export", str(trained[0] / "model"), str(tmp_path), *options]) == 0
     assert given == {
-        "args": (str(tmp_path), 7),
+        "args": (str(tmp_path),),
+        "version": 7,
         "dtype": "int8",
         "batching": BatchingOptions(),
         "metrics": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--tflite", "--version", "0"], "--version is for SavedModels"),
+        (["--tflite", "--dtype", "int8"], "--dtype is for SavedModels"),
+        (["--tflite", "--batching"], "--batching is for SavedModels"),
+        (["--quantize", "int8"], "--quantize is for --tflite"),
+        (["--inputs", "text"], "--inputs is for --tflite"),
+    ],
+)
+def test_options_of_the_other_export_are_refused(trained, tmp_path, capsys, options, error):
+    assert main(["export", str(trained[0]), str(tmp_path / "m.tflite"), *options]) == 1
+    assert error in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_export_for_phones(trained, tmp_path, capsys, monkeypatch):

@@ -28,15 +28,16 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from tqdm import tqdm
 
 import bertfam_tf as bf
+from bertfam_tf.export.tflite import IdPacker
 from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE, Metadata, read_metadata
-from bertfam_tf.text import Packer, SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
+from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
 from bertfam_tf.text.sentencepiece import PRESETS
 from tools.mobile_tokenizers import MobileTokenizer
+from tools.texts import sst2
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "tools" / "results" / "mobile_apis.md"
@@ -141,16 +142,8 @@ def our_tokenizer(described: Metadata) -> Tokenizer:
 
 def our_rows(tokenizer: Tokenizer, length: int, *columns: list[str]) -> list[dict[str, np.ndarray]]:
     """Texts, or pairs of them, as the library packs them: int32 (1, length) each."""
-    packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
-    packed = packer([tokenizer.tokenize(tf.constant(column)) for column in columns])
-    names = {"ids": "token_ids", "mask": "padding_mask", "segment_ids": "segment_ids"}
-    padded = {}
-    for name, ours in names.items():
-        rows = packed[ours].numpy()
-        padding = tokenizer.pad_id if name == "ids" else 0
-        widths = [(0, 0), (0, length - rows.shape[1])]
-        padded[name] = np.pad(rows, widths, constant_values=padding)
-    return [{name: padded[name][i : i + 1] for name in padded} for i in range(len(columns[0]))]
+    packed = IdPacker(tokenizer, length)(*columns)
+    return [{name: packed[name][i : i + 1] for name in packed} for i in range(len(columns[0]))]
 
 
 def equal(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> bool:
@@ -169,7 +162,9 @@ def of(text: str) -> str:
     return "quotation marks (`` and '')" if "``" in text or "''" in text else "something else"
 
 
-def compare_texts(file: Path, api: str, described: Metadata, rows: list[list[str]]) -> Comparison:
+def compare_texts(
+    file: Path, api: str, described: Metadata, rows: list[tuple[str, str]]
+) -> Comparison:
     """A classifier or an embedder, on all sentences (with their labels) and the hard texts."""
     model = Model(file.read_bytes())
     sentences = [sentence for sentence, _ in rows]
@@ -255,12 +250,6 @@ def best_spans(
     return sorted(spans, key=lambda span: -(start[span[0]] + end[span[1]]))
 
 
-def sst2(data: Path, split: str) -> list[list[str]]:
-    """Sentences and labels of SST-2's file."""
-    lines = (data / "glue" / "SST-2" / f"{split}.tsv").read_text("utf-8").split("\n")
-    return [line.split("\t") for line in lines[1:] if line]
-
-
 def squad(data: Path) -> list[tuple[str, str]]:
     """Questions of SQuAD, one of each context that surely fits into 384 tokens."""
     articles = json.loads((data / "squad" / "dev-v1.1.json").read_text("utf-8"))["data"]
@@ -271,7 +260,7 @@ def squad(data: Path) -> list[tuple[str, str]]:
 
 def make(directory: Path, data: Path) -> None:
     """Fine-tunes and exports what is compared where no directory is given."""
-    rows = sst2(data, "train")[:_ROWS]
+    rows = sst2("train")[:_ROWS]
     texts, labels = [row[0] for row in rows], [int(row[1]) for row in rows]
     keras.utils.set_random_seed(0)
     task = bf.TextClassifier.from_pretrained(_MINILM, _LABELS, pair=False, max_length=_LENGTH)
@@ -366,7 +355,7 @@ def main() -> int:
     if directory is None:
         directory = MADE
         make(directory, data)
-    rows = sst2(data, "dev")
+    rows = sst2("dev")
     found, passed = [], []
     for file in sorted(directory.glob("*.tflite")):
         described = read_metadata(file.read_bytes())

@@ -6,9 +6,8 @@
 The first trains a small model of each family from nothing on SST-2 and CoNLL-2003 and MiniLM-L6 on
 SST-2 and questions, exports each whole and quantized, and scores the files on dev sets, with
 LiteRT; small span QA heads are not trained (that takes pretraining), so of these the best spans are
-compared. The second
-exports published sizes with random weights: their files and their speed. Needs the extra bench.
-What is done stands in runs/mobile_variants.json; one that was killed goes on.
+compared. The second exports published sizes with random weights: their files and their speed. Needs
+the extra bench. What is done stands in runs/mobile_variants.json; one that was killed goes on.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ import bertfam_tf as bf
 from bertfam_tf.config import load_recipe
 from bertfam_tf.export import tflite
 from bertfam_tf.metrics import entity_scores, squad_scores
+from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.run import read_split
 
@@ -144,17 +144,15 @@ def _tydiqa(backbone: Any, tokenizer: Any, epochs: int, rate: float) -> Case:
         for part in article["paragraphs"][:4]:
             gold = [answer["text"] for answer in part["qas"][0]["answers"]]
             questions.append((part["qas"][0]["question"], part["context"], gold))
+    packer = tflite.IdPacker(tokenizer, SPAN_WINDOW)
     read, rows = [], []
     for question, context, _ in questions:
         features = {"question": tf.constant([question]), "context": tf.constant([context])}
         windows = task.read(features)
         read.append((features, windows))
-        missing = SPAN_WINDOW - windows["token_ids"].shape[1]
-        packed = [windows[name].numpy() for name in tflite._ROWS.values()]
-        packed = [np.pad(x, [[0, 0], [0, missing]]) for x in packed]
+        packed = packer.pad(windows)
         rows += [
-            {name: x[i : i + 1] for name, x in zip(tflite._ROWS, packed, strict=True)}
-            for i in range(len(packed[0]))
+            {name: x[i : i + 1] for name, x in packed.items()} for i in range(len(packed["ids"]))
         ]
 
     def f1(answers: Answers) -> float:
@@ -218,8 +216,8 @@ def _difference(found: Answers, whole: Answers) -> float:
 
 
 def _case(what: str, case: Case, length: int, folder: Path) -> Iterable[list[str]]:
-    feed = tflite._of_ids(case.task, length).feed
-    asked = case.rows if case.packed else [feed(row) for row in case.rows]
+    packer = tflite.IdPacker(case.task.tokenizer, length)
+    asked = case.rows if case.packed else [packer(*row.values()) for row in case.rows]
     whole: Answers = []
     for variant in VARIANTS:
         if variant == "int8-full" and not case.calibration:
@@ -239,6 +237,25 @@ def _case(what: str, case: Case, length: int, folder: Path) -> Iterable[list[str
             what, case.name, variant or "float32", f"{file.stat().st_size / 1e6:.1f}",
             f"{milliseconds:.2f}", score, f"{_difference(answers, whole):.1e}",
         ]  # fmt: skip
+
+
+def _texts(case: Case, folder: Path) -> str:
+    """Files that take texts beside the SavedModel, whose labels they are to give."""
+    texts = np.concatenate([row["text"] for row in case.rows]).astype(object)
+    texts = np.array([text.encode() for text in texts], object)
+    expected = load(case.task.export(folder / "saved")).run("", {"text": texts})
+    lines = []
+    for variant in VARIANTS[:3]:
+        file = case.task.export_tflite(folder / "m.tflite", quantize=variant)
+        answers, milliseconds = _ask(file, [{"text": texts[i : i + 1]} for i in range(len(texts))])
+        same = [x["label"][0] == y for x, y in zip(answers, expected["label"], strict=True)]
+        scores = np.concatenate([answer["scores"] for answer in answers])
+        lines.append(
+            f"* {variant or 'float32'}: {sum(same)} of {len(same)} labels equal, scores within "
+            f"{np.abs(scores - expected['scores']).max():.1e}, {milliseconds:.1f} ms"
+        )
+        tqdm.write(lines[-1])
+    return "\n".join(lines)
 
 
 def scores() -> str:
@@ -268,9 +285,13 @@ def scores() -> str:
             for line in _case(family, case, length, Path(folder)):
                 done[key].append(line)
                 tqdm.write(" | ".join(line))
+            if family not in FAMILIES and make is _sst2:
+                done["texts"] = _texts(case, Path(folder))
             lines += done[key]
             DONE.write_text(json.dumps(done, indent=1), "utf-8")
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    title = "## Texts in: MiniLM-L6 on SST-2's dev sentences, beside its SavedModel"
+    return f"{table}\n\n{title}\n\n{done['texts']}"
 
 
 def sizes() -> str:
@@ -282,7 +303,7 @@ def sizes() -> str:
             tokenizer = _tokenizer(family)
             backbone = bf.build(family, size)
             task = bf.TextClassifier(backbone, tokenizer, ["a", "b"], max_length=WINDOW)
-            asked = [tflite._of_ids(task, WINDOW).feed({"text": np.array(["a word " * 99])})] * 9
+            asked = [tflite.IdPacker(tokenizer, WINDOW)(["a word " * 99])] * 9
             for variant in (None, "fp16", "int8"):
                 file = task.export_tflite(
                     Path(folder) / "m.tflite", inputs="ids", length=WINDOW, quantize=variant

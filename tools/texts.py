@@ -105,6 +105,12 @@ def _column(name: str, index: int) -> list[bytes]:
     return [line.split(b"\t")[index] for line in lines if line]
 
 
+def sst2(split: str) -> list[tuple[str, str]]:
+    """Sentences and labels, "0" or "1", of SST-2's "train" or "dev" set."""
+    lines = (DATA / "glue" / "SST-2" / f"{split}.tsv").read_text("utf-8").split("\n")[1:]
+    return [(sentence, label) for sentence, label in (x.split("\t") for x in lines if x)]
+
+
 def _sentences(path: Path) -> list[bytes]:
     blocks = path.read_bytes().split(b"\n\n")
     return [b" ".join(line.split(b" ")[0] for line in block.strip().split(b"\n"))

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertfam_tf.export.tflite_metadata import with_metadata
 from bertfam_tf.tasks import MultiLabelClassifier, SpanQA, Task, TextClassifier, TextEmbedder
-from bertfam_tf.text import Tokenizer, WordPieceTokenizer
+from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
 from bertfam_tf.text.packing import CLS_A_SEP
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def tokenizer_obstacle(tokenizer: Tokenizer) -> str:
     """As ``obstacle``, for the tokenizer alone."""
     options = tokenizer.get_config()
     kind = type(tokenizer).__name__
-    if kind == "SentencePieceTokenizer":
+    if isinstance(tokenizer, SentencePieceTokenizer):
         if options["fairseq_ids"]:
             return "their SentencePiece has the model's own ids, this tokenizer fairseq's."
     elif not isinstance(tokenizer, WordPieceTokenizer):

@@ -326,10 +326,10 @@ class TokenTagger(WindowedTask):
         """
         self._check_spans()
         stream = batches(self._joined(x), batch_size=batch_size, fields=self.fields)
-        names = {"entity": "text", "label": "type"} | dict.fromkeys(("score", "start", "end"))
         found = []
         for outputs, _ in self._run(self._compiled_entities, stream):
-            columns = {name: outputs[given or name] for name, given in names.items()}
+            columns = {"entity": outputs["text"], "label": outputs["type"]}
+            columns |= {name: outputs[name] for name in ("score", "start", "end")}
             found += _rows(columns, outputs["count"])
         return found
 

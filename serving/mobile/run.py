@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from bertfam_tf.export.tflite import interpreter
-from bertfam_tf.text import Packer, load_tokenizer
+from bertfam_tf.export.tflite import IdPacker, interpreter
+from bertfam_tf.text import load_tokenizer
 
 Feed = Callable[[list[str]], dict[str, np.ndarray]]
 
@@ -42,22 +41,8 @@ def feed_of(inputs: dict[str, Any], tokenizer: str | None) -> Feed:
         }
     if tokenizer is None:
         raise ValueError("This file takes ids; --tokenizer says how to make them.")
-    made = load_tokenizer(tokenizer)
-    length = int(inputs["ids"]["shape"][1])
-    packer = Packer(made.layout, made.special_ids, length)
-    names = {"ids": "token_ids", "mask": "padding_mask", "segment_ids": "segment_ids"}
-
-    def feed(texts: list[str]) -> dict[str, np.ndarray]:
-        packed = packer([made.tokenize(tf.constant([text])) for text in texts])
-        missing = length - packed["token_ids"].shape[1]
-        sides = [[0, 0], [missing, 0] if made.layout.pad_left else [0, missing]]
-        padding = packer.frame.padding
-        return {
-            name: np.pad(packed[of].numpy(), sides, constant_values=padding[of])
-            for name, of in names.items()
-        }
-
-    return feed
+    packer = IdPacker(load_tokenizer(tokenizer), int(inputs["ids"]["shape"][1]))
+    return lambda texts: packer(*([text] for text in texts))
 
 
 def main() -> None:

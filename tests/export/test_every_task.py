@@ -73,19 +73,26 @@ def _sentence_piece(tiny):
 TOKENIZERS = {"bert": _word_piece, "roberta": _byte_bpe, "albert": _sentence_piece}
 
 
-def _backbone(family, tokenizer):
+def small_backbone(family, tokenizer, width=16):
     shape = dict(
-        vocab_size=tokenizer.vocab_size, hidden_size=16, embedding_size=16, num_heads=2,
-        intermediate_size=16, num_layers=1, num_positions=64, max_positions=64,
+        vocab_size=tokenizer.vocab_size, hidden_size=width, embedding_size=width, num_heads=2,
+        intermediate_size=width, num_layers=1, num_positions=64, max_positions=64, num_languages=2,
     )  # fmt: skip
     known = registry.get(family).config.__dataclass_fields__
     return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
 
 
+def perturb(variables, size):
+    for i, variable in enumerate({id(variable): variable for variable in variables}.values()):
+        if "seed" not in variable.path:
+            noise = np.random.default_rng(i).normal(0, size, variable.shape)
+            variable.assign_add(noise.astype("float32"))
+
+
 def _tasks(family, tokenizer):
-    backbone = _backbone(family, tokenizer)
+    backbone = small_backbone(family, tokenizer)
     short = dict(max_length=24)
-    language_model = bf.CausalLM(_backbone(FAMILIES[family], tokenizer), tokenizer, **short)
+    language_model = bf.CausalLM(small_backbone(FAMILIES[family], tokenizer), tokenizer, **short)
     tasks = [
         bf.TextClassifier(backbone, tokenizer, LABELS, pair=False, **short),
         bf.MultiLabelClassifier(backbone, tokenizer, LABELS, pair=True, **short),
@@ -97,11 +104,7 @@ def _tasks(family, tokenizer):
         bf.MaskedLM(backbone, tokenizer, top_k=3, **short),
         language_model,
     ]
-    weights = {id(variable): variable for task in tasks for variable in task.weights}
-    for i, variable in enumerate(weights.values()):
-        if "seed" not in variable.path:
-            noise = np.random.default_rng(i).normal(0, 0.5, variable.shape)
-            variable.assign_add(noise.astype("float32"))
+    perturb([variable for task in tasks for variable in task.weights], 0.5)
     return {type(task).__name__: task for task in tasks}
 
 

