@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from bertfam_tf.config import TrainConfig
@@ -51,7 +52,8 @@ class AdamW(keras.optimizers.AdamW):
 
     Keras adds epsilon before it corrects the bias of the second moment. Early in a run that is as
     an epsilon that is up to ``1 / sqrt(1 - beta_2)`` times as large, 32 by default: with 1e-6, the
-    embeddings of tokens move a fifth less in the first 60 steps of CoNLL-2003.
+    embeddings of tokens move a fifth less in the first 60 steps of CoNLL-2003. It also squares the
+    parts of an embedding's gradient before it adds them, for the second moment and for clipping.
 
     Args:
         learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``, but ``amsgrad``.
@@ -64,6 +66,11 @@ class AdamW(keras.optimizers.AdamW):
         if self.amsgrad:
             raise ValueError("amsgrad is not supported.")
         self.factors = dict(factors or {})
+
+    def apply(self, grads, trainable_variables=None):
+        # An embedding's gradient has a part for each token that was looked up.
+        grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        return super().apply(grads, trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)

@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bertfam_tf import TextClassifier
-from bertfam_tf.optimizers import WarmupLinearDecay, adamw
+from bertfam_tf.optimizers import AdamW, WarmupLinearDecay, adamw
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,24 @@ def test_steps_by_hand():
             values[name] -= lr * mean / (np.sqrt(square) + epsilon)
         for name, variable in variables.items():
             np.testing.assert_allclose(variable.numpy(), values[name], rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_parts_of_a_gradient_are_added_first(clip):
+    parts = tf.IndexedSlices(tf.constant([[1.0], [3.0], [2.0]]), tf.constant([0, 0, 1]), [3, 1])
+    found = []
+    for gradient in (parts, tf.convert_to_tensor(parts)):
+        optimizer = adamw(0.1, clip_norm=clip, epsilon=1.0)
+        variable = keras.Variable(np.zeros((3, 1), "float32"))
+        for _ in range(2):
+            optimizer.apply([gradient], [variable])
+        found.append(variable.numpy())
+    assert np.array_equal(*found)
+
+
+def test_amsgrad_is_refused():
+    with pytest.raises(ValueError, match="amsgrad is not supported"):
+        AdamW(1e-3, amsgrad=True)
 
 
 def test_biases_and_norms_of_a_task_do_not_decay(tiny):
