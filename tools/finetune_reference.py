@@ -103,7 +103,7 @@ def train(
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-        print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.4f}", flush=True)
+        print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.7f}", flush=True)
     model.eval()
     return {"train_seconds": round(time.perf_counter() - start, 1), "steps": steps}
 

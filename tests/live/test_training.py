@@ -1,0 +1,80 @@
+"""Recipes against what ``tools.scores`` compares them with: the losses of each step are the same."""
+
+import csv
+import importlib
+import json
+import re
+import shutil
+import sys
+
+import pytest
+import yaml
+
+from bertfam_tf.cli import main
+from tests.train.test_tasks import CASES
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.live
+
+_TSV = "text\tlabel\na good film\tgood\nbad plot , i was unhappy\tbad\nit is short\tgood\n"
+_STEPS, _RATE, _TOLERANCE = 8, 5e-3, 2e-5
+# Each task's recipe, rows, and how the reference calls its class and runs it.
+_CASES = {
+    "TextClassifier": (("t.tsv", _TSV, {}), "SequenceClassification", ""),
+    "TextRegressor": (CASES["TextRegressor"], "SequenceClassification", ""),
+    "TokenTagger": (CASES["TokenTagger"], "TokenClassification", "_tags"),
+    "SpanQA": (CASES["SpanQA"], "QuestionAnswering", "_qa"),
+    "MultipleChoice": (CASES["MultipleChoice"], "MultipleChoice", "_choice"),
+}
+_LABELS = {
+    "TextClassifier": ["bad", "good"],
+    "TextRegressor": ["0"],
+    "TokenTagger": ["B-X", "O"],
+    "SpanQA": ["start", "end"],
+}
+
+
+@pytest.mark.parametrize("task", _CASES)
+def test_losses_of_a_recipe(task, tiny, tmp_path, capsys, monkeypatch):
+    (name, content, data), of, suffix = _CASES[task]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    rows = str(folder if task == "MultipleChoice" else folder / name)
+    labels = dict(enumerate(_LABELS[task])) if task in _LABELS else {}
+    options = {"id2label": labels} if labels else {}
+    torch.manual_seed(0)
+    model = getattr(transformers, f"AutoModelFor{of}").from_pretrained(
+        tiny,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        ignore_mismatched_sizes=True,
+        **options,
+    )
+    model.save_pretrained(tmp_path / "checkpoint")
+    shutil.copy(tiny / "vocab.txt", tmp_path / "checkpoint")
+    # All rows are one batch: their order makes no difference.
+    recipe = {
+        "output": str(tmp_path / "run"),
+        "model": {"path": str(tmp_path / "checkpoint"), "max_length": 24},
+        "task": task,
+        "data": {"train": rows, "dev": rows, **data},
+        "train": {"epochs": _STEPS, "batch_size": 8, "learning_rate": _RATE, "epsilon": 1e-3},
+    }
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+
+    assert main(["train", str(file)]) == 0
+    with (tmp_path / "run" / "history.csv").open() as stream:
+        ours = [float(row["loss"]) for row in csv.DictReader(stream)]
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["", str(file)])
+    importlib.import_module(f"tools.finetune_reference{suffix}").main()
+    theirs = [
+        float(x) for x in re.findall(r"loss of the last batch (\S+)", capsys.readouterr().out)
+    ]
+    assert len(theirs) == _STEPS and theirs[-1] < 0.9 * theirs[0]
+    assert ours == pytest.approx(theirs, rel=_TOLERANCE)
+    print(json.dumps({task: max(abs(a / b - 1) for a, b in zip(ours, theirs, strict=True))}))
