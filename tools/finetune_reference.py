@@ -95,17 +95,21 @@ def train(
     start = time.perf_counter()
     model.train()
     for epoch in range(settings.epochs):
+        losses = []
         for batch in _by_length(lengths, settings.batch_size):
-            loss = model(**batch_of(batch)).loss
-            loss.backward()
+            found = model(**batch_of(batch)).loss
+            found.backward()
             if settings.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-        print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.7f}", flush=True)
+            losses.append(found.item())
+        loss = float(np.mean(losses))
+        print(f"epoch {epoch + 1}: mean loss {loss:.7f}", flush=True)
     model.eval()
-    return {"train_seconds": round(time.perf_counter() - start, 1), "steps": steps}
+    seconds = round(time.perf_counter() - start, 1)
+    return {"train_loss": round(loss, 5), "train_seconds": seconds, "steps": steps}
 
 
 def logits(model: Any, count: int, batch_of: Callable[[list[int]], dict], size: int = 64) -> Any:

@@ -4,8 +4,9 @@
     BERTFAM_DATA=… python -m tools.scores --table      # only the table, of the runs that are done
 
 Each run is a process of its own, ours and the reference's in turns, and is done once: what has
-been scored stands in runs/scores/scores.json, and a run of ours that was killed goes on. Needs
-what `make live` installs.
+been scored stands in tools/results/scores.json, from which the next call goes on, and a run of ours
+that was killed goes on where it was. To score again, take its entry away. Needs what `make live`
+installs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "scores"
 RESULT = ROOT / "tools" / "results" / "scores.md"
+DONE = RESULT.with_suffix(".json")
 _REFERENCE = "tools.finetune_reference"
 _TEST = "test_"
 
@@ -108,19 +110,21 @@ def run(name: str, side: str, seed: int) -> dict:
 def table(found: dict[str, dict]) -> str:
     """Of all runs that are done."""
     rows = [
-        "| recipe | metric | ours | mean | reference | mean | core seconds, ours / reference |",
-        "|---|---|---|---|---|---|---|",
+        "| recipe | metric | ours | mean | reference | mean | Δ | core seconds, ours / reference |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, score in SCORES.items():
         for metric in score.metrics:
-            cells, times = [name, metric.replace("_", " ")], []
+            cells, means, times = [name, metric.replace("_", " ")], [], []
             for side in ("ours", "reference"):
                 keys = [f"{name}/{side}/{seed}" for seed in score.seeds]
                 runs = [found[key] for key in keys if key in found]
                 values = [_percent(run[metric]) for run in runs]
                 cells += [" ".join(f"{v:.2f}" for v in values) or "–"]
-                cells += [f"{statistics.mean(values):.2f}" if values else "–"]
+                means += [statistics.mean(values)] if values else []
+                cells += [f"{means[-1]:.2f}" if values else "–"]
                 times += [f"{statistics.mean(r['cpu_seconds'] for r in runs):.0f}" if runs else "–"]
+            cells += [f"{means[0] - means[1]:+.2f}" if len(means) == 2 else "–"]
             if cells[2] != "–":
                 rows.append(f"| {' | '.join(cells)} | {' / '.join(times)} |")
     rows += ["", *_fire_and_snowflake(found)]
@@ -168,8 +172,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
-    file = RUNS / "scores.json"
-    found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    found = json.loads(DONE.read_text("utf-8")) if DONE.is_file() else {}
     todo = [
         (name, side, seed)
         # The first seed of all, so that a table of everything stands early.
@@ -182,7 +185,7 @@ def main() -> None:
     for name, side, seed in tqdm([] if options.table else todo):
         tqdm.write(f"{name}, {side}, seed {seed}")
         found[f"{name}/{side}/{seed}"] = run(name, side, seed)
-        file.write_text(json.dumps(found, indent=1), "utf-8")
+        DONE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     print(table(found))
     RESULT.write_text(table(found), "utf-8")
 
