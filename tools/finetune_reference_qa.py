@@ -201,7 +201,9 @@ def main() -> None:
         **recipe.options,
     }
     splits = {
-        name: _read(recipe.data, name) for name in dict.fromkeys(["train", "dev", given.split])
+        name: _read(recipe.data, name)
+        for name in dict.fromkeys(["train", "dev", given.split])
+        if getattr(recipe.data, name) is not None
     }
 
     rows = splits.pop("train")
