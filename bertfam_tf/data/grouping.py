@@ -25,14 +25,23 @@ def shuffled_batches(
         Elements like those of ``rows``, batched; of unknown cardinality.
     """
 
-    def in_batches(*window):
+    def in_batches(number, window):
         lengths = tf.add_n([_length(text) for text in window[0].values()])
         order = tf.argsort(lengths, stable=True)
-        ordered = tf.nest.map_structure(lambda values: tf.gather(values, order), window)
-        return tf.data.Dataset.from_tensor_slices(ordered).batch(batch_size)
+
+        def batch(i):
+            part = order[i * batch_size : (i + 1) * batch_size]
+            return tf.nest.map_structure(lambda values: tf.gather(values, part), window)
+
+        # All of a window at once: a buffer that batches stream through would let the short ones of
+        # the next window overtake, and an epoch would begin with short texts and end with long ones.
+        count = (tf.size(order) + batch_size - 1) // batch_size
+        drawn = tf.argsort(tf.random.stateless_uniform([count], [number, 0]))
+        return tf.data.Dataset.from_tensor_slices(drawn).map(batch)
 
     windows = rows.shuffle(buffer, seed=seed).batch(_WINDOW * batch_size)
-    return windows.flat_map(in_batches).shuffle(_WINDOW, seed=seed)
+    numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(numbers, windows).flat_map(in_batches)
 
 
 def _length(texts: tf.Tensor) -> tf.Tensor:
