@@ -33,8 +33,8 @@ def shuffled_batches(
             part = order[i * batch_size : (i + 1) * batch_size]
             return tf.nest.map_structure(lambda values: tf.gather(values, part), window)
 
-        # All of a window at once: a buffer that batches stream through would let the short ones of
-        # the next window overtake, and an epoch would begin with short texts and end with long ones.
+        # All of a window at once: in a buffer that batches stream through, short ones of the next
+        # window overtake, and an epoch begins with short texts and ends with long ones.
         count = (tf.size(order) + batch_size - 1) // batch_size
         drawn = tf.argsort(tf.random.stateless_uniform([count], [number, 0]))
         return tf.data.Dataset.from_tensor_slices(drawn).map(batch)
