@@ -33,6 +33,9 @@ _SPACES = r"[\s\x{0B}\x{85}\pZ]+"
 class SpanLoss(keras.losses.Loss):
     """Cross-entropy over the places of a window, the mean of an answer's start and its end.
 
+    Padding is no place; the loss of transformers counts it, so that it depends on what else stands
+    in a batch.
+
     Call:
         y_true: int32 (windows, 2), the places of the first piece and of the last.
         y_pred: logits (windows, length, 2).

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from bertfam_tf.cli import main
-from tests.train.test_tasks import CASES
+from tests.train.test_tasks import CASES, SQUAD
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -19,13 +19,21 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.live
 
 _TSV = "text\tlabel\na good film\tgood\nbad plot , i was unhappy\tbad\nit is short\tgood\n"
+# Of two windows, the last one short, beside contexts of one: padding of every kind.
+_LONG = {
+    "context": "a good film and a bad plot . " * 3,
+    "qas": [
+        {"id": "3", "question": "what is bad", "answers": [{"text": "plot", "answer_start": 22}]}
+    ],
+}
+_SQUAD = {"data": [*SQUAD["data"], {"paragraphs": [_LONG]}]}
 _STEPS, _RATE, _TOLERANCE = 8, 5e-3, 2e-5
 # Each task's recipe, rows, and how the reference calls its class and runs it.
 _CASES = {
     "TextClassifier": (("t.tsv", _TSV, {}), "SequenceClassification", ""),
     "TextRegressor": (CASES["TextRegressor"], "SequenceClassification", ""),
     "TokenTagger": (CASES["TokenTagger"], "TokenClassification", "_tags"),
-    "SpanQA": (CASES["SpanQA"], "QuestionAnswering", "_qa"),
+    "SpanQA": (("t.json", json.dumps(_SQUAD), {}), "QuestionAnswering", "_qa"),
     "MultipleChoice": (CASES["MultipleChoice"], "MultipleChoice", "_choice"),
 }
 _LABELS = {
