@@ -69,7 +69,7 @@ SCORES = {
     "rte": Score("bert/rte", ("accuracy",)),
     "cola": Score("bert/cola", ("matthews",)),
     "stsb": Score("bert/stsb", ("spearman",)),
-    "sst2": Score("bert/sst2_full", ("accuracy",), overrides=_ONE_EPOCH, seeds=(0,)),
+    "sst2": Score("bert/sst2_full", ("accuracy",), overrides=_ONE_EPOCH, seeds=(0, 1)),
     "conll2003": Score("bert/conll2003", ("f1", "test_f1"), f"{_REFERENCE}_tags", _ONE_EPOCH),
     "tydiqa": Score("bert/tydiqa", ("f1", "test_f1"), f"{_REFERENCE}_qa", _HELD_OUT, seeds=(0,)),
     "race": Score("bert/race_middle", ("accuracy",), f"{_REFERENCE}_choice", _RACE, seeds=(0,)),
@@ -77,6 +77,7 @@ SCORES = {
     "rte, frozen": Score("bert/rte", ("accuracy",), None, _FROZEN),
     "cola, frozen": Score("bert/cola", ("matthews",), None, _FROZEN),
     "stsb, frozen": Score("bert/stsb", ("spearman",), None, _FROZEN),
+    "conll2003, frozen": Score("bert/conll2003", ("f1",), None, (*_ONE_EPOCH, *_FROZEN)),
 }  # fmt: skip
 
 
