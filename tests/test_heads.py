@@ -196,6 +196,13 @@ def test_half_precision_answers_in_float32(family, head):
     assert np.isfinite(logits).all()
 
 
+def test_a_new_head_is_as_large_as_the_config_says():
+    backbone = bf.build("bert", "tiny", initializer_range=0.05)
+    layer = heads.build(backbone, "tokens", num_labels=1000)
+    layer(backbone.output)
+    assert np.std(layer.trainable_variables[0]) == pytest.approx(0.05, rel=0.02)
+
+
 def test_a_language_model_shares_the_token_embedding():
     backbone, layer = _build("roberta", "masked_lm")
     assert not any(v.shape == (40, 16) for v in layer.weights)

@@ -18,6 +18,7 @@ import resource
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class Score:
         reference: the module that runs the reference; None for none.
         overrides: of the recipe.
         seeds: one run for each.
+        prepare: writes files that the overrides name.
+        to_percent: what the metrics are multiplied with in the table.
     """
 
     recipe: str
@@ -48,37 +51,12 @@ class Score:
     reference: str | None = _REFERENCE
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
+    prepare: Callable[[], None] | None = None
+    to_percent: int = 100
 
     @property
     def tested(self) -> bool:
         return any(name.startswith(_TEST) for name in self.metrics)
-
-
-_ONE_EPOCH = ("train.epochs=1",)
-# All of it would take a day on two cores; so few steps teach nothing at the recipe's rate.
-_RACE = (
-    *("train.epochs=1", "train.learning_rate=1.0e-4"),
-    *("data.limit=3000", "model.max_length=128"),
-)
-# TyDi QA's dev split has no answers: a tenth of the training questions takes its place.
-_HELD_OUT = ("train.epochs=1", *(f"data.{s}=runs/scores/tydiqa.{s}.json" for s in ("train", "dev")))
-_SUFFIX = ", frozen"
-_FROZEN = ("model.frozen=backbone", "train.learning_rate=2.0e-3")
-SCORES = {
-    "mrpc": Score("bert/mrpc", ("accuracy",)),
-    "rte": Score("bert/rte", ("accuracy",)),
-    "cola": Score("bert/cola", ("matthews",)),
-    "stsb": Score("bert/stsb", ("spearman",)),
-    "sst2": Score("bert/sst2_full", ("accuracy",), overrides=_ONE_EPOCH, seeds=(0, 1)),
-    "conll2003": Score("bert/conll2003", ("f1", "test_f1"), f"{_REFERENCE}_tags", _ONE_EPOCH),
-    "tydiqa": Score("bert/tydiqa", ("f1", "test_f1"), f"{_REFERENCE}_qa", _HELD_OUT, seeds=(0,)),
-    "race": Score("bert/race_middle", ("accuracy",), f"{_REFERENCE}_choice", _RACE, seeds=(0,)),
-    "mrpc, frozen": Score("bert/mrpc", ("accuracy",), None, _FROZEN),
-    "rte, frozen": Score("bert/rte", ("accuracy",), None, _FROZEN),
-    "cola, frozen": Score("bert/cola", ("matthews",), None, _FROZEN),
-    "stsb, frozen": Score("bert/stsb", ("spearman",), None, _FROZEN),
-    "conll2003, frozen": Score("bert/conll2003", ("f1",), None, (*_ONE_EPOCH, *_FROZEN)),
-}  # fmt: skip
 
 
 def hold_out() -> None:
@@ -90,12 +68,42 @@ def hold_out() -> None:
         (RUNS / f"tydiqa.{split}.json").write_text(json.dumps({**whole, "data": part}), "utf-8")
 
 
+_ONE_EPOCH = ("train.epochs=1",)
+# All of it would take a day on two cores; so few steps teach nothing at the recipe's rate.
+_RACE = (
+    *("train.epochs=1", "train.learning_rate=1.0e-4"),
+    *("data.limit=3000", "model.max_length=128"),
+)
+# TyDi QA's dev split has no answers: a tenth of the training questions takes its place.
+_HELD_OUT = tuple(f"data.{split}=runs/scores/tydiqa.{split}.json" for split in ("train", "dev"))
+_SUFFIX = ", frozen"
+_FROZEN = ("model.frozen=backbone", "train.learning_rate=2.0e-3")
+SCORES = {
+    "mrpc": Score("bert/mrpc", ("accuracy",)),
+    "rte": Score("bert/rte", ("accuracy",)),
+    "cola": Score("bert/cola", ("matthews",)),
+    "stsb": Score("bert/stsb", ("spearman",)),
+    "sst2": Score("bert/sst2_full", ("accuracy",), overrides=_ONE_EPOCH, seeds=(0, 1)),
+    "conll2003": Score("bert/conll2003", ("f1", "test_f1"), f"{_REFERENCE}_tags", _ONE_EPOCH),
+    "tydiqa": Score(
+        *("bert/tydiqa", ("f1", "test_f1"), f"{_REFERENCE}_qa", _HELD_OUT),
+        seeds=(0, 1), prepare=hold_out, to_percent=1,
+    ),
+    "race": Score("bert/race_middle", ("accuracy",), f"{_REFERENCE}_choice", _RACE, seeds=(0,)),
+    "mrpc, frozen": Score("bert/mrpc", ("accuracy",), None, _FROZEN),
+    "rte, frozen": Score("bert/rte", ("accuracy",), None, _FROZEN),
+    "cola, frozen": Score("bert/cola", ("matthews",), None, _FROZEN),
+    "stsb, frozen": Score("bert/stsb", ("spearman",), None, _FROZEN),
+    "conll2003, frozen": Score("bert/conll2003", ("f1",), None, (*_ONE_EPOCH, *_FROZEN)),
+}  # fmt: skip
+
+
 def run(name: str, side: str, seed: int) -> dict:
-    """Metrics of one run, and how long processors took for its training."""
+    """Metrics of one run, and how long processors took for all of it."""
     score = SCORES[name]
-    if score.overrides is _HELD_OUT:
-        hold_out()
-    output = RUNS / f"{'_'.join(name.replace(',', '').split())}_{seed}"
+    if score.prepare is not None:
+        score.prepare()
+    output = RUNS / f"{name.replace(', ', '_')}_{seed}"
     given = [f"train.seed={seed}", f"output={output}", *score.overrides]
     recipe = f"configs/{score.recipe}.yaml"
     if side == "ours":
@@ -106,9 +114,6 @@ def run(name: str, side: str, seed: int) -> dict:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (RUNS / f"{output.name}_{side}.log").open("ab") as log:
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Of processors: whatever else runs, it is what the run costs.
-    seconds = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     if side == "ours":
         found = json.loads((output / "metrics.json").read_text("utf-8"))
         if score.tested:
@@ -120,7 +125,10 @@ def run(name: str, side: str, seed: int) -> dict:
             found |= {f"{_TEST}{key}": value for key, value in tested.items()}
     else:
         found = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    return {**found, "cpu_seconds": seconds}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Of processors: whatever else runs, it is what the run costs.
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {**found, "cpu_seconds": round(seconds)}
 
 
 def table(found: dict[str, dict]) -> str:
@@ -135,7 +143,7 @@ def table(found: dict[str, dict]) -> str:
             for side in ("ours", "reference"):
                 keys = [f"{name}/{side}/{seed}" for seed in score.seeds]
                 runs = [found[key] for key in keys if key in found]
-                values = [_percent(run[metric]) for run in runs]
+                values = [score.to_percent * run[metric] for run in runs]
                 cells += [" ".join(f"{v:.2f}" for v in values) or "–"]
                 means += [statistics.mean(values)] if values else []
                 cells += [f"{means[-1]:.2f}" if values else "–"]
@@ -147,15 +155,12 @@ def table(found: dict[str, dict]) -> str:
     return (
         "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned by the recipes under "
         "`configs/bert`, one x86-64 core, on the dev split where none is named, one value for "
-        "each seed; the reference is transformers on torch with the same rows, batches, optimizer "
-        "and schedule. Times are of whole processes, start and scores included.\n\n"
+        "each seed, and means of those that are done; the reference is transformers on torch with "
+        "the same rows, batches, optimizer and schedule. Times are of whole processes, start and "
+        "scores included; those of ours so far leave out the test split's.\n\n"
         + "\n".join(rows)
         + "\n"
     )
-
-
-def _percent(value: float) -> float:
-    return 100 * value if value <= 1 else value
 
 
 def _fire_and_snowflake(found: dict[str, dict]) -> list[str]:
@@ -164,9 +169,10 @@ def _fire_and_snowflake(found: dict[str, dict]) -> list[str]:
     means: dict[str, list[float]] = {name: [] for name in names}
     for name in names:
         for kind in (f"{name}{_SUFFIX}", name):
-            keys = [f"{kind}/ours/{seed}" for seed in SCORES[kind].seeds]
-            values = [found[key][SCORES[kind].metrics[0]] for key in keys if key in found]
-            means[name] += [_percent(statistics.mean(values))] if values else []
+            score = SCORES[kind]
+            keys = [f"{kind}/ours/{seed}" for seed in score.seeds]
+            values = [found[key][score.metrics[0]] for key in keys if key in found]
+            means[name] += [score.to_percent * statistics.mean(values)] if values else []
     known = {name: values for name, values in means.items() if len(values) == 2}
     if not known:
         return []
