@@ -49,8 +49,8 @@ slices = tf.data.Dataset.from_tensor_slices
 
 
 def _perturb(task):
-    """Weights with which tags differ from word to word."""
-    rng = np.random.default_rng(0)
+    """Weights with which words have all five tags."""
+    rng = np.random.default_rng(2)
     for variable in task.weights:
         if "seed" not in variable.path:
             variable.assign_add(rng.normal(0, 0.3, variable.shape).astype("float32"))
@@ -136,7 +136,7 @@ def test_answers_are_those_of_the_reference(tagger, batch_size):
         np.testing.assert_allclose([word["score"] for word in row], scores, atol=2e-5)
         assert [word["word"] for word in row] == text.split()
         assert [text[word["start"] : word["end"]] for word in row] == text.split()
-    assert len({word["tag"] for row in rows for word in row}) > 2
+    assert {word["tag"] for row in rows for word in row} == set(TAGS)
 
 
 def test_a_word_without_a_piece_is_outside(tagger):
