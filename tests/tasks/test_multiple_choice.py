@@ -158,7 +158,8 @@ def test_learns_saves_and_exports(smallest, tmp_path):
     found = task.evaluate(rows, [str(i % 3) for i in range(8)], sample_weight=weights, verbose=0)
     scores = np.array([a["scores"] for a in task.predict(rows)])
     chances = scores[range(8), [i % 3 for i in range(8)]]
-    assert found[0] == pytest.approx(np.mean(-np.log(chances) * weights), rel=1e-3)
+    # Of chances so near 1, float32 keeps two or three digits.
+    assert found[0] == pytest.approx(np.mean(-np.log(chances) * weights), rel=0.02)
 
     task.save(tmp_path / "saved")
     again = bf.load(tmp_path / "saved")
