@@ -2,10 +2,10 @@
 
 import json
 import os
-import random
 import shutil
 from pathlib import Path
 
+import keras
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -20,9 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    # Keras draws the seeds of initializers and dropout from it: new heads are the same in any order
-    # of tests, alone and on either worker.
-    random.seed(0)
+    # Before any fixture: new heads, dropout and shuffles are the same in any order of tests, alone
+    # and on either worker.
+    keras.utils.set_random_seed(0)
 
 
 @pytest.fixture(scope="session")

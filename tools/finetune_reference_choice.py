@@ -31,15 +31,16 @@ def _passages(path: Path) -> Iterator[dict]:
         return
     with tarfile.open(archive) as members:
         inside = str(path.relative_to(archive)).removeprefix(".")
-        for member in sorted(members.getmembers(), key=lambda m: m.name):
+        # In the archive's order, as ours: another one makes other rows of ``data.limit``.
+        for member in members:
             if member.isfile() and f"/{inside}/" in f"/{member.name}":
                 yield json.load(members.extractfile(member))
 
 
-def _rows(data: Any, split: str) -> list[tuple[str, list[str], int]]:
-    """Articles, four texts behind each, and the place of the right one."""
+def _rows(data: Any, split: str) -> list[tuple[str, str, list[str], int]]:
+    """Articles, a question on each, four answers, and the place of the right one."""
     found = [
-        (passage["article"], [f"{question} {option}" for option in options], "ABCD".index(answer))
+        (passage["article"], question, options, "ABCD".index(answer))
         for passage in _passages(expand(getattr(data, split)))
         for question, options, answer in zip(
             passage["questions"], passage["options"], passage["answers"], strict=True
@@ -59,15 +60,15 @@ def main() -> None:
 
     def encoded(rows: list) -> Callable[[list[int]], dict]:
         def batch_of(batch: list[int]) -> dict:
-            articles = [rows[i][0] for i in batch for _ in rows[i][1]]
-            choices = [choice for i in batch for choice in rows[i][1]]
+            articles = [rows[i][0] for i in batch for _ in rows[i][2]]
+            choices = [f"{rows[i][1]} {option}" for i in batch for option in rows[i][2]]
             found = tokenizer(articles, choices, return_tensors="pt", **options)
             inputs = {k: v.reshape(len(batch), -1, v.shape[-1]) for k, v in found.items()}
-            return {**inputs, "labels": torch.tensor([rows[i][2] for i in batch])}
+            return {**inputs, "labels": torch.tensor([rows[i][3] for i in batch])}
 
         return batch_of
 
-    lengths = [len(article.encode()) + sum(len(c.encode()) for c in cs) for article, cs, _ in rows]
+    lengths = [sum(len(text.encode()) for text in (a, q, *options)) for a, q, options, _ in rows]
     cost = train(model, recipe.train, lengths, encoded(rows))
     found = logits(model, len(dev), encoded(dev), size=16).argmax(-1)
     accuracy = float(np.mean(found == [right for *_, right in dev]))

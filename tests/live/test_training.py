@@ -6,11 +6,14 @@ import json
 import re
 import shutil
 import sys
+import tarfile
 
 import pytest
 import yaml
 
 from bertfam_tf.cli import main
+from bertfam_tf.config import load_recipe
+from bertfam_tf.train import read_split
 from tests.train.test_tasks import CASES, SQUAD
 
 torch = pytest.importorskip("torch")
@@ -85,3 +88,33 @@ def test_losses_of_a_recipe(task, tiny, tmp_path, capsys, monkeypatch):
     assert theirs[-1] < 0.9 * theirs[0]
     assert ours == pytest.approx(theirs, rel=_TOLERANCE)
     print(json.dumps({task: max(abs(a / b - 1) for a, b in zip(ours, theirs, strict=True))}))
+
+
+def test_rows_of_an_archive(tmp_path):
+    """Its order is not that of names, and ``limit`` cuts it: RACE's archive is such a one."""
+    passages = {
+        name: {"article": name, "questions": ["who?", "why?"], "options": [["a", "b"]] * 2}
+        | {"answers": ["B", "A"]}
+        for name in "cab"
+    }
+    for name, passage in passages.items():
+        (tmp_path / f"{name}.txt").write_text(json.dumps(passage))
+    with tarfile.open(tmp_path / "race.tar.gz", "w:gz") as archive:
+        for name in passages:
+            archive.add(tmp_path / f"{name}.txt", f"RACE/train/middle/{name}.txt")
+    recipe = {
+        "output": str(tmp_path / "run"),
+        "model": {"path": "nowhere"},
+        "task": "MultipleChoice",
+        "data": {"train": str(tmp_path / "race.tar.gz" / "train"), "limit": 3},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    data = load_recipe(tmp_path / "recipe.yaml").data
+
+    rows = read_split(data, "train", "MultipleChoice").as_numpy_iterator()
+    ours = [
+        (x["text"].decode(), x["question"].decode(), [c.decode() for c in x["choices"]], int(y))
+        for x, y in rows
+    ]
+    assert [text for text, *_ in ours] == ["c", "c", "a"]
+    assert importlib.import_module("tools.finetune_reference_choice")._rows(data, "train") == ours

@@ -23,8 +23,3 @@ def embedder(smallest):
 def classifier(smallest):
     """A new classifier without dropout."""
     return bf.TextClassifier.from_pretrained(smallest, dropout=0.0, attention_dropout=0.0)
-
-
-@pytest.fixture(autouse=True)
-def _same_numbers_at_each_run():
-    keras.utils.set_random_seed(0)
