@@ -18,8 +18,8 @@ def race_rows(path: Path) -> Iterator[Row | Mistake]:
 
     Args:
         path: a folder of passages, each a JSON object in a file of its own; or a tar archive of
-            them. The path may go on inside the archive, such as ``RACE.tar.gz/train/middle``. Files of
-            a folder are read in the order of their names, an archive in its own.
+            them. The path may go on inside the archive, such as ``RACE.tar.gz/train/middle``.
+            Passages of a folder come in the order of their names, an archive's in its own.
 
     Raises:
         ValueError: when there is no such folder, or it has more than one split.
