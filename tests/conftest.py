@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -65,6 +67,18 @@ def smallest(tiny, tmp_path_factory) -> Path:
     config = json.loads((tiny / "config.json").read_text("utf-8"))
     (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
     return directory
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 
 LAYERS = [
-    {"names", "generation"},
+    {"names", "files", "generation"},
     {"registry", "sources", "config"},
     {"layers"},
     {"models", "text", "optimizers", "data", "metrics"},

@@ -1,9 +1,13 @@
 """Tensors of ``model.safetensors``, one file or several with an index."""
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import safetensors
+from safetensors.numpy import save_file
 
 from bertfam_tf.checkpoints import shards
 from bertfam_tf.checkpoints.tensors import Stored, Tensors
@@ -26,6 +30,24 @@ def read(directory: Path) -> Tensors:
             index that names what its shards do not hold.
     """
     return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
+
+
+def write(
+    tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Writes a file that nobody but its owner may read, as safetensors does.
+
+    Raises:
+        OSError: when it cannot be written, on a full disk say.
+    """
+    try:
+        save_file(dict(tensors), file, metadata)
+    except safetensors.SafetensorError as error:
+        # Errors of the system come as text.
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
 
 
 def _tensors(file: Path) -> Iterator[Stored]:

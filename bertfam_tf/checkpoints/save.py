@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-from safetensors.numpy import save_file
 
-from bertfam_tf import registry
-from bertfam_tf.checkpoints import huggingface, tokenizer_files
+from bertfam_tf import files, registry
+from bertfam_tf.checkpoints import huggingface, safetensors, tokenizer_files
 from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
@@ -59,11 +56,11 @@ def save_pretrained(
         extra |= _tensors(card, card.heads[name].weights(name), layer, backbone.config)
     values |= _classes(card, list(heads or {}))
     target = Path(directory)
-    with _beside(target) as temporary:
+    with files.scratch(target) as temporary:
         _write(temporary, values, tensors, extra, card.huggingface.prefix if heads else "")
         target.mkdir(parents=True, exist_ok=True)
-        for file in sorted(temporary.iterdir(), reverse=True):  # the weights first
-            os.replace(file, target / file.name)
+        for name in (SINGLE, huggingface.CONFIG):
+            files.put(temporary / name, target / name)
 
 
 def convert(source: str | Path, target: str | Path, to: str = "hf", **options: Any) -> Path:
@@ -83,9 +80,11 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     Raises:
         FileExistsError: when ``target`` exists and is not an empty directory.
         CheckpointError: as ``load_backbone`` and ``save_pretrained`` raise it.
+        OSError: when writing fails, on a full disk say.
     """
     _check_format(to)
     target = Path(target)
+    files.settle(target)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise FileExistsError(f"{target} exists; it is not overwritten.")
     checkpoint = Checkpoint(source, **options)
@@ -102,13 +101,11 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     elif known or not found:
         values |= _classes(card, known)
     tensors = _tensors(card, card.huggingface.weights, backbone)
-    with _beside(target) as temporary:
+    with files.whole(target) as temporary:
+        temporary.mkdir()
         above = found or any(checkpoint.has_head(name) for name in card.heads)
         _write(temporary, values, tensors, found, card.huggingface.prefix if above else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
-        if target.exists():
-            target.rmdir()
-        temporary.rename(target)
     return target
 
 
@@ -165,7 +162,7 @@ def _write(
         raise CheckpointError(f"Not written, because of NaN or infinity in {listed(bad)}.")
     text = json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
     (directory / huggingface.CONFIG).write_text(text, "utf-8")
-    save_file(named, directory / SINGLE, metadata={"format": "pt"})
+    safetensors.write(named, directory / SINGLE, metadata={"format": "pt"})
     # safetensors lets nobody but the owner read its files.
     shutil.copymode(directory / huggingface.CONFIG, directory / SINGLE)
 
@@ -174,16 +171,3 @@ def _not_finite(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
     for name, array in tensors:
         if not np.isfinite(array.astype("float32", copy=False)).all():
             yield name
-
-
-@contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A directory on the same disk, which goes when what is written into it has moved away."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bertfam_tf import files
 from bertfam_tf.export.batching import BatchingOptions
 from bertfam_tf.export.card import write_card
 from bertfam_tf.export.endpoints import Endpoint, Questions, endpoints
-from bertfam_tf.export.warmup import write_warmup
+from bertfam_tf.export.warmup import os_errors, write_warmup
 from bertfam_tf.export.weights import Precision, Weights
 from bertfam_tf.serve.loader import load
 from bertfam_tf.serve.servable import Servable
@@ -84,20 +83,16 @@ def export_saved_model(
         ValueError: when the version is below 0, which Serving would pass over, or an option is
             not one of the task's.
         ExportError: when the export's graph would not run in Serving, or answers differently.
+        OSError: when writing fails, on a full disk say; no version is there then.
     """
     base = Path(directory)
     if version is not None and version < 0:
         raise ValueError(f"A version is 0 or more, not {version}.")
-    base.mkdir(parents=True, exist_ok=True)
-    versions = [int(child.name) for child in base.iterdir() if child.name.isdecimal()]
-    if version is None:
-        version = max(versions, default=0) + 1
-    if version in versions:
+    if version in _versions(base):
         raise FileExistsError(f"{base} has a version {version} already.")
     # Serving takes every child with a number for a name as a version, whole or not.
-    temporary = base / f".export-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
+    with files.scratch(base, inside=True) as scratch:
+        temporary = scratch / "version"
         # Graphs do not keep the variables that they read.
         weights = Weights(task, dtype)
         traced = endpoints(task, weights, batching, **options)
@@ -115,20 +110,35 @@ def export_saved_model(
             _compare(traced, load(temporary), questions)
         except ServingError as error:
             raise ExportError(f"The export does not run in Serving: {error}") from error
-        return temporary.rename(base / str(version))
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        while True:
+            target = base / str(_next(base) if version is None else version)
+            try:
+                files.put(temporary, target, replace=False)
+            except FileExistsError:  # of another process
+                if version is not None:
+                    raise
+            else:
+                return target
+
+
+def _versions(base: Path) -> list[int]:
+    children = base.iterdir() if base.is_dir() else ()
+    return [int(child.name) for child in children if child.name.isdecimal()]
+
+
+def _next(base: Path) -> int:
+    return max(_versions(base), default=0) + 1
 
 
 def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
     functions = {name: endpoint.function for name, endpoint in traced.items()}
-    with tempfile.TemporaryDirectory() as files:
-        task.tokenizer.save(files)
-        if task.class_names:
-            # One a line, whatever stands in them.
-            lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
-            (Path(files) / _LABELS).write_text("".join(lines), "utf-8")
-        write_functions(functions, task.tokenizer, directory, sorted(Path(files).iterdir()))
+    assets = directory.with_name("assets")
+    task.tokenizer.save(assets)
+    if task.class_names:
+        # One a line, whatever stands in them.
+        lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
+        (assets / _LABELS).write_text("".join(lines), "utf-8")
+    write_functions(functions, task.tokenizer, directory, sorted(assets.iterdir()))
 
 
 def write_functions(
@@ -144,6 +154,9 @@ def write_functions(
         tokenizer: which holds the tables that they read.
         directory: where to.
         assets: files to put beside them.
+
+    Raises:
+        OSError: when writing fails.
     """
     captured = {id(tensor) for f in functions.values() for tensor in f.captured_inputs}
     module = tf.Module()
@@ -157,7 +170,8 @@ def write_functions(
         if id(getattr(found, "_resource_handle", None)) in captured
     ]
     module.assets = [tf.saved_model.Asset(str(file)) for file in assets]
-    tf.saved_model.save(module, os.fspath(directory), signatures=functions)
+    with os_errors(directory):
+        tf.saved_model.save(module, os.fspath(directory), signatures=functions)
 
 
 def _check_graph(directory: Path) -> None:

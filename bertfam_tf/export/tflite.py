@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
+from bertfam_tf import files
 from bertfam_tf.export.endpoints import hard_texts
 from bertfam_tf.export.mobile_apis import describe
 from bertfam_tf.export.saved_model import ExportError, compare_answers, write_functions
@@ -86,21 +86,21 @@ def export_tflite(
         ValueError: for another value of an argument, and with ``"text"`` for a tokenizer without
             TFLite kernels, or a task whose answers are made of the text's words.
         ExportError: when it needs an operation that LiteRT has not, or answers differently.
+        OSError: when writing fails, on a full disk say; a file that exists is unchanged then.
     """
     target = Path(file)
     length = task.max_length if length is None else length
     _check(task, target, inputs, quantize, length)
     graph = _of_text(task, length) if inputs == "text" else _of_ids(task, length)
     samples = [graph.feed(row) for row in _calibration(task, quantize, inputs, calibration)]
-    content = _converted(graph, task, quantize, samples)
-    if inputs == "ids":
-        content = describe(content, task, length=length)
-    _check_operations(content, _KERNELS if inputs == "text" else set())
-    _compare(content, graph, hard_texts(task), quantize)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    return temporary.replace(target)
+    with files.whole(target) as path:
+        content = _converted(graph, task, quantize, samples, path.with_name("saved_model"))
+        if inputs == "ids":
+            content = describe(content, task, length=length)
+        _check_operations(content, _KERNELS if inputs == "text" else set())
+        _compare(content, graph, hard_texts(task), quantize)
+        path.write_bytes(content)
+    return target
 
 
 def interpreter(content: bytes, num_threads: int = 1) -> Any:
@@ -255,25 +255,26 @@ def _calibration(
         yield {name: np.array([part]) for name, part in zip(names, parts, strict=True)}
 
 
-def _converted(graph: _Graph, task: Task, quantize: str | None, samples: Sequence[Texts]) -> bytes:
-    with tempfile.TemporaryDirectory() as directory:
-        write_functions({"serving_default": graph.function}, task.tokenizer, directory)
-        converter = tf.lite.TFLiteConverter.from_saved_model(directory)
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.allow_custom_ops = True
-        if quantize is not None:
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantize == "fp16":
-            converter.target_spec.supported_types = [tf.float16]
-        if quantize != "int8-full":
-            return converter.convert()
-        converter.representative_dataset = lambda: iter(samples)
-        options = tf.lite.experimental.QuantizationDebugOptions(
-            denylisted_ops=sorted(set(_BUILTIN.values()) - _IN_INT8)
-        )
-        return tf.lite.experimental.QuantizationDebugger(
-            converter=converter, debug_dataset=lambda: iter(samples), debug_options=options
-        ).get_nondebug_quantized_model()
+def _converted(
+    graph: _Graph, task: Task, quantize: str | None, samples: Sequence[Texts], directory: Path
+) -> bytes:
+    write_functions({"serving_default": graph.function}, task.tokenizer, directory)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(directory))
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    converter.allow_custom_ops = True
+    if quantize is not None:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "fp16":
+        converter.target_spec.supported_types = [tf.float16]
+    if quantize != "int8-full":
+        return converter.convert()
+    converter.representative_dataset = lambda: iter(samples)
+    options = tf.lite.experimental.QuantizationDebugOptions(
+        denylisted_ops=sorted(set(_BUILTIN.values()) - _IN_INT8)
+    )
+    return tf.lite.experimental.QuantizationDebugger(
+        converter=converter, debug_dataset=lambda: iter(samples), debug_options=options
+    ).get_nondebug_quantized_model()
 
 
 def operations(content: bytes) -> tuple[set[str], set[str]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +21,23 @@ def write_warmup(
     directory: Path, endpoints: dict[str, Endpoint], questions: Questions, sizes: Iterable[int]
 ) -> None:
     """Writes a log of each signature and batch size, of the kind that its method asks for."""
-    with tf.io.TFRecordWriter(str(directory / FILE)) as writer:
+    with os_errors(directory / FILE), tf.io.TFRecordWriter(str(directory / FILE)) as writer:
         for name, endpoint in endpoints.items():
             for rows in sizes:
                 log = record(name, endpoint, questions.plain(endpoint, rows))
                 writer.write(log.SerializeToString())
+
+
+@contextmanager
+def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises an OSError that names ``path`` where TensorFlow fails to write it."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:  # also of quotas
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path)) from error
+    except tf.errors.OpError as error:
+        text = f"TensorFlow cannot write: {error.message}"
+        raise OSError(errno.EIO, text, os.fspath(path)) from error
 
 
 def record(

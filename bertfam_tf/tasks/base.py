@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any, Literal, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from safetensors.numpy import save_file
 
 import bertfam_tf
-from bertfam_tf import optimizers
+from bertfam_tf import files, optimizers
 from bertfam_tf.checkpoints import Checkpoint, fill, safetensors
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches
@@ -380,21 +378,18 @@ class Task(keras.Model):
         Raises:
             FileExistsError: when it exists and ``overwrite`` is false, or holds something else
                 than a saved task.
+            OSError: when writing fails, on a full disk say; an older one is still there.
         """
         target = Path(directory)
+        files.settle(target)
         if target.exists() and not (overwrite and (target / _DESCRIPTION).is_file()):
             raise FileExistsError(f"{target} exists and is not a saved task to be overwritten.")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        try:
-            self._write(temporary)
-            _replace(target, temporary)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with files.whole(target) as path:
+            path.mkdir()
+            self._write(path)
 
     def _write(self, directory: Path) -> None:
-        save_file(plain_weights(self), directory / SINGLE)
+        safetensors.write(plain_weights(self), directory / SINGLE)
         self.tokenizer.save(directory / _TOKENIZER)
         stored = {str(file.relative_to(directory)): sha256(file) for file in _files(directory)}
         text = json.dumps({**self.describe(), "sha256": stored}, indent=2) + "\n"
@@ -478,20 +473,6 @@ def _files(directory: Path) -> list[Path]:
     return sorted(file for file in directory.rglob("*") if file.is_file())
 
 
-def _replace(target: Path, temporary: Path) -> None:
-    if not target.exists():
-        temporary.rename(target)
-        return
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    target.rename(old)
-    try:
-        temporary.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old)
-
-
 def load(directory: str | Path) -> Task:
     """The task that ``Task.save`` wrote.
 
@@ -500,6 +481,8 @@ def load(directory: str | Path) -> Task:
     """
     path = Path(directory)
     file = path / _DESCRIPTION
+    if not path.exists():
+        files.settle(path)
     if not file.is_file():
         raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf import files
 from bertfam_tf.text.packing import ROLES, Layout
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -77,8 +78,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 with line ends as they are in `text`, on every system."""
-    path.write_bytes(text.encode("utf-8"))
+    """Writes UTF-8, whole or not at all, with line ends as they are in `text`."""
+    files.write(path, text)
 
 
 def write_json(path: Path, content: Any) -> None:

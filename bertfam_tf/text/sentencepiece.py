@@ -25,6 +25,7 @@ from flatbuffers.table import Table
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
+from bertfam_tf import files
 from bertfam_tf.text import _models, _normalization
 from bertfam_tf.text._files import (
     CLASS_OF_MODEL,
@@ -288,7 +289,7 @@ class SentencePieceTokenizer(Tokenizer):
         path.mkdir(parents=True, exist_ok=True)
         options = self._table.options
         name = _FAIRSEQ_FILE if options["fairseq_ids"] else _MODEL_FILES[0]
-        (path / name).write_bytes(self._model.content)
+        files.write(path / name, self._model.content)
         treatment = {option: options[option] for option in _TREATMENT}
         names = [name for name, preset in PRESETS.items() if treatment.items() <= preset.items()]
         config = {

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bertfam_tf.files import settle, whole
 from bertfam_tf.text import _unicode
 from bertfam_tf.text._files import stream_lines
 from bertfam_tf.text.tokenizer import Tokenizer
@@ -77,6 +78,7 @@ def train_vocabulary(
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}")
     directory = Path(output)
+    settle(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} exists, expected a new or empty directory")
     train, usual = KINDS[kind]
@@ -89,7 +91,8 @@ def train_vocabulary(
     if min_count is not None:
         options["min_count"] = min_count
     tokenizer = train(paths, size, tokens, **options)
-    tokenizer.save(directory)
+    with whole(directory) as path:
+        tokenizer.save(path)
     return tokenizer
 
 

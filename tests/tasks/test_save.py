@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf.checkpoints import CheckpointError
-from bertfam_tf.tasks import base
+from bertfam_tf import files
+from bertfam_tf.checkpoints import CheckpointError, safetensors
 
 TEXTS = ["The film was very good!", "a dull, unhappy story.", ""]
 WEIGHTS = "model.safetensors"
@@ -104,14 +104,11 @@ def test_an_interrupted_save_leaves_the_old_one(reader, copied, monkeypatch, ste
         raise error("interrupted")
 
     if step == "weights":
-        monkeypatch.setattr(base, "save_file", fail)
+        monkeypatch.setattr(safetensors, "save_file", fail)
     elif step == "tokenizer":
         monkeypatch.setattr(type(reader.tokenizer), "save", fail)
     else:
-        rename = Path.rename
-        monkeypatch.setattr(
-            Path, "rename", lambda a, b: fail() if a.suffix == ".tmp" else rename(a, b)
-        )
+        monkeypatch.setattr(files, "_exchange", fail)
     with pytest.raises(error):
         reader.save(copied)
     monkeypatch.undo()
