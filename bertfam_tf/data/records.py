@@ -12,8 +12,8 @@ from bertfam_tf.data.rows import Mistake, Row, as_bytes
 from bertfam_tf.names import unknown
 
 Column = str | int | list[str | int]
-# Records are lists of cells, or JSON objects, with the line that they begin in.
-_Record = tuple[int, Any]
+# Cells, with the line that they begin in and the number of lines that they take.
+_Record = tuple[int, int, list[str]]
 _LABEL = "label"
 _LARGEST_CELL = 2**31 - 1
 
@@ -36,13 +36,17 @@ def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8", "surrogateescape")
-                yield number, text.split("\t")
+                yield number, 1, text.split("\t")
 
     return _cells(file, columns, records())
 
 
 def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
     """Comma-separated values (RFC 4180): quotes, and lines that end inside them.
+
+    A quote that opens a cell and is not closed takes in what follows, up to the next quote: rows
+    begin anew after that, because nothing tells lines of a text from rows of their own. The mistake
+    says how many lines were lost so.
 
     Arguments and errors as for ``tsv_rows``.
     """
@@ -56,12 +60,13 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
                 try:
                     cells = next(reader, None)
                 except csv.Error as error:
-                    yield Mistake("quotes", f"{file}: line {number} is not CSV: {error}.")
+                    text = f"{file}: line {number} is not CSV: {error}."
+                    yield Mistake("quotes", text, reader.line_num - number + 1)
                     continue
                 if cells is None:
                     return
                 # An empty line is an empty cell.
-                yield number, cells or [""]
+                yield number, reader.line_num - number + 1, cells or [""]
 
     return _cells(file, columns, records())
 
@@ -78,7 +83,7 @@ def _cells(
                 raise record
             yield record
             continue
-        number, cells = record
+        number, lines, cells = record
         if header is None:
             header = cells
             positions = {
@@ -92,17 +97,13 @@ def _cells(
         place = f"{file}: line {number}"
         if len(cells) != len(header):
             expected = f"expected {len(header)}, as in the first line."
-            yield Mistake("columns", f"{place} has {len(cells)} columns; {expected}")
+            yield Mistake("columns", f"{place} has {len(cells)} columns; {expected}", lines)
             continue
-        yield _row(
-            place,
-            {
-                name: [cells[p] for p in position]
-                if isinstance(position, list)
-                else cells[position]
-                for name, position in positions.items()
-            },
-        )
+        values = {
+            name: [cells[p] for p in position] if isinstance(position, list) else cells[position]
+            for name, position in positions.items()
+        }
+        yield _row(place, values, lines)
 
 
 def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
@@ -173,14 +174,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:40] + "…"
 
 
-def _row(place: str, values: dict[str, Any]) -> Row:
+def _row(place: str, values: dict[str, Any], lines: int = 1) -> Row:
     label = values.pop(_LABEL, None)
     features: dict[str, bytes | list[bytes]] = {}
     for name, value in values.items():
         if isinstance(value, list) and name == "text":
             value = " ".join(value)
         features[name] = list(map(as_bytes, value)) if isinstance(value, list) else as_bytes(value)
-    return Row(place, features, label)
+    return Row(place, features, label, lines=lines)
 
 
 def _each(column: Column) -> list[str | int]:

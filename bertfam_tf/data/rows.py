@@ -18,6 +18,8 @@ from bertfam_tf.data.targets import Target
 # Rows that cross from Python into the graph together.
 _TOGETHER = 256
 _SHOWN = 3
+# Characters of a mistake, which may quote a cell of any size.
+_LONGEST = 400
 _log = logging.getLogger(__name__)
 
 
@@ -29,12 +31,14 @@ class Row(NamedTuple):
         features: texts by their names in the tasks; UTF-8, or a list of such.
         label: what the file says, or what a ``Target`` made of it; None where there is none.
         id: the row's name in the file, where it has one.
+        lines: of the file that it takes, more than one where quotes hold ends of lines.
     """
 
     place: str
     features: dict[str, bytes | list[bytes]]
     label: Any = None
     id: str | None = None
+    lines: int = 1
 
 
 class Mistake(ValueError):
@@ -43,11 +47,17 @@ class Mistake(ValueError):
     Args:
         kind: the kind of mistake, in a word, for counting.
         text: says where and what, as a sentence.
+        lines: of the file that are lost with the row.
     """
 
-    def __init__(self, kind: str, text: str):
+    def __init__(self, kind: str, text: str, lines: int = 1):
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+        if lines > 1:
+            text += f" Quotes make {lines:,} lines, from that one on, a single row."
         super().__init__(text)
         self.kind = kind
+        self.lines = lines
 
 
 Reader = Callable[[], Iterator[Row | Mistake]]
@@ -70,6 +80,8 @@ class Rows:
     Attributes:
         count: rows that are good.
         skipped: how many rows were passed over, by kind of mistake.
+        skipped_lines: how many lines of files these were; more where a stray quote of a CSV file
+            makes many lines one row.
 
     Raises:
         ValueError: for a mistake, a file without rows, or a ``limit`` below 1.
@@ -81,6 +93,7 @@ class Rows:
     skip: bool = False
     count: int = field(init=False, default=0)
     skipped: Counter[str] = field(init=False, default_factory=Counter)
+    skipped_lines: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -94,6 +107,7 @@ class Rows:
                     if not self.skip:
                         raise ValueError(str(row))
                     self.skipped[row.kind] += 1
+                    self.skipped_lines += row.lines
                     first_ones += [str(row)] if len(first_ones) < _SHOWN else []
                     continue
                 self._first = self._first or row
@@ -106,9 +120,11 @@ class Rows:
                 break
         if self.skipped:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common())
+            rows = self.skipped.total()
             _log.warning(
-                "Skipped %d rows beside %d good ones: %s. The first: %s",
-                self.skipped.total(),
+                "Skipped %d rows%s beside %d good ones: %s. The first: %s",
+                rows,
+                f" ({self.skipped_lines:,} lines)" if self.skipped_lines > rows else "",
                 self.count,
                 kinds,
                 " ".join(first_ones),
@@ -125,13 +141,13 @@ class Rows:
             wanted = None if self._first is None else self._first.features[name]
             if isinstance(wanted, list) and len(value) != len(wanted):
                 text = f"{row.place} has {len(value)} {name}, expected {len(wanted)} as before."
-                return Mistake(name, text)
+                return Mistake(name, text, row.lines)
         if self.target is None:
             return row._replace(label=None)
         try:
             return row._replace(label=self.target.read(row.label, row.features))
         except ValueError as error:
-            return Mistake(self.target.what, f"{row.place}: {error}")
+            return Mistake(self.target.what, f"{row.place}: {error}", row.lines)
 
     def __iter__(self) -> Iterator[Row]:
         """The good rows.

@@ -282,6 +282,36 @@ def test_conll(tmp_path):
         read_rows(tmp_path / "t.conll", {"text": 0, "label": 4}, target=targets.Tags())
 
 
+@pytest.mark.parametrize(
+    ("stray", "end", "kind"),
+    [
+        ('"stray,x', 'a "quote",y', "quotes"),  # not the end of a cell
+        ('"stray,x', "no quote,y", "quotes"),  # the file ends
+        ('c,"x', 'd,"', "label"),  # a row of two cells, as far as a parser can tell
+        ('"c,x', '"', "columns"),
+    ],
+)
+def test_lines_that_a_stray_quote_swallows_are_counted(tmp_path, caplog, stray, end, kind):
+    lines = ["text,label", "a,y", stray, *(f"row {i},y" for i in range(988)), end]
+    more = [] if end == "no quote,y" else ["good,y"]
+    file = _write(tmp_path, "t.csv", "".join(line + "\n" for line in lines + more))
+    target = targets.Name(["y"])
+    text = "Quotes make 990 lines, from that one on, a single row."
+    with pytest.raises(ValueError, match=rf"(?s)t\.csv: line 3.* {text}$") as caught:
+        read_rows(file, target=target)
+    assert len(str(caught.value)) < 600
+    rows = read_rows(file, target=target, skip=True)
+    assert (rows.skipped, rows.skipped_lines, rows.count) == ({kind: 1}, 990, 1 + len(more))
+    assert f"Skipped 1 rows (990 lines) beside {rows.count} good ones: 1 {kind}" in caplog.text
+    assert text in caplog.text
+
+
+def test_a_quote_in_a_tsv_file_is_text(tmp_path):
+    file = _write(tmp_path, "t.tsv", 'text\tlabel\n"stray\tx\nb"c"\ty\n')
+    rows = read_rows(file, target=targets.Name(), skip=True)
+    assert [x["text"] for x, _ in _elements(rows)] == [b'"stray', b'b"c"']
+
+
 def test_a_sentence_with_a_broken_line_is_skipped_as_a_whole(tmp_path):
     file = _write(tmp_path, "t.conll", "a O\nb\nc O\n\nd O\n")
     rows = read_rows(file, target=targets.Tags(), skip=True)
