@@ -157,6 +157,7 @@ def exclusive(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
     Raises:
         ValueError: while another process, which is named, holds it.
     """
+    made = not lock.parent.exists()
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         held = _lock(lock)
@@ -180,6 +181,9 @@ def exclusive(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
         if held is not None:
             lock.unlink(missing_ok=True)
         _release(held)
+        if made:
+            with suppress(OSError):  # there is something in it
+                lock.parent.rmdir()
 
 
 def _lock(file: Path) -> int | None:

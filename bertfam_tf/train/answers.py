@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 
 from bertfam_tf.data import Row, Rows
 from bertfam_tf.data.race import archive_of
+from bertfam_tf.files import exclusive, settle, write
 from bertfam_tf.sources import sha256
 from bertfam_tf.tasks import Task
 
@@ -48,9 +50,23 @@ def answer_file(
         The number of rows.
 
     Raises:
-        ValueError: when the output is there and belongs to another source, or to none.
+        ValueError: when the output is there and belongs to another source, or to none, or while
+            another process writes it.
+        OSError: when writing fails, on a full disk say; started again, it goes on.
     """
-    output = Path(output)
+    output = Path(os.path.realpath(output))
+    with exclusive(output, output.with_name(f".{output.name}.lock")):
+        return _answer(task, rows, output, source, batch_size, verbose)
+
+
+def _answer(
+    task: Task,
+    rows: Rows,
+    output: Path,
+    source: Mapping[str, Any],
+    batch_size: int,
+    verbose: bool,
+) -> int:
     wanted = {**source, "batch_size": batch_size, "rows": rows.count}
     done = _claim(output, wanted)
     if done:
@@ -59,16 +75,24 @@ def answer_file(
     begin = done // batch_size * batch_size
     if done == rows.count:
         return rows.count
-    with output.open("ab") as file:
-        left = islice(rows, begin, None)
+    left = islice(rows, begin, None)
+    with output.open("ab", buffering=0) as file:
         while batch := list(islice(left, batch_size)):
             lines = _lines(task, batch, batch_size)
-            for line in islice(lines, max(done - begin, 0), None):
-                file.write(line)
-            file.flush()
+            _append(file, b"".join(islice(lines, max(done - begin, 0), None)), output)
             begin += len(batch)
             bar.update(begin)
+        os.fsync(file.fileno())
     return rows.count
+
+
+def _append(file: Any, data: bytes, output: Path) -> None:
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        text = f"{error.strerror}; started again, it goes on after the last whole line"
+        raise OSError(error.errno, text, str(output)) from error
 
 
 def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
@@ -108,8 +132,14 @@ def _plain(value: Any) -> Any:
 def _claim(output: Path, wanted: dict[str, Any]) -> int:
     """Sees to it that the output is ours and ends with a whole line; the number of lines."""
     sidecar = output.with_name(f"{output.name}.source.json")
+    settle(sidecar)
     if sidecar.is_file():
-        stored = json.loads(sidecar.read_text("utf-8"))
+        try:
+            stored = dict(json.loads(sidecar.read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{sidecar} does not say what {output} is of: {error}; remove both."
+            ) from error
         other = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
         if other:
             raise ValueError(
@@ -119,10 +149,7 @@ def _claim(output: Path, wanted: dict[str, Any]) -> int:
     elif output.exists():
         raise ValueError(f"{output} exists, and no {sidecar.name} says what it is; remove it.")
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = sidecar.with_name(f".{sidecar.name}")
-        temporary.write_text(json.dumps(wanted, indent=2) + "\n", "utf-8")
-        temporary.rename(sidecar)
+        write(sidecar, json.dumps(wanted, indent=2) + "\n")
     if not output.exists():
         return 0
     with output.open("r+b") as file:

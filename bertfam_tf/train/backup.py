@@ -1,22 +1,31 @@
 """States of a run on disk, from which it goes on after it was killed."""
 
-import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
 import numpy as np
-from safetensors.numpy import load_file, save_file
+import safetensors
+from safetensors.numpy import load_file
 
-_STATE = "state.safetensors"
+from bertfam_tf.checkpoints.safetensors import write
+from bertfam_tf.files import whole
+
+_STATE, _METRIC = "state.safetensors", "metric/"
 
 
 class Backup(keras.callbacks.Callback):
-    """Writes weights, optimizer and random states every ``every`` steps and at each epoch's end.
+    """Writes all that training depends on every ``every`` steps and after each epoch.
 
-    Keras' own ``BackupAndRestore`` starts an interrupted epoch anew and forgets the states of
-    dropout; here the optimizer's step count says how many batches the stream has to pass over, so
-    that a run that was killed ends as one that was not. A state appears whole or not at all.
+    That is weights, optimizer, random states, and metrics of an epoch that has begun. Keras' own
+    ``BackupAndRestore`` starts an interrupted epoch anew and forgets the states of dropout; here
+    the optimizer's step count says how many batches the stream has to pass over, so that a run that
+    was killed ends as one that was not. A state appears whole or not at all.
+
+    No state is written after the last step of an epoch until the epoch has been evaluated and the
+    callbacks before this one have kept what they need of it: a run that is killed in between
+    repeats steps, and then evaluates.
 
     Args:
         directory: where states go; it holds one once training has begun.
@@ -27,6 +36,7 @@ class Backup(keras.callbacks.Callback):
         super().__init__()
         self.directory = directory
         self.every = every
+        self._metrics: list[np.ndarray] = []
 
     @property
     def exists(self) -> bool:
@@ -34,32 +44,91 @@ class Backup(keras.callbacks.Callback):
         return (self.directory / _STATE).is_file()
 
     def restore(self, model: keras.Model) -> int:
-        """Loads the last state into a compiled model; the number of steps it has taken."""
+        """Loads the last state into a compiled model; the number of steps it has taken.
+
+        Metrics come back when the next epoch begins; those that Keras makes at their first batch
+        have to be there by then.
+
+        Raises:
+            ValueError: when the state is damaged, or of another model.
+        """
         if not self.exists:
             return 0
-        stored = load_file(self.directory / _STATE)
-        for name, variable in _variables(model).items():
-            variable.assign(stored[name])
+        stored = read_state(self.directory / _STATE, self.directory)
+        assign_state(_variables(model), stored, self.directory / _STATE, self.directory)
+        self._metrics = [stored[name] for name in _metric_names(stored)]
         return int(model.optimizer.iterations)
 
+    def on_epoch_begin(self, epoch, logs=None):
+        for variable, value in zip(self.model.metrics_variables, self._metrics, strict=False):
+            variable.assign(value)
+        self._metrics = []
+
     def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.optimizer.iterations) % self.every == 0:
-            self._write()
+        last = batch + 1 == self.params["steps"]
+        if not last and int(self.model.optimizer.iterations) % self.every == 0:
+            self._write(dict(enumerate(self.model.metrics_variables)))
 
     def on_epoch_end(self, epoch, logs=None):
-        self._write()
+        self._write({})
 
-    def _write(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        temporary = self.directory / f"{os.getpid()}.tmp"
+    def _write(self, metrics: dict[int, keras.Variable]) -> None:
+        variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
         # The step count comes as a NumPy scalar, which safetensors does not take.
-        state = {name: np.asarray(v.numpy()) for name, v in _variables(self.model).items()}
-        save_file(state, temporary)
-        temporary.rename(self.directory / _STATE)
+        state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
+        with whole(self.directory / _STATE) as path:
+            write(state, path)
 
     def clear(self) -> None:
         """Removes the states of a run that is done."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file of a run that was killed.
+
+    Args:
+        file: what is read.
+        directory: what has to be removed where that fails, for errors.
+
+    Raises:
+        ValueError: when the file is missing or damaged.
+    """
+    try:
+        return load_file(file)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _damaged(file, directory, str(error)) from error
+
+
+def assign_state(
+    variables: Mapping[str, keras.Variable],
+    stored: Mapping[str, np.ndarray],
+    file: Path,
+    directory: Path,
+) -> None:
+    """Gives variables what a state has under their names, all of them or none.
+
+    Raises:
+        ValueError: for a tensor that is missing or of another shape.
+    """
+    for name, variable in variables.items():
+        if name not in stored or stored[name].shape != tuple(variable.shape):
+            found = f"shape {stored[name].shape}" if name in stored else "missing"
+            raise _damaged(file, directory, f"{name} is {found}, expected {tuple(variable.shape)}")
+    for name, variable in variables.items():
+        variable.assign(stored[name])
+
+
+def _damaged(file: Path, directory: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{file} is not a state that this run can go on from: {why}. It is cut off, damaged, or of "
+        f"another model. Remove {directory} to train from the beginning."
+    )
+
+
+def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:
+    names = [name for name in stored if name.startswith(_METRIC)]
+    return sorted(names, key=lambda name: int(name.removeprefix(_METRIC)))
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:

@@ -5,9 +5,14 @@ import logging
 from pathlib import Path
 
 import keras
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+
+from bertfam_tf import files
+from bertfam_tf.checkpoints.safetensors import write
+from bertfam_tf.train.backup import assign_state, read_state
 
 _WEIGHTS, _VALUES = "weights.safetensors", "values.json"
+_SCORE = "score"
 _log = logging.getLogger(__name__)
 
 
@@ -15,7 +20,7 @@ class BestEpoch(keras.callbacks.Callback):
     """Keeps the weights of the epoch that scored best, and ends training when none is better.
 
     Keras' ``EarlyStopping`` forgets what it has seen when a run is killed; here each epoch's score
-    is on disk under its number, so that an epoch that is run once more counts once.
+    is on disk under its number, and an epoch that is run once more is not compared again.
 
     Args:
         directory: where weights and scores go.
@@ -32,10 +37,25 @@ class BestEpoch(keras.callbacks.Callback):
 
     @property
     def values(self) -> dict[int, float]:
-        """Scores by epoch, from 0."""
-        file = self.directory / _VALUES
-        stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        return {int(epoch): value for epoch, value in stored.items()}
+        """Scores by epoch, from 0.
+
+        Raises:
+            ValueError: when a file is damaged.
+        """
+        file, weights = self.directory / _VALUES, self.directory / _WEIGHTS
+        try:
+            stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+            if weights.is_file():
+                # They are written first, and say of which epoch they are.
+                with safe_open(weights, framework="numpy") as opened:
+                    stored |= json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
+            return {int(epoch): float(value) for epoch, value in stored.items()}
+        except (ValueError, AttributeError, TypeError, SafetensorError) as error:
+            raise ValueError(
+                f"{self.directory} does not hold the scores of epochs, {_VALUES} or {_WEIGHTS} is "
+                f"cut off or damaged: {error}. Remove {self.directory.parent} to train from the "
+                "beginning."
+            ) from error
 
     @property
     def exhausted(self) -> bool:
@@ -49,25 +69,25 @@ class BestEpoch(keras.callbacks.Callback):
             raise ValueError(
                 f"There is no {self.monitor!r} to tell the best epoch by, only {sorted(logs)}."
             )
-        values = {**self.values, epoch: float(logs[self.monitor])}
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if self._best(values) == epoch:
-            # First the weights: without the score the epoch is run once more.
-            temporary = self.directory / f".{_WEIGHTS}"
-            save_file({v.path: v.numpy() for v in self.model.weights}, temporary)
-            temporary.rename(self.directory / _WEIGHTS)
-        temporary = self.directory / f".{_VALUES}"
-        temporary.write_text(json.dumps(values), "utf-8")
-        temporary.rename(self.directory / _VALUES)
+        before = self.values
+        values = {epoch: float(logs[self.monitor]), **before}
+        if epoch not in before and self._best(values) == epoch:
+            score = {_SCORE: json.dumps({epoch: values[epoch]})}
+            with files.whole(self.directory / _WEIGHTS) as path:
+                write({v.path: v.numpy() for v in self.model.weights}, path, score)
+        files.write(self.directory / _VALUES, json.dumps(values))
         if self.exhausted:
             _log.info("No better epoch than %d, of %s.", self._best(values) + 1, values)
             self.model.stop_training = True
 
     def restore(self, model: keras.Model) -> None:
-        """Gives a model the best epoch's weights."""
-        stored = load_file(self.directory / _WEIGHTS)
-        for variable in model.weights:
-            variable.assign(stored[variable.path])
+        """Gives a model the best epoch's weights.
+
+        Raises:
+            ValueError: when the file is missing or damaged.
+        """
+        file, run = self.directory / _WEIGHTS, self.directory.parent
+        assign_state({v.path: v for v in model.weights}, read_state(file, run), file, run)
 
     def _best(self, values: dict[int, float]) -> int:
         sign = -1 if self.monitor.endswith("loss") else 1

@@ -2,17 +2,34 @@
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from bertfam_tf.config import PretrainRecipe, Recipe, expand
+from bertfam_tf.files import exclusive, settle, write
 from bertfam_tf.train.backup import Backup
+from bertfam_tf.train.history import History
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
+_HISTORY = "history.csv"
 _log = logging.getLogger(__name__)
 
 
+@contextmanager
+def run_directory(recipe: Recipe | PretrainRecipe) -> Iterator["RunDirectory"]:
+    """The directory of a run, ``recipe.output``, for one process at a time.
+
+    Raises:
+        ValueError: when another process is writing it, or it holds another recipe's run.
+    """
+    path = expand(recipe.output)
+    with exclusive(path, path / ".lock"):
+        yield RunDirectory(recipe)
+
+
 class RunDirectory:
-    """Recipe, states to go on from, model and metrics of one run.
+    """Recipe, states to go on from, model, history and metrics of one run.
 
     Args:
         recipe: its ``output`` is the directory.
@@ -24,18 +41,28 @@ class RunDirectory:
     def __init__(self, recipe: Recipe | PretrainRecipe) -> None:
         self.recipe = recipe
         self.path = expand(recipe.output)
-        stored = self.path / RECIPE
+        for name in (RECIPE, MODEL, METRICS, _HISTORY):
+            settle(self.path / name)
+        file = self.path / RECIPE
+        self._stored = file.read_text("utf-8") if file.is_file() else None
         # A recipe that failed before its first state was written may be mended.
         begun = self.backup().exists or (self.path / MODEL).exists()
-        if begun and stored.is_file() and stored.read_text("utf-8") != recipe.to_yaml():
+        if begun and self._stored not in (None, recipe.to_yaml()):
+            others = set(self._stored.splitlines())
+            changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]
             raise ValueError(
-                f"{self.path} holds a run of another recipe ({stored}); choose another output, or "
-                "remove the directory."
+                f"{self.path} holds a run of another recipe ({file}; this one has "
+                f"{', '.join(changed[:5]) or 'less'}); choose another output, or remove the "
+                "directory."
             )
 
     def backup(self, every: int = 1) -> Backup:
         """The states, written every so many steps."""
         return Backup(self.path / "backup", every)
+
+    def history(self) -> History:
+        """What is logged of each epoch."""
+        return History(self.path / _HISTORY)
 
     def metrics(self) -> dict[str, Any] | None:
         """What a run that is done has written; None for one that is not."""
@@ -43,17 +70,19 @@ class RunDirectory:
         if not file.is_file():
             return None
         _log.info("%s is done already.", self.path)
+        self.backup().clear()
         return json.loads(file.read_text("utf-8"))
 
     def begin(self) -> None:
         """Makes the directory and writes the recipe."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / RECIPE).write_text(self.recipe.to_yaml(), "utf-8")
+        if not self.backup().exists:
+            # Without a state, nothing of a run that was killed counts.
+            self.backup().clear()
+            self.history().file.unlink(missing_ok=True)
+        if self._stored != self.recipe.to_yaml():
+            write(self.path / RECIPE, self.recipe.to_yaml())
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Writes the metrics, which say that the run is done, and removes its states."""
-        # They appear last and whole.
-        temporary = self.path / f".{METRICS}"
-        temporary.write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        temporary.rename(self.path / METRICS)
+        write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         self.backup().clear()

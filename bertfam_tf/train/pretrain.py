@@ -12,7 +12,7 @@ from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.streams import read_lines, segments, token_stream
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import load_tokenizer
-from bertfam_tf.train.directory import MODEL, RunDirectory
+from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.streams import StreamLM
 
 
@@ -28,13 +28,17 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
         each prompt.
 
     Raises:
-        ValueError: for a recipe or file that is not valid, and when the output directory holds
-            another recipe's run.
+        ValueError: for a recipe or file that is not valid, when the output directory holds
+            another recipe's run or another process is writing it, and when the state to go on
+            from is damaged.
+        OSError: when writing fails, on a full disk say; started again, the run goes on.
     """
-    directory = RunDirectory(recipe)
-    done = directory.metrics()
-    if done is not None:
-        return done
+    with run_directory(recipe) as directory:
+        done = directory.metrics()
+        return _pretrain(recipe, directory) if done is None else done
+
+
+def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     settings, length = recipe.train, recipe.data.length
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
 
@@ -53,23 +57,17 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     directory.begin()
     # A memory is no part of a state, and begins anew with each epoch.
     backup = directory.backup(steps)
-    fitted = learner.fit(
+    history = directory.history()
+    learner.fit(
         batches,
         initial_epoch=backup.restore(learner) // steps,
         epochs=settings.epochs,
         validation_data=segments(dev, 1, length),
-        callbacks=[
-            backup,
-            keras.callbacks.CSVLogger(directory.path / "history.csv", append=True),
-        ],
+        callbacks=[history, backup],
     )
     task.save(directory.path / MODEL)
-    # A run that was killed behind its last epoch has no history of it.
-    found = fitted.history.get("val_perplexity") or list(
-        learner.perplexity({"held-out text": dev}, length=length).values()
-    )
     metrics = {
-        "perplexity": found[-1],
+        "perplexity": float(history.rows[-1]["val_perplexity"]),
         "tokens": len(train),
         "samples": {
             prompt: task.generate(prompt, max_new_tokens=60, temperature=0.8, top_p=0.9, seed=0)

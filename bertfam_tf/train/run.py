@@ -26,7 +26,7 @@ from bertfam_tf.data.published import columns_of
 from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
 from bertfam_tf.train.best import BestEpoch
-from bertfam_tf.train.directory import MODEL, RunDirectory
+from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 
 # Rows of text; a corpus that is longer is shuffled within as many.
 _SHUFFLE_BUFFER = 1 << 20
@@ -68,13 +68,17 @@ def run(recipe: Recipe) -> dict[str, float]:
         The dev split's metrics, empty without one.
 
     Raises:
-        ValueError: for a recipe, file or label that is not valid, and when the output directory
-            holds another recipe's run.
+        ValueError: for a recipe, file or label that is not valid, when the output directory
+            holds another recipe's run or another process is writing it, and when the state to go
+            on from is damaged.
+        OSError: when writing fails, on a full disk say; started again, the run goes on.
     """
-    directory = RunDirectory(recipe)
-    done = directory.metrics()
-    if done is not None:
-        return done
+    with run_directory(recipe) as directory:
+        done = directory.metrics()
+        return _run(recipe, directory) if done is None else done
+
+
+def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     kind = _kind(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
     rows, names = _open(recipe.data, "train", recipe.task)
@@ -240,19 +244,22 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         names = None if name is None else getattr(task, name)
         validation = read_split(recipe.data, "dev", recipe.task, names)
         validation = validation.batch(settings.batch_size)
+    # The state comes last: an epoch is done when all the others have kept what they need of it.
     callbacks = [
-        backup,
         keras.callbacks.TensorBoard(directory.path / "tensorboard"),
-        keras.callbacks.CSVLogger(directory.path / "history.csv", append=True),
+        directory.history(),
+        backup,
     ]
     best = None
     if settings.patience is not None:
         if validation is None:
             raise ValueError("train.patience needs a dev split to compare epochs by.")
         best = BestEpoch(backup.directory / "best", f"val_{settings.monitor}", settings.patience)
-        # Before the backup: an epoch that is not compared yet is not done.
-        callbacks.insert(0, best)
+        callbacks.insert(-1, best)
     epoch, within = divmod(done, steps)
+    if within:
+        # Metrics are made at their first batch, and the state has their values.
+        task.evaluate(rows.take(1).batch(1), verbose=0)
     for first, last, length in (
         (epoch, epoch + 1, steps - within),
         (epoch + 1, settings.epochs, steps),

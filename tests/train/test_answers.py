@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.data import read_rows
+from bertfam_tf.files import exclusive
 from bertfam_tf.train import answer_file, source_of
 
 TEXTS = ["a good film", "", "the bad 😀", "long " * 40, '"quoted"', "it\tis"] * 5 + ["last"]
@@ -201,3 +203,52 @@ def test_questions_keep_their_names(tmp_path, model):
         {"id": f"n{i}", "answer": f"q{i}", "best": [{"score": i % 16}]} for i in range(1000)
     ]
     assert task.most == 16
+
+
+# A second process, a full disk ----------------------------------------------------------------
+
+
+class Fake:
+    """Answers without a model."""
+
+    answer_name = "answer"
+
+    def predict(self, features, batch_size):
+        return [len(text) * "é" for text in features["text"]]
+
+
+def test_two_processes_do_not_write_one_file(model, lines, tmp_path, capsys):
+    output = tmp_path / "out.jsonl"
+    with exclusive(output, tmp_path / ".out.jsonl.lock"):
+        assert _predict(model, lines, output) == 1
+    error = capsys.readouterr().err
+    assert f"out.jsonl is being written by another process (process {os.getpid()} on " in error
+    assert not output.exists()
+    assert _predict(model, lines, output) == 0
+    assert {child.name for child in tmp_path.iterdir()} >= {"out.jsonl", "out.jsonl.source.json"}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_costs_no_answer(tmp_path, small_disk):
+    (tmp_path / "rows.txt").write_text("a row of some length\n" * 2000)
+    rows = read_rows(tmp_path / "rows.txt")
+    whole, cut, filler = tmp_path / "whole.jsonl", small_disk / "cut.jsonl", small_disk / "filler"
+    answer_file(Fake(), rows, whole, {}, verbose=False)
+    filler.write_bytes(bytes((1 << 20) - (48 << 10)))
+    error = r"No space left on device; started again, it goes on .*: '.*/disk/cut\.jsonl'"
+    with pytest.raises(OSError, match=error):
+        answer_file(Fake(), rows, cut, {}, verbose=False)
+    begun = cut.stat().st_size
+    assert 0 < begun < whole.stat().st_size
+    filler.unlink()
+    answer_file(Fake(), rows, cut, {}, verbose=False)
+    assert cut.read_bytes() == whole.read_bytes()
+    assert {child.name for child in small_disk.iterdir()} == {"cut.jsonl", "cut.jsonl.source.json"}
+
+
+def test_a_damaged_description_of_the_answers(tmp_path):
+    (tmp_path / "rows.txt").write_text("a\n")
+    (tmp_path / "out.jsonl.source.json").write_text("[1")
+    rows = read_rows(tmp_path / "rows.txt")
+    with pytest.raises(ValueError, match=r"out\.jsonl\.source\.json does not say what .*remove"):
+        answer_file(Fake(), rows, tmp_path / "out.jsonl", {})

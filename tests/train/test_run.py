@@ -6,15 +6,18 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import yaml
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf.config import load_recipe
 from bertfam_tf.data import as_value_errors
+from bertfam_tf.files import exclusive
 from bertfam_tf.train import evaluate, read_split, run
 
 ROWS = [
@@ -30,6 +33,8 @@ ROWS = [
 ] + [("short", "neutral")]
 BATCH, EPOCHS = 4, 3
 STEPS = -(-len(ROWS) // BATCH)
+# With these settings the second of three epochs is the best.
+BEST = {"learning_rate": 0.01, "seed": 1, "patience": 2, "monitor": "accuracy"}
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +73,13 @@ def files(tmp_path_factory, smallest):
 @pytest.fixture(scope="module")
 def finished(files):
     """A run that nobody interrupted, and the metrics that it returned."""
-    file = files("whole")
+    file = files("whole", BEST)
     return load_recipe(file), run(load_recipe(file))
+
+
+def _history(recipe):
+    with open(f"{recipe.output}/history.csv") as stream:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(stream)]
 
 
 def _weights(recipe):
@@ -122,10 +132,10 @@ def test_outputs(finished, files):
     assert load_recipe(output / "recipe.yaml") == recipe
     assert json.loads((output / "metrics.json").read_text()) == metrics
     assert metrics.keys() == {"loss", "accuracy"}
-    with (output / "history.csv").open() as file:
-        history = list(csv.DictReader(file))
-    assert [int(row["epoch"]) for row in history] == [0, 1, 2]
-    assert float(history[-1]["val_loss"]) == pytest.approx(metrics["loss"], rel=1e-5)
+    history = _history(recipe)
+    assert [row["epoch"] for row in history] == [0, 1, 2]
+    assert max(history, key=lambda row: row["val_accuracy"])["epoch"] == 1
+    assert history[1]["val_loss"] == pytest.approx(metrics["loss"], rel=1e-5)
     assert list((output / "tensorboard").rglob("events.out.tfevents.*"))
 
 
@@ -174,35 +184,100 @@ KILLED = """
 """
 
 
-def test_a_killed_run_ends_as_one_that_was_not(finished, files):
-    file = files("killed")
-    # In the middle of the second epoch, a step after a state; then between it and the third.
-    for step in (STEPS + 3, 2 * STEPS):
-        command = [sys.executable, "-c", textwrap.dedent(KILLED), str(step), str(file)]
-        killed = subprocess.run(command, capture_output=True, text=True)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        output = files.directory / "killed"
-        assert not (output / "metrics.json").exists()
-        assert list((output / "backup").iterdir())
-    recipe = load_recipe(file)
-    metrics = run(recipe)
+class Killed(BaseException):
+    """Ends a run without a process of its own."""
+
+
+class _Kill(keras.callbacks.Callback):
+    """Comes before the callback that writes states."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def on_test_end(self, logs=None):
+        if self.where == "evaluated" and int(self.model.optimizer.iterations) == 2 * STEPS:
+            raise Killed
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (self.where, epoch) == ("compared", 1):
+            raise Killed
+
+
+def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
+    """The second epoch is the best, and a state is due at its last step."""
+    file = files("killed", BEST)
+    recipe, output = load_recipe(file), files.directory / "killed"
     whole, expected = finished
+    # In the middle of the second epoch, a step after a state.
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(STEPS + 3), str(file)]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (output / "metrics.json").exists()
+    assert list((output / "backup").iterdir())
+    # After its evaluation, and between that and the state.
+    fit = bf.TextClassifier.fit
+    for kill in (_Kill("evaluated"), _Kill("compared")):
+
+        def interrupted(task, *args, callbacks, kill=kill, **kwargs):
+            return fit(task, *args, callbacks=[*callbacks[:-1], kill, callbacks[-1]], **kwargs)
+
+        monkeypatch.setattr(bf.TextClassifier, "fit", interrupted)
+        with pytest.raises(Killed):
+            run(recipe)
+        monkeypatch.undo()
+    metrics = run(recipe)
     found, wanted = _weights(recipe), _weights(whole)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
     assert metrics == pytest.approx(expected, rel=1e-5)
-    assert not (output / "backup").exists()
+    histories = [_history(each) for each in (recipe, whole)]
+    for row, wanted_row in zip(*histories, strict=True):
+        assert row == pytest.approx(wanted_row, rel=1e-5)
+    names = [
+        sorted(child.name for child in Path(each.output).iterdir()) for each in (recipe, whole)
+    ]
+    assert names[0] == names[1]
     start = load_file(f"{recipe.model.path}/model.safetensors")["bert.pooler.dense.bias"]
     assert np.abs(wanted["pooler/dense/bias"] - start).max() > 1e-4
+
+
+@pytest.mark.parametrize("damage", ["cut", "other"])
+def test_a_state_that_is_damaged(files, damage):
+    file = files(f"damaged_{damage}", {"epochs": 1})
+    recipe = load_recipe(file, ["data.dev=null"])
+    directory = Path(recipe.output)
+    state = directory / "backup" / "state.safetensors"
+    state.parent.mkdir(parents=True)
+    if damage == "cut":
+        state.write_bytes(b"cut off")
+    else:
+        save_file({"other": np.zeros(1)}, state)
+    error = rf"{state} is not a state .*Remove {state.parent} to train from the beginning"
+    with pytest.raises(ValueError, match=error):
+        run(recipe)
+    assert state.exists()
 
 
 # What is refused ------------------------------------------------------------------------------
 
 
+def test_two_processes_do_not_train_one_run(files):
+    recipe = load_recipe(files("twice"))
+    with (
+        exclusive(recipe.output, Path(recipe.output) / ".lock"),
+        pytest.raises(ValueError, match="twice is being written by another process"),
+    ):
+        run(recipe)
+    assert not Path(recipe.output).exists()
+
+
 def test_the_output_of_another_recipe(finished, files):
-    recipe = load_recipe(files.directory / "whole.yaml", ["train.seed=1"])
-    with pytest.raises(ValueError, match=r"holds a run of another recipe .*whole/recipe\.yaml"):
+    recipe = load_recipe(files.directory / "whole.yaml", ["train.seed=3"])
+    with pytest.raises(
+        ValueError, match=r"another recipe .*whole/recipe\.yaml; this one has seed: 3\)"
+    ):
         run(recipe)
 
 

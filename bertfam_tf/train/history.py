@@ -1,0 +1,42 @@
+"""What ``fit`` logs of each epoch, as CSV."""
+
+import csv
+import io
+from pathlib import Path
+
+import keras
+
+from bertfam_tf.files import write
+
+
+class History(keras.callbacks.Callback):
+    """Writes a line for each epoch.
+
+    Keras' ``CSVLogger`` appends; here an epoch that is run again after a kill replaces its line,
+    and the file is whole at any time.
+
+    Args:
+        file: the CSV file.
+    """
+
+    def __init__(self, file: Path):
+        super().__init__()
+        self.file = file
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The epochs so far."""
+        if not self.file.is_file():
+            return []
+        with self.file.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        row = {"epoch": str(epoch), **{name: str(logs[name]) for name in sorted(logs)}}
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(row), extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(each for each in self.rows if int(each["epoch"]) < epoch)
+        writer.writerow(row)
+        write(self.file, text.getvalue())
