@@ -1,0 +1,326 @@
+"""Kills each verb that writes at random points, and makes the next run:
+
+    python -m tools.kill_runs [--points 50] [--verbs fit predict …] [--seed 0] [--report FILE]
+
+Half of the points are moments, spread over the time that the verb takes, and half are calls that
+change files, spread over all that it makes in its directory. At each, the process gets a SIGKILL.
+Then what is there has to be what was there before, or all that the verb writes, and the same verb
+is run again to its end: its results have to be those of a run that nobody killed, and nothing else
+may be left, in the directory or among the system's temporary files.
+
+Processes are forked from one that has imported TensorFlow and run none of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+import bertfam_tf as bf
+import bertfam_tf.checkpoints
+import bertfam_tf.export
+import bertfam_tf.train
+from bertfam_tf import cli
+
+ROOT = Path(__file__).parent.parent
+CHECKPOINT = ROOT / "tests" / "goldens" / "bert" / "classifier"
+_CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
+_SLOW = 600  # seconds after which a process hangs
+
+
+class Verb(NamedTuple):
+    """What is killed.
+
+    Fields:
+        run: makes it in a directory; the exit status.
+        target: what it makes, in that directory.
+        before: what is there before, from the directory of inputs; None for nothing.
+        resumes: whether a killed run leaves parts of its target that the next one goes on from.
+        again: exit statuses of the next run where the killed one had ended all but its clean-up.
+    """
+
+    run: Callable[[Path, Path], int]
+    target: str
+    before: str | None = None
+    resumes: bool = False
+    again: tuple[int, ...] = (0,)
+
+
+def _fit(inputs: Path, directory: Path) -> int:
+    return cli.main(["train", str(inputs / "recipe.yaml"), f"output={directory}/run"])
+
+
+def _predict(inputs: Path, directory: Path) -> int:
+    files = ["--input", str(inputs / "texts.txt"), "--output", str(directory / "answers.jsonl")]
+    return cli.main(["predict", str(inputs / "new"), *files])
+
+
+def _export(inputs: Path, directory: Path) -> int:
+    return cli.main(["export", str(inputs / "new"), str(directory / "model"), "--version", "2"])
+
+
+def _export_tflite(inputs: Path, directory: Path) -> int:
+    file = str(directory / "model.tflite")
+    return cli.main(["export", str(inputs / "new"), file, "--tflite", "--inputs", "ids"])
+
+
+def _convert(inputs: Path, directory: Path) -> int:
+    return cli.main(["convert", str(CHECKPOINT), str(directory / "converted")])
+
+
+def _save(inputs: Path, directory: Path) -> int:
+    bf.load(inputs / "new").save(directory / "task")
+    return 0
+
+
+VERBS = {
+    "fit": Verb(_fit, "run", resumes=True),
+    "predict": Verb(_predict, "answers.jsonl", resumes=True),
+    "export": Verb(_export, "model", before="exported", again=(0, 1)),
+    "export --tflite": Verb(_export_tflite, "model.tflite", before="old.tflite"),
+    "convert": Verb(_convert, "converted", again=(0, 1)),
+    "save": Verb(_save, "task"),
+    "save over another": Verb(_save, "task", before="old"),
+}
+
+
+def _inputs(directory: Path) -> int:
+    """Makes what the verbs read, and what they find."""
+    for name, labels in (("old", "xyz"), ("new", "abc")):
+        task = bf.TextClassifier.from_pretrained(CHECKPOINT, list(labels), pair=False)
+        task.save(directory / name)
+    (directory / "exported" / "1").mkdir(parents=True)
+    (directory / "exported" / "1" / "saved_model.pb").write_text("an older version")
+    (directory / "old.tflite").write_text("an older file")
+    words = ["a good film", "the bad movie", "it is a plot", "very great fine cast", "dull long"]
+    labels = ["positive", "negative", "neutral", "positive", "negative"]
+    for split, rows in (("train", 40), ("dev", 20)):
+        lines = [f"{words[i % 5]} {i % 7}\t{labels[i % 5]}\n" for i in range(rows)]
+        (directory / f"{split}.tsv").write_text("text\tlabel\n" + "".join(lines))
+    (directory / "texts.txt").write_text("".join(f"{words[i % 5]} {i}\n" for i in range(4000)))
+    recipe = {
+        "output": "?",
+        "model": {"path": str(CHECKPOINT), "overrides": {"dropout": 0.2}},
+        "data": {name: str(directory / f"{name}.tsv") for name in ("train", "dev")},
+        "train": {
+            **{"epochs": 4, "batch_size": 4, "backup_steps": 5, "patience": 3, "seed": 1},
+            **{"learning_rate": 0.01, "monitor": "accuracy"},
+        },
+    }
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return 0
+
+
+class Machine:
+    """Runs functions in processes, and kills them.
+
+    Args:
+        work: a directory for everything.
+    """
+
+    def __init__(self, work: Path):
+        self.log = work / "log"
+        self.calls = work / "calls"
+
+    def run(
+        self,
+        function: Callable[[], int],
+        *,
+        seconds: float = _SLOW,
+        call: int | None = None,
+        root: Path | None = None,
+    ) -> int | None:
+        """The exit status; None when it was killed.
+
+        Args:
+            function: runs in a process of its own.
+            seconds: until it is killed.
+            call: the number of the change of a file in ``root`` before which it is killed.
+            root: where changes are counted.
+        """
+        process = os.fork()
+        if not process:
+            self._child(function, call, root)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found, status = os.waitpid(process, os.WNOHANG)
+            if found:
+                break
+            time.sleep(min(0.01, max(end - time.monotonic(), 0)))
+        else:
+            os.kill(process, signal.SIGKILL)
+            _, status = os.waitpid(process, 0)
+            if seconds == _SLOW:
+                raise RuntimeError(f"It hangs:\n{self.log.read_text()}")
+        if os.WIFSIGNALED(status):
+            if os.WTERMSIG(status) != signal.SIGKILL:
+                raise RuntimeError(f"Signal {os.WTERMSIG(status)}:\n{self.log.read_text()}")
+            return None
+        return os.waitstatus_to_exitcode(status)
+
+    def _child(self, function: Callable[[], int], call: int | None, root: Path | None) -> None:
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        count = itertools.count()
+        seen = 0
+
+        def hook(event: str, arguments: tuple) -> None:
+            nonlocal seen
+            if event not in _CHANGES or not str(arguments[0]).startswith(f"{root}/"):
+                return
+            if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+                return
+            seen = next(count)
+            if seen == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if root is not None:
+            sys.addaudithook(hook)
+        status = 99
+        try:
+            status = function()
+            if call is None and root is not None:
+                self.calls.write_text(str(seen))
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+
+def _content(path: Path) -> dict[str, str]:
+    """Digests by name; of what differs from run to run, only that it is there."""
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
+    found = {}
+    for file in files:
+        name = str(file.relative_to(path))
+        if "tensorboard" in file.parts:
+            continue
+        exported = path.name == "model" and name.startswith("2/")
+        found[name] = "" if exported else hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
+
+
+def _check_export(version: Path) -> None:
+    """An export lists the digests of its files."""
+    if not version.is_dir():
+        return
+    card = json.loads((version / "assets.extra" / "bertfam.json").read_text("utf-8"))
+    for name, digest in card["sha256"].items():
+        assert hashlib.sha256((version / name).read_bytes()).hexdigest() == digest, name
+
+
+def _left(directory: Path, temporary: Path) -> list[str]:
+    found = [path for path in directory.rglob("*") if path.name.startswith(".")]
+    return [path.name for path in found] + [path.name for path in temporary.iterdir()]
+
+
+def kill(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
+    """Kills a verb; the row of the report.
+
+    Raises:
+        AssertionError: when something was lost, or is left.
+    """
+    verb, machine, numbers = VERBS[name], Machine(work), random.Random(f"{seed} {name}")
+    inputs, temporary = work / "inputs", work / "tmp"
+
+    def fresh() -> Path:
+        shutil.rmtree(work / "out", ignore_errors=True)
+        (work / "out").mkdir()
+        if verb.before is not None:
+            source, target = inputs / verb.before, work / "out" / verb.target
+            shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+        return work / "out"
+
+    def run(directory: Path, **options: object) -> int | None:
+        return machine.run(lambda: verb.run(inputs, directory), **options)  # type: ignore[arg-type]
+
+    directory = fresh()
+    old = _content(directory / verb.target)
+    status = run(directory, root=directory)  # the first one is slower
+    assert status == 0, machine.log.read_text()
+    calls = int(machine.calls.read_text())
+    directory = fresh()
+    begin = time.monotonic()
+    assert run(directory) == 0
+    seconds = time.monotonic() - begin
+    new = _content(directory / verb.target)
+    names = sorted(path.name for path in directory.iterdir())
+    assert not _left(directory, temporary)
+
+    counts: Counter[str] = Counter()
+    while counts["killed"] < points:
+        directory = fresh()
+        if counts["killed"] % 2:
+            point = {"call": numbers.randint(0, calls), "root": directory}
+        else:
+            point = {"seconds": numbers.uniform(0, seconds)}
+        status = run(directory, **point)
+        if status is not None:
+            assert status == 0, (point, machine.log.read_text())
+            counts["ended before"] += 1
+            continue
+        counts["killed"] += 1
+        found = _content(directory / verb.target)
+        state = "new" if found == new else "old" if found == old else "part"
+        assert state != "part" or verb.resumes, (point, found)
+        counts[state] += 1
+        if name == "export":
+            _check_export(directory / "model" / "2")
+        counts["with left-overs"] += bool(_left(directory, temporary))
+        status = run(directory)
+        allowed = verb.again if state == "new" else (0,)
+        assert status in allowed, (point, status, machine.log.read_text())
+        if name == "export":
+            _check_export(directory / "model" / "2")
+        assert _content(directory / verb.target) == new, (point, "results differ")
+        assert sorted(path.name for path in directory.iterdir()) == names, point
+        assert not _left(directory, temporary), (point, _left(directory, temporary))
+        print(f"{name}: {counts['killed']} of {points}, {state}", flush=True)
+    return {"verb": name, "seconds": f"{seconds:.1f}", "calls": calls, **counts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--points", type=int, default=50, help="(%(default)s)")
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", type=Path, help="gets the table, in Markdown")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder).resolve()
+        for name in ("inputs", "tmp"):
+            (work / name).mkdir()
+        os.environ["TMPDIR"] = str(work / "tmp")
+        tempfile.tempdir = None
+        machine = Machine(work)
+        assert machine.run(lambda: _inputs(work / "inputs")) == 0, machine.log.read_text()
+        rows = [kill(name, options.points, options.seed, work) for name in options.verbs]
+    columns = ["verb", "seconds", "calls", "killed", "old", "part", "new", "with left-overs"]
+    table = [columns, ["---"] * len(columns)]
+    table += [[str(row.get(column, 0)) for column in columns] for row in rows]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in table) + "\n"
+    print(text)
+    if options.report:
+        options.report.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
