@@ -110,14 +110,14 @@ def unguarded(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, st
         for input_name, info in signature.inputs.items():
             placeholder = info.name.partition(":")[0]
             readers = _readers(meta_graph.graph_def.node, placeholder, functions)
-            shape = tf.TensorShape(info.tensor_shape).as_list()
+            shape = str(tf.TensorShape(info.tensor_shape))
             if any(op != "EnsureShape" or found != shape for op, found in readers):
                 yield name, input_name
 
 
 def _readers(
     nodes: Any, tensor: str, functions: dict[str, function_pb2.FunctionDef]
-) -> Iterator[tuple[str, list[int | None] | None]]:
+) -> Iterator[tuple[str, str]]:
     """The operations, and their shape attributes, that read a placeholder or an argument."""
     for node in nodes:
         data = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
@@ -127,9 +127,9 @@ def _readers(
                 argument = called.signature.input_arg[position].name
                 yield from _readers(called.node_def, argument, functions)
             elif node.op == "EnsureShape":
-                yield node.op, tf.TensorShape(node.attr["shape"].shape).as_list()
+                yield node.op, str(tf.TensorShape(node.attr["shape"].shape))
             else:
-                yield node.op, None
+                yield node.op, ""
 
 
 def hostile(
@@ -157,10 +157,10 @@ def hostile(
         if len(specs) > 1:
             yield f"3 rows of {name}, 2 of others", {**good, name: plain(3)[name]}
     for name, count in limits.counts.items():
-        for value in (-1, count, _INT32.min, _INT32.max):
+        for number in (-1, count, _INT32.min, _INT32.max):
             wrong = good[name].copy()
-            wrong.flat[-1] = value
-            yield f"{name} of {value}", {**good, name: wrong}
+            wrong.flat[-1] = number
+            yield f"{name} of {number}", {**good, name: wrong}
     if limits.length is not None:
         surplus = limits.length + 1
         yield (
