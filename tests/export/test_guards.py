@@ -133,7 +133,8 @@ def test_every_hostile_request_is_hostile(served):
         found = list(guards.hostile(names, Limits(), plain))
         assert len(found) > 10 * len(specs)
         for wrong, inputs in found:
-            assert wrong and _refused(served, signature, **inputs)
+            assert wrong
+            assert _refused(served, signature, **inputs)
     limits = Limits({"ids": 10, "mask": 2}, 4)
     specs = {"ids": IDS, "mask": MASK}
     found = dict(
@@ -158,7 +159,7 @@ def test_guards_are_found_in_a_written_graph(tmp_path):
         "in_a_function": (lambda text: inner(text), [TEXT]),
         "batched": _guarded(batched(_lengths, "lengths", IN_BATCHES), TEXT),
         "none": (_lengths, [TEXT]),
-        "of_one": (lambda text, other: {**half(text), "z": tf.strings.length(other)}, [TEXT, OTHER]),
+        "of_one": (lambda text, x: {**half(text), "z": tf.strings.length(x)}, [TEXT, OTHER]),
         "too_late": (lambda text: half(tf.strings.lower(text)), [TEXT]),
         "beside_it": (lambda text: {**half(text), "z": tf.strings.length(text)}, [TEXT]),
         "of_another_shape": (lambda x: _lengths(tf.ensure_shape(x, [None, 2])), [ANY]),
