@@ -2,7 +2,9 @@
 
     python -m tools.fuzz_server --cases 20000 --seed 0
 
-The server is a process of its own over a small model. Every answer has to be of the contract: no
+The server is a process of its own over a small model and over exports with each tokenizer
+(`tools.fuzz_exports`), which have to answer what fits their signatures with the right rows and to
+refuse all else. Every answer has to be of the contract: no
 status of 5xx but 501 and 504 (what JSON or Serving cannot do, and time that ran out), a body that
 is JSON, a connection that is not dropped. In between and at the end good requests must get the
 right answers. What breaks that is printed with its case, which `--seed` and `--only` repeat. Exit
@@ -20,15 +22,18 @@ import http.client
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
+
+from tools.fuzz_exports import EXPORTS, Exports, Request, write
 
 # Serving's own for what cannot be asked for, and for time that ran out.
 ALLOWED_5XX = {501, 504}
@@ -36,6 +41,8 @@ GOOD = b'{"signature_name": "words", "instances": ["two words", ""]}'
 GOOD_ANSWER = {"predictions": [{"count": 2, "text": "two words"}, {"count": 0, "text": ""}]}
 _TIMEOUT_S = 60
 _GOOD_EVERY = 200
+# The share of the requests, where there are exports.
+_TO_EXPORTS = 0.7
 _GRPC = "/tensorflow.serving.PredictionService/"
 
 _BODIES: list[Any] = [
@@ -58,7 +65,10 @@ _TEXTS = (b"NaN", b"-Infinity", b"1e999999", b"0x10", b"01", b"+1", b".5", b"1."
 
 
 class Case(NamedTuple):
-    """A request over HTTP, or the bytes of a gRPC message to a method where `grpc`."""
+    """A request over HTTP, or the bytes of a gRPC message to a method where `grpc`.
+
+    One to an export has what that must answer.
+    """
 
     kind: str
     method: str
@@ -66,14 +76,19 @@ class Case(NamedTuple):
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     grpc: bool = False
+    request: Request | None = None
 
 
 # ------------------------------------------------------------------------------- what is sent
 
 
-def case(seed: int, number: int, grpc: bool = False) -> Case:
+def case(seed: int, number: int, grpc: bool = False, exports: Exports | None = None) -> Case:
     """The case with this number; the same whenever it is made."""
     generator = random.Random(f"{seed}/{number}")
+    if exports is not None and generator.random() < _TO_EXPORTS:
+        sent = exports.request(generator)
+        method = "gRPC" if sent.grpc else "POST"
+        return Case(sent.kind, method, sent.path, sent.body, (), sent.grpc, sent)
     kinds = _KINDS + (_GRPC_KINDS if grpc else [])
     return generator.choice(kinds)(generator)
 
@@ -457,15 +472,40 @@ class Server(NamedTuple):
     process: subprocess.Popen[str]
     port: int
     grpc_port: int | None
+    exports: Exports | None = None
+
+    def resident_mib(self) -> float:
+        """Its memory, on Linux; 0 once it has ended."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s*(\d+) kB", status)
+        return int(found[1]) / 1024 if found else 0.0
 
 
 @contextlib.contextmanager
-def server(*flags: str) -> Iterator[Server]:
-    """A server in a process of its own, over `write_model`; `flags` are its further arguments."""
+def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -> Iterator[Server]:
+    """A server in a process of its own, over `write_model`.
+
+    Args:
+        *flags: its further arguments.
+        exports: names in `EXPORTS` that it serves too.
+        keep: a directory in which models are written, or found from an earlier time.
+    """
     root = Path(__file__).resolve().parents[1]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        write_model(Path(folder))
-        command = [sys.executable, "-m", "bertfam_tf.serve", folder, "--model-name", "m"]
+    with contextlib.ExitStack() as stack:
+        folder = keep or stack.enter_context(tempfile.TemporaryDirectory())
+        if not (Path(folder) / "m").exists():
+            write_model(Path(folder) / "m")
+        for name in tqdm(exports, desc="exports", disable=not exports):
+            if not (Path(folder) / name / "1").exists():
+                write(Path(folder) / name, name)
+        models = "".join(
+            f'config {{ name: "{name}" base_path: "{folder}/{name}" '
+            'model_platform: "tensorflow" } '
+            for name in ("m", *exports)
+        )
+        config = Path(folder) / "models.config"
+        config.write_text(f"model_config_list {{ {models} }}")
+        command = [sys.executable, "-m", "bertfam_tf.serve", "--model-config-file", str(config)]
         help_text = subprocess.run(
             [sys.executable, "-m", "bertfam_tf.serve", "--help"],
             capture_output=True, text=True, check=True, cwd=root,
@@ -488,7 +528,8 @@ def server(*flags: str) -> Iterator[Server]:
             port = int(line.split("//")[1].split("/")[0].rsplit(":")[1])
             grpc_line = process.stdout.readline() if speaks_grpc else ""
             grpc_port = int(grpc_line.rsplit(":", 1)[1]) if grpc_line else None
-            yield Server(process, port, grpc_port)
+            known = Exports(Path(folder), list(exports)) if exports else None
+            yield Server(process, port, grpc_port, known)
         finally:
             process.terminate()
             process.wait(60)
@@ -564,23 +605,37 @@ def check_good(server: Server) -> str:
     return "" if server.process.poll() is None else f"it ended: {server.process.returncode}"
 
 
+# Requests between two looks at the server's memory.
+_PART = 2_000
+
+
 class Report(NamedTuple):
-    """Answers by kind of case and status, and what was wrong, with the number of its case."""
+    """What came back.
+
+    Fields:
+        counts: answers by kind of case and status.
+        faults: what was wrong, with the number of its case.
+        fitting: of requests to exports, how many rows were compared, and how many requests had to
+            be refused.
+    """
 
     counts: collections.Counter[tuple[str, str]]
     faults: list[tuple[int, Case, str]]
+    fitting: collections.Counter[str]
 
 
 def fuzz(
     server: Server, seed: int, numbers: list[int], *, threads: int = 4, quiet: bool = False
 ) -> Report:
     """Sends the cases with these numbers, several at a time."""
-    report = Report(collections.Counter(), [])
+    report = Report(collections.Counter(), [], collections.Counter())
 
     def one(number: int) -> tuple[int, Case, str, str]:
-        sent = case(seed, number, server.grpc_port is not None)
+        sent = case(seed, number, server.grpc_port is not None, server.exports)
         status, body = send(sent, server)
         wrong = fault(sent, status, body)
+        if not wrong and sent.request is not None and server.exports is not None:
+            wrong = server.exports.fault(sent.request, status, body)
         if not wrong and number % _GOOD_EVERY == 0:
             wrong = check_good(server)
         return number, sent, status, wrong
@@ -590,6 +645,10 @@ def fuzz(
             pool.map(one, numbers), total=len(numbers), disable=quiet, unit=" requests"
         ):
             report.counts[sent.kind, status] += 1
+            if sent.request is not None and sent.request.expected:
+                report.fitting["rows compared"] += sent.request.expected[0][1][0]
+            elif sent.request is not None and sent.request.expected == ():
+                report.fitting["requests refused"] += 1
             if wrong:
                 report.faults.append((number, sent, wrong))
     wrong = check_good(server)
@@ -627,12 +686,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--only", type=int, help="the number of one case, to see it again")
     parser.add_argument("--threads", type=int, default=4, help="at a time (%(default)s)")
+    parser.add_argument(
+        "--exports", nargs="*", default=list(EXPORTS), choices=list(EXPORTS), help="(all)"
+    )
+    parser.add_argument("--keep", type=Path, help="where exports are written, and found again")
     parser.add_argument("flags", nargs="*", help="further arguments of the server, after --")
     options = parser.parse_args()
     numbers = list(range(options.cases)) if options.only is None else [options.only]
-    with server(*options.flags) as running:
-        report = fuzz(running, options.seed, numbers, threads=options.threads)
+    with server(*options.flags, exports=options.exports, keep=options.keep) as running:
+        report = Report(collections.Counter(), [], collections.Counter())
+        resident = [running.resident_mib()]
+        for start in range(0, len(numbers), _PART):
+            part = numbers[start : start + _PART]
+            found = fuzz(running, options.seed, part, threads=options.threads)
+            report.counts.update(found.counts)
+            report.faults.extend(found.faults)
+            report.fitting.update(found.fitting)
+            resident.append(running.resident_mib())
     print(table(report))
+    print(f"of those to exports: {dict(report.fitting)}")
+    sizes = ", ".join(f"{size:.0f}" for size in resident)
+    print(f"resident memory of the server before, and after each {_PART} requests, MiB: {sizes}")
     print(f"{len(report.faults)} of {len(numbers)} broke the contract (seed {options.seed})")
     for number, sent, wrong in report.faults[:50]:
         print(f"--only {number}: {sent.kind}, {sent.method} {sent.path[:100]}: {wrong}")

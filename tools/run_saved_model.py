@@ -18,6 +18,7 @@ from pathlib import Path
 BLOCKED = ("keras", "tf_keras", "keras_hub", "keras_nlp", "bertfam_tf", "torch", "transformers")
 sys.modules.update(dict.fromkeys(BLOCKED))
 
+import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from tensorflow.core.protobuf import meta_graph_pb2  # noqa: E402
 
@@ -109,9 +110,7 @@ class Model:
                 )
         else:
             values = list((_NUMBERS[kind] * count).from_address(data)) if count else []
-        for size in reversed(shape[1:]):
-            values = [values[i : i + size] for i in range(0, len(values), size)]
-        return values
+        return np.array(values, object).reshape(shape).tolist()
 
     def run(self, inputs: dict[str, list], name: str = "serving_default") -> dict[str, list]:
         """All outputs of a signature."""

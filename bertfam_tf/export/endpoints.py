@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.export.batching import BatchingOptions, batched
+from bertfam_tf.export.guards import Limits, guarded
 from bertfam_tf.export.weights import Weights
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE
 from bertfam_tf.tasks import Task
@@ -34,11 +35,13 @@ class Endpoint(NamedTuple):
         function: takes tensors in the order of ``inputs``.
         inputs: what the export's signature takes, by name.
         signature: the task's.
+        limits: of the values of ``inputs``, which the graph checks.
     """
 
     function: Any
     inputs: dict[str, tf.TensorSpec]
     signature: Signature
+    limits: Limits
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Its answers in this process."""
@@ -54,7 +57,7 @@ class Endpoint(NamedTuple):
 def endpoints(
     task: Task, weights: Weights, batching: BatchingOptions | None, **options: Any
 ) -> dict[str, Endpoint]:
-    """The task's signatures, traced.
+    """The task's signatures, traced; their graphs refuse inputs that do not fit ``inputs``.
 
     Args:
         task: what is exported.
@@ -67,16 +70,20 @@ def endpoints(
     # Those of another method hang on it.
     signatures = sorted(task.signatures(**options).items(), key=lambda x: x[0] != DEFAULT_SIGNATURE)
     for name, signature in signatures:
+        limits = Limits()
         if signature.method == "predict":
             inputs = task.feature_specs if signature.inputs is None else signature.inputs
             function = _by_name(signature.function, tuple(inputs), weights)
             if batching is not None and signature.inputs is None:
                 function = batched(function, name, batching)
+            if signature.inputs is not None:
+                limits = Limits(task.packed_value_counts, task.backbone.max_length)
         else:
             inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}
             function = _of_examples(signature.function, task, found[DEFAULT_SIGNATURE].function)
+        function = guarded(function, inputs, limits)
         traced = tf.function(function, list(inputs.values()), autograph=False)
-        found[name] = Endpoint(traced.get_concrete_function(), inputs, signature)
+        found[name] = Endpoint(traced.get_concrete_function(), inputs, signature, limits)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bertfam_tf import files
+from bertfam_tf.export import guards
 from bertfam_tf.export.batching import BatchingOptions
 from bertfam_tf.export.card import write_card
 from bertfam_tf.export.endpoints import Endpoint, Questions, endpoints
@@ -20,7 +22,7 @@ from bertfam_tf.export.warmup import os_errors, write_warmup
 from bertfam_tf.export.weights import Precision, Weights
 from bertfam_tf.serve.loader import load
 from bertfam_tf.serve.servable import Servable
-from bertfam_tf.serve.status import ServingError
+from bertfam_tf.serve.status import Code, ServingError
 from bertfam_tf.tasks import Task
 from bertfam_tf.text import Tokenizer
 
@@ -61,6 +63,11 @@ def export_saved_model(
     loaded again, by the C++ loader that Serving uses, and all signatures are compared with the task
     before the version appears.
 
+    The graph itself refuses, with INVALID_ARGUMENT, inputs of other shapes than a signature
+    declares, inputs of different numbers of rows, and values of ``ids`` that the model does not
+    have: Serving does not compare what it is sent with the signature. What was written has to
+    refuse such requests too.
+
     Args:
         task: a task; a classifier that has seen no data yet and was not told is taken to classify
             single texts.
@@ -82,7 +89,8 @@ def export_saved_model(
         FileExistsError: when the version exists.
         ValueError: when the version is below 0, which Serving would pass over, or an option is
             not one of the task's.
-        ExportError: when the export's graph would not run in Serving, or answers differently.
+        ExportError: when the export's graph would not run in Serving, answers differently, or
+            answers requests that do not fit its signatures.
         OSError: when writing fails, on a full disk say; no version is there then.
     """
     base = Path(directory)
@@ -185,6 +193,12 @@ def _check_graph(directory: Path) -> None:
         for node in _nodes(meta_graph.graph_def):
             if node.op in _PYTHON:
                 raise ExportError(f"{node.name} calls Python ({node.op}), which Serving has not.")
+        # Before anything runs: kernels that read strings of another rank end this process.
+        for signature, name in guards.unguarded(meta_graph):
+            raise ExportError(
+                f"The input {name!r} of the export's {signature} is read without a check of its "
+                "shape: one request of another rank could stop the server."
+            )
 
 
 def _nodes(graph: graph_pb2.GraphDef) -> Iterator[Any]:
@@ -208,6 +222,23 @@ def _compare(traced: dict[str, Endpoint], servable: Servable, questions: Questio
         asked = questions.hard(endpoint)
         found = servable.run(name, asked)
         compare_answers(name, found, endpoint.run(asked), endpoint.signature.repeatable)
+        _compare_refusals(name, endpoint, servable, questions)
+
+
+def _compare_refusals(
+    name: str, endpoint: Endpoint, servable: Servable, questions: Questions
+) -> None:
+    plain = partial(questions.plain, endpoint)
+    for wrong, asked in guards.hostile(endpoint.inputs, endpoint.limits, plain):
+        try:
+            servable.run(name, asked)
+        except ServingError as error:
+            if error.code is not Code.INVALID_ARGUMENT:
+                raise
+        else:
+            raise ExportError(
+                f"The export's {name} answers a request that it must refuse: {wrong}."
+            )
 
 
 def compare_answers(

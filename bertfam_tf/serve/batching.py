@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from bertfam_tf.serve import arrays, merging
@@ -278,7 +279,8 @@ class BatchedServable:
     """A servable whose requests are run in batches. Safe to use from several threads.
 
     Requests that say nothing of a batch go to the servable as they are: those without rows, and
-    those that do not fit the signature in names and dtypes, which it then complains about.
+    those that do not fit the signature in names, dtypes and shapes. Where it refuses them, they
+    fail alone: Serving batches requests of other shapes too, and fails all of the batch.
 
     Attributes:
         signatures: name to SignatureDef.
@@ -315,7 +317,7 @@ class BatchedServable:
         signature = signature or DEFAULT_SIGNATURE
         found = self._arrays(signature, inputs, outputs)
         size = 0 if found is None else merging.rows(found)
-        if found is None or size == 0:
+        if found is None or size == 0 or not self._fits(signature, found):
             return self._servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
         request = _Request(found, deadline)
@@ -346,6 +348,15 @@ class BatchedServable:
                 return None
             found[name] = value
         return found
+
+    def _fits(self, signature: str, inputs: Arrays) -> bool:
+        """Whether the shapes are such as the signature declares."""
+        declared = self.signatures[signature].inputs
+        return all(
+            tf.TensorShape(declared[name].tensor_shape).is_compatible_with(array.shape)
+            for name, array in inputs.items()
+            if declared[name].HasField("tensor_shape")
+        )
 
     def _queue(self, signature: str, outputs: frozenset[str]) -> _Queue:
         with self._lock:

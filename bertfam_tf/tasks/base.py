@@ -180,6 +180,17 @@ class Task(keras.Model):
         names = [name for name in _PACKED if name in self.backbone.row_inputs]
         return {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
 
+    @property
+    def packed_value_counts(self) -> dict[str, int]:
+        """How many values, from 0, the inputs of ``packed_specs`` may have; any if not listed."""
+        config = self.backbone.config
+        counts = {
+            "token_ids": config.vocab_size,
+            "padding_mask": 2,
+            "segment_ids": getattr(config, "num_segments", None),
+        }
+        return {name: counts[name] for name in self.packed_specs if counts[name]}
+
     # Keras' verbs, on text -------------------------------------------------------------------
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:

@@ -1,18 +1,24 @@
 """Answers of exports in a process that cannot import what made them, and the rules of batching.
 
-    python tests/export/clean_process.py QUESTIONS ANSWERS
+    python tests/export/clean_process.py QUESTIONS ANSWERS REFUSALS
 
 QUESTIONS is a file of JSON, a list of ``{"model": DIR, "signature": …, "inputs": {name: rows}}``;
 bytes are strings as Python's "surrogateescape" makes them. ANSWERS gets a list of ``{output:
 rows}``. Fails where an answer depends on the batch, or an operation is not TensorFlow's or
 tensorflow-text's.
+
+Then requests that do not fit the signatures are sent. REFUSALS gets a line of JSON for each model
+and signature, ``{"model": …, "signature": …, "refused": COUNT, "wrong": [texts]}``; where such a
+request ends the process, that line is missing.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -53,6 +59,73 @@ def _check_batching(model, signature, inputs, answers):
     _check_same(f"{signature} padded", kept, of(0, 3))
 
 
+_SHAPES = [shape for rank in range(4) for shape in itertools.product((0, 1, 2), repeat=rank)]
+_SHAPES += [(1, 1, 1, 1), (2, 1, 1, 2)]
+_INVALID_ARGUMENT = 3
+
+
+def _hostile(signature, name, good):
+    """Requests that must be refused: what is wrong, and the inputs."""
+    two = {key: values[:2] for key, values in good.items()}
+    for key, info in signature.inputs.items():
+        declared = tf.TensorShape(info.tensor_shape)
+        for shape in _SHAPES:
+            if not declared.is_compatible_with(shape):
+                value = np.full(shape, b"a") if info.dtype == tf.string else np.zeros(shape, "i")
+                yield f"{key} of shape {shape}", {**two, key: value}
+                yield f"all of shape {shape}", dict.fromkeys(good, value)
+        if len(good) > 1:
+            yield f"3 rows of {key}", {**two, key: good[key][:3]}
+            yield f"1 row of {key}", {**two, key: good[key][:1]}
+            yield f"no rows of {key}", {**two, key: np.array(good[key])[:0]}
+    if name == "ids":
+        packed = {key: np.array(values, "int32") for key, values in two.items()}
+        for key, value in {"token_ids": -1, "padding_mask": 2}.items():
+            for wrong in (value, -2, 10**6, 2**31 - 1, -(2**31)):
+                changed = packed[key].copy()
+                changed.flat[-1] = wrong
+                yield f"{key} of {wrong}", {**packed, key: changed}
+            yield f"shorter {key}", {**packed, key: packed[key][..., :1]}
+
+
+def _unusual(name, good):
+    """Requests that are answered row by row, or refused: what they are, rows, and the inputs."""
+    arrays = {key: np.array(values)[:2] for key, values in good.items()}
+    yield "no rows", 0, {key: values[:0] for key, values in arrays.items()}
+    if name == "ids":
+        packed = {key: values.astype("int32") for key, values in arrays.items()}
+        yield "rows of padding", 2, {**packed, "padding_mask": 0 * packed["padding_mask"]}
+        yield "rows of no tokens", 2, {key: x[..., :0] for key, x in packed.items()}
+        yield "long rows", 2, {key: np.repeat(x, 20, axis=-1) for key, x in packed.items()}
+
+
+def _refused(model, name, inputs):
+    """Whether the request is refused, and the answers if not."""
+    try:
+        return False, model.run(inputs, name)
+    except RuntimeError:
+        code = model.lib.TF_GetCode(model.status)
+        assert code == _INVALID_ARGUMENT, (name, code)
+        return True, {}
+
+
+def _refusals(model, name, good):
+    """How many hostile requests were refused, and what was answered wrongly."""
+    refused, wrong = 0, []
+    for what, inputs in _hostile(model.signatures[name], name, good):
+        no, _ = _refused(model, name, inputs)
+        refused += no
+        wrong += [] if no else [what]
+    for what, rows, inputs in _unusual(name, good):
+        no, answers = _refused(model, name, inputs)
+        for output, values in answers.items():
+            if len(values) != rows:
+                wrong.append(f"{what}: {len(values)} of {output}")
+            if np.array(values).dtype.kind == "f" and not np.isfinite(values).all():
+                wrong.append(f"{what}: {output} is not finite")
+    return refused, wrong
+
+
 def main() -> None:
     core = list_ops._registered()
     _library()
@@ -71,6 +144,13 @@ def main() -> None:
         _check_batching(models[directory], signature, inputs, found)
         answers.append(found)
     Path(sys.argv[2]).write_text(json.dumps(answers))
+    with Path(sys.argv[3]).open("w") as file:
+        for question in json.loads(Path(sys.argv[1]).read_text()):
+            directory, signature = question["model"], question["signature"]
+            good = {name: _decoded(values) for name, values in question["inputs"].items()}
+            refused, wrong = _refusals(models[directory], signature, good)
+            line = {"model": directory, "signature": signature, "refused": refused, "wrong": wrong}
+            print(json.dumps(line), file=file, flush=True)
     assert not any(sys.modules.get(name) for name in BLOCKED)
 
 

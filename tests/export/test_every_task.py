@@ -295,21 +295,33 @@ class Asked:
                     {"model": str(path), "signature": signature, "inputs": inputs}
                 )
         (directory / "questions").write_text(json.dumps(self.questions))
-        arguments = [sys.executable, str(CLEAN), str(directory / "questions"), self._file]
+        files = (str(directory / name) for name in ("questions", "answers", "refusals"))
+        arguments = [sys.executable, str(CLEAN), *files]
         # Into a file: a full pipe would stop it while nobody reads.
         with (directory / "errors").open("w") as errors:
             self._process = subprocess.Popen(arguments, stderr=errors)
         self._answers = None
 
     @property
-    def _file(self):
-        return str(self.directory / "answers")
+    def status(self):
+        """Of the process, which has ended."""
+        return self._process.wait()
+
+    @property
+    def errors(self):
+        return (self.directory / "errors").read_text()[-4000:]
+
+    def refusals(self):
+        """Lines on those questions whose hostile variants did not end the process."""
+        lines = (self.directory / "refusals").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def answers(self, name):
         if self._answers is None:
-            status = self._process.wait()
-            assert status == 0, (self.directory / "errors").read_text()[-4000:]
-            rows = zip(self.questions, json.loads(Path(self._file).read_text()), strict=True)
+            file = self.directory / "answers"
+            # It may end later, in requests that are to be refused.
+            assert self.status == 0 or file.exists(), self.errors
+            rows = zip(self.questions, json.loads(file.read_text()), strict=True)
             self._answers = {(q["model"], q["signature"]): answer for q, answer in rows}
         path = str(self.directory / name / "1")
         return {signature: a for (model, signature), a in self._answers.items() if model == path}
@@ -347,3 +359,14 @@ def test_the_export_answers_as_predict(asked, family, name):
                 np.testing.assert_allclose(one, other, atol=5e-5, rtol=1e-5, err_msg=what)
             else:
                 np.testing.assert_array_equal(one, other, err_msg=what)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_graph_refuses_requests_that_do_not_fit(asked, family):
+    status = asked[family].status
+    found = asked[family].refusals()
+    done = [(line["model"], line["signature"]) for line in found]
+    expected = [(question["model"], question["signature"]) for question in asked[family].questions]
+    assert status == 0, (status, expected[len(done) :][:1], asked[family].errors)
+    assert done == expected
+    assert [line for line in found if line["wrong"] or line["refused"] < 30] == []

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.export import ExportError, export_saved_model, saved_model
+from bertfam_tf.export import ExportError, endpoints, export_saved_model, saved_model
 from bertfam_tf.serve import Code, ServingError, load
 from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
@@ -362,6 +362,66 @@ def test_a_wrong_answer_is_caught(
     with pytest.raises(ExportError, match=error):
         export_saved_model(task, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+class _Credulous:
+    """Answers where the model refuses."""
+
+    def __init__(self, servable, of):
+        self._servable, self._of = servable, of
+
+    def run(self, signature, inputs):
+        try:
+            return self._servable.run(signature, inputs)
+        except ServingError:
+            if signature == self._of:
+                return {}
+            raise
+
+
+@pytest.mark.parametrize(
+    ("of", "wrong"),
+    [
+        ("serving_default", r"text of shape \(\)"),
+        ("ids", r"token_ids of shape \(\)"),
+        ("classify", r"inputs of shape \(\)"),
+    ],
+)
+def test_an_export_that_answers_what_does_not_fit_is_refused(
+    base, served, traced, task, tmp_path, monkeypatch, of, wrong
+):
+    _no_export(monkeypatch, base)
+    monkeypatch.setattr(saved_model, "endpoints", lambda *args, **options: traced)
+    monkeypatch.setattr(saved_model, "load", lambda path: _Credulous(served, of))
+    with pytest.raises(ExportError, match=f"The export's {of} answers a request .* {wrong}"):
+        export_saved_model(task, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_without_checks_of_shapes_is_refused(smallest, tmp_path, monkeypatch):
+    task = bf.TextEmbedder.from_pretrained(smallest)
+    monkeypatch.setattr(endpoints, "guarded", lambda function, specs, limits: function)
+    with pytest.raises(ExportError, match="is read without a check of its shape"):
+        task.export(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ids_that_the_model_does_not_have(served, task):
+    good = {"token_ids": [[2, 5, 3]], "padding_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
+    vocabulary = task.backbone.config.vocab_size
+    for name, value, largest in [
+        ("token_ids", -1, vocabulary - 1),
+        ("token_ids", vocabulary, vocabulary - 1),
+        ("segment_ids", 2, 1),
+        ("segment_ids", -1, 1),
+        ("padding_mask", 2, 1),
+        ("padding_mask", -1, 1),
+    ]:
+        wrong = {**good, name: [[0, value, 0]]}
+        with pytest.raises(ServingError, match=f"{name} must be from 0 to {largest}; ") as error:
+            served.run("ids", {name: np.array(ids, "int32") for name, ids in wrong.items()})
+        assert error.value.code is Code.INVALID_ARGUMENT
+        assert f"[{value}]" in error.value.message
 
 
 def test_an_export_that_does_not_run_is_an_export_error(quick, task, tmp_path, monkeypatch):

@@ -195,6 +195,19 @@ def test_requests_at_one_time_get_their_own_answers(tagger, batched):
                 assert (together[output] == values).all()
 
 
+def test_requests_that_do_not_fit_fail_alone(tagger, batched):
+    good = [_rows(2, i) for i in range(8)]
+    wrong = [np.full(shape, b"good", object) for shape in ((), (1, 2), (2, 0), (1, 1, 1))]
+    with ThreadPoolExecutor(12) as pool:
+        refused = [pool.submit(batched.run, "", {"text": texts}) for texts in wrong]
+        found = [pool.submit(batched.run, "", given) for _, given in good]
+    for (texts, _), future in zip(good, found, strict=True):
+        _check(tagger, texts, future.result())
+    for future in refused:
+        assert future.exception().code is Code.INVALID_ARGUMENT
+        assert "is not compatible with expected shape" in future.exception().message
+
+
 def test_queues_and_warm_up_of_batching(batching):
     nodes = _nodes(batching, "BatchFunction")
     assert len({node.attr["shared_name"].s for node in nodes}) == len(nodes) == 2

@@ -1,5 +1,6 @@
 """A few hundred of the cases that `tools.fuzz_server` sends by the thousand."""
 
+import functools
 import json
 
 from tools import fuzz_server
@@ -17,6 +18,40 @@ def test_malformed_requests_break_nothing():
     statuses = {status for _, status in report.counts}
     assert {"200", "400", "404"} <= statuses
     assert f"| {CASES:>6} |" in fuzz_server.table(report)
+
+
+def test_an_export_answers_what_fits_and_refuses_all_else():
+    with fuzz_server.server(exports=["classifier"]) as server:
+        report = fuzz_server.fuzz(server, 3, list(range(CASES)), quiet=True)
+        assert server.process.poll() is None
+        _check_judgement(server)
+    assert report.faults == []
+    assert report.fitting["rows compared"] > 30
+    assert report.fitting["requests refused"] > 60
+    kinds = {"inputs REST", "instances REST", "predict gRPC", "classify REST", "classify gRPC"}
+    assert kinds <= {kind for kind, _ in report.counts}
+
+
+def _check_judgement(server):
+    """Wrong rows are noticed, and what is answered or refused without cause."""
+    sent = [case(3, i, grpc=True, exports=server.exports) for i in range(CASES)]
+    asked = [c for c in sent if c.request is not None and c.method == "POST"]
+    predicted = [c for c in asked if c.request.kind in ("inputs REST", "instances REST")]
+    fitting = next(c for c in predicted if c.request.expected and b'"inputs"' not in c.body)
+    fault = functools.partial(server.exports.fault, fitting.request)
+    status, body = fuzz_server.send(fitting, server)
+    assert status == "200"
+    assert fault(status, body) == ""
+    assert "refused" in fault("400", b"{}")
+    assert "500" in fault("500", b"{}")
+    answer = json.loads(body)
+    rows = answer["predictions"]
+    assert "rows of" in fault("200", json.dumps({"predictions": rows + rows[:1]}).encode())
+    rows[-1]["scores"][0] += 0.01
+    assert "wrong scores" in fault("200", json.dumps(answer).encode())
+    other = next(c for c in asked if c.request.expected == ())
+    assert "answered" in server.exports.fault(other.request, "200", body)
+    assert server.exports.fault(other.request, "400", b"{}") == ""
 
 
 def test_a_case_is_the_same_whenever_it_is_made():

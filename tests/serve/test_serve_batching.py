@@ -91,17 +91,17 @@ class Held:
         self._servable, self._batched = servable, batched
         self._pool = ThreadPoolExecutor(32)
         servable.gate.clear()
-        self.futures = [self._start("", floats(-1))]
+        self.futures = [self.start("", floats(-1))]
         while not servable.runs:
             time.sleep(0.001)
         servable.runs.clear()
 
-    def _start(self, signature, inputs, **options):
+    def start(self, signature, inputs, **options):
         return self._pool.submit(self._batched.run, signature, inputs, **options)
 
     def send(self, signature, inputs, **options):
         queued = sum(map(waiting, self._batched._queues.values()))
-        future = self._start(signature, inputs, **options)
+        future = self.start(signature, inputs, **options)
         while sum(map(waiting, self._batched._queues.values())) == queued and not future.done():
             time.sleep(0.001)
         self.futures.append(future)
@@ -412,6 +412,21 @@ def test_different_shapes_fail_their_batch(servable, batch):
         assert future.exception().code == Code.FAILED_PRECONDITION
         assert MESSAGE_OF_MIXED_SHAPES in future.exception().message
     assert servable.runs == []
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 3), (1, 2, 1), (1, 0)])
+def test_other_shapes_than_declared_are_run_alone(servable, batch, shape):
+    held = Held(servable, batch(max_batch_size=8))
+    declared = servable.signatures["serving_default"].inputs["x"].tensor_shape
+    declared.CopyFrom(tf.TensorShape([None, 2]).as_proto())
+    first = held.send("", floats([1, 2]))
+    other = held.start("", {"x": np.full(shape, 666, np.float32)})  # no queue has it
+    second = held.send("", floats([3, 4]))
+    held.release()
+    assert [future.result()["row"].tolist() for future in (first, second)] == [[3], [7]]
+    if np.prod(shape):
+        assert other.exception().message == "assertion failed: 666"
+    assert sorted(servable.sizes()) == [1, 2]
 
 
 @pytest.mark.parametrize(

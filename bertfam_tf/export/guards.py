@@ -1,0 +1,169 @@
+"""Checks inside an exported graph, so that it refuses requests that do not fit its signatures.
+
+TensorFlow Serving feeds tensors of any shape: what a signature declares is not compared with what
+is sent. Kernels of tensorflow-text crash the process on strings of another rank, and other kernels
+broadcast or wrap around, and answer with wrong values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_SHAPES: list[tuple[int, ...]] = [
+    *((), (0,), (1,), (2,), (0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (2, 3)),
+    *((0, 1, 1), (1, 1, 1), (2, 1, 2), (1, 1, 1, 1)),
+]
+_INT32 = np.iinfo(np.int32)
+
+
+class Limits(NamedTuple):
+    """What integer inputs may hold.
+
+    Fields:
+        counts: by name, how many values an input may have, from 0; free where not listed.
+        length: the largest last dimension; None for any.
+    """
+
+    counts: Mapping[str, int] = {}
+    length: int | None = None
+
+
+def guarded(
+    function: Callable[..., Any], specs: Mapping[str, tf.TensorSpec], limits: Limits
+) -> Callable[..., Any]:
+    """``function``, run only on tensors that fit.
+
+    Args:
+        function: takes a tensor for each of ``specs``, in their order.
+        specs: inputs by name. Dimensions of unknown size that several inputs have, such as the
+            batch, have to be equal in all of them.
+        limits: of their values.
+
+    Returns:
+        A function of the same arguments. Its graph fails with INVALID_ARGUMENT, before any other
+        operation reads the tensors, where one has another shape or a value out of its range.
+    """
+
+    def checked(*tensors: tf.Tensor) -> Any:
+        # Not an assertion on the rank: the graph optimizer takes the declared rank for the one
+        # that is fed, and removes it.
+        shaped = [
+            tf.ensure_shape(tensor, spec.shape)
+            for tensor, spec in zip(tensors, specs.values(), strict=True)
+        ]
+        inputs = dict(zip(specs, shaped, strict=True))
+        with tf.control_dependencies([*_equal_shapes(inputs), *_in_range(inputs, limits)]):
+            return function(*map(tf.identity, shaped))
+
+    return checked
+
+
+def _equal_shapes(inputs: dict[str, tf.Tensor]) -> Iterator[tf.Operation]:
+    if len(inputs) == 1:
+        return
+    common = min(tensor.shape.rank for tensor in inputs.values())
+    shapes = [tf.shape(tensor) for tensor in inputs.values()]
+    equal = tf.reduce_all([tf.reduce_all(shape[:common] == shapes[0][:common]) for shape in shapes])
+    what = "number of rows" if common == 1 else f"first {common} dimensions"
+    texts = [f"The {what} of {', '.join(inputs)} must be equal, not of shapes", *shapes]
+    yield tf.debugging.Assert(equal, texts)
+
+
+def _in_range(inputs: dict[str, tf.Tensor], limits: Limits) -> Iterator[tf.Operation]:
+    for name, count in limits.counts.items():
+        values = inputs[name]
+        yield tf.debugging.Assert(
+            tf.reduce_all((values >= 0) & (values < count)),
+            [
+                f"{name} must be from 0 to {count - 1}; smallest and largest given:",
+                tf.reduce_min(values),
+                tf.reduce_max(values),
+            ],
+        )
+    if limits.length is not None:
+        name, values = next(iter(inputs.items()))
+        length = tf.shape(values)[-1]
+        yield tf.debugging.Assert(
+            length <= limits.length,
+            [f"Rows of {name} must have {limits.length} values or less, not", length],
+        )
+
+
+def unguarded(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+    """Inputs that another operation reads than one that ensures the declared shape.
+
+    Args:
+        meta_graph: of a SavedModel.
+
+    Yields:
+        The names of a signature and of its input.
+    """
+    functions = {f.signature.name: f for f in meta_graph.graph_def.library.function}
+    for name, signature in meta_graph.signature_def.items():
+        for input_name, info in signature.inputs.items():
+            placeholder = info.name.partition(":")[0]
+            readers = _readers(meta_graph.graph_def.node, placeholder, functions)
+            shape = str(tf.TensorShape(info.tensor_shape))
+            if any(op != "EnsureShape" or found != shape for op, found in readers):
+                yield name, input_name
+
+
+def _readers(
+    nodes: Any, tensor: str, functions: dict[str, function_pb2.FunctionDef]
+) -> Iterator[tuple[str, str]]:
+    """The operations, and their shape attributes, that read a placeholder or an argument."""
+    for node in nodes:
+        data = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
+        for position in [i for i, name in enumerate(data) if name == tensor]:
+            if node.op in _CALLS:
+                called = functions[node.attr["f"].func.name]
+                argument = called.signature.input_arg[position].name
+                yield from _readers(called.node_def, argument, functions)
+            elif node.op == "EnsureShape":
+                yield node.op, str(tf.TensorShape(node.attr["shape"].shape))
+            else:
+                yield node.op, ""
+
+
+def hostile(
+    specs: Mapping[str, tf.TensorSpec],
+    limits: Limits,
+    plain: Callable[[int], dict[str, np.ndarray]],
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Requests that a guarded signature refuses.
+
+    Args:
+        specs: its inputs by name.
+        limits: of their values.
+        plain: makes a good request of so many rows.
+
+    Yields:
+        What is wrong, and the inputs by name.
+    """
+    good = plain(2)
+    for name, spec in specs.items():
+        for shape in _SHAPES:
+            if not spec.shape.is_compatible_with(shape):
+                value = np.full(shape, *(b"a", object) if spec.dtype == tf.string else (0, "int32"))
+                yield f"{name} of shape {shape}", {**good, name: value}
+                yield f"all of shape {shape}", dict.fromkeys(specs, value)
+        if len(specs) > 1:
+            yield f"3 rows of {name}, 2 of others", {**good, name: plain(3)[name]}
+    for name, count in limits.counts.items():
+        for number in (-1, count, _INT32.min, _INT32.max):
+            wrong = good[name].copy()
+            wrong.flat[-1] = number
+            yield f"{name} of {number}", {**good, name: wrong}
+    if limits.length is not None:
+        surplus = limits.length + 1
+        yield (
+            f"rows of {surplus} values",
+            {name: np.resize(x, (*x.shape[:-1], surplus)) for name, x in good.items()},
+        )
