@@ -202,11 +202,14 @@ class _Api:
         # and for a request that never got a thread.
         try:
             with anyio.fail_after(self._timeout_s + _GRACE_S):
-                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+                found = await anyio.to_thread.run_sync(_outcome, work, abandon_on_cancel=True)
         except TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED, "Timed out waiting for the prediction"
             ) from None
+        if isinstance(found, ServingError):
+            raise found
+        return found
 
     @property
     def _timeout_ms(self) -> int:
@@ -279,6 +282,18 @@ def _target(match: re.Match[str] | None) -> _Target | None:
     label = match["label"] and urllib.parse.unquote(match["label"])
     name = urllib.parse.unquote(match["name"] or "")
     return _Target(name, version, label, match["verb"] or "")
+
+
+def _outcome(work: functools.partial[bytes]) -> bytes | ServingError:
+    """What `work` returns or raises.
+
+    An error that were raised through anyio would be part of a cycle, and its traceback would keep
+    the request in memory until the garbage is collected.
+    """
+    try:
+        return work()
+    except ServingError as error:
+        return error.with_traceback(None)
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:

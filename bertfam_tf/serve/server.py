@@ -266,7 +266,10 @@ class _Uvicorn(uvicorn.Server):
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._stop_grpc()
+        # Let go at once: this object is part of a cycle, and gRPC's threads end with its server.
+        stop_grpc, self._stop_grpc = self._stop_grpc, lambda: None
+        stop_grpc()
+        del stop_grpc
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -443,7 +443,7 @@ def test_the_end_of_the_server_is_the_end_of_every_run(base_path):
     ended = []
     threads = set(threading.enumerate())
     observe = lambda *call: ended.append(call[3])  # noqa: E731
-    with running_server(base_path, model_name="m", timeout_s=0.1, observe=observe) as made:
+    with running_server(base_path, model_name="m", grace_s=0.1, observe=observe) as made:
         stubs = Stubs(made.grpc_target)
         call = stubs.prediction.Predict.future(request)
         working = []
