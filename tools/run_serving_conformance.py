@@ -65,7 +65,7 @@ def launch(arguments: list[str]) -> int:
     from bertfam_tf.serve.__main__ import add_flags, run
     from bertfam_tf.serve.status import ServingError
 
-    translated = []
+    translated = ["--allow-reload-config"]  # Serving has no such flag: any client may
     for argument in arguments:
         flag, equals, value = argument.partition("=")
         if flag == "--model_base_path":

@@ -71,8 +71,83 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--max-body-bytes",
         metavar="N",
         type=int,
-        default=64 << 20,
-        help="a longer body over REST is answered 413 (%(default)s)",
+        default=16 << 20,
+        help="a longer body over REST, as sent or gunzipped, is answered 413, a longer message "
+        "over gRPC RESOURCE_EXHAUSTED (%(default)s)",
+    )
+    add(
+        "--max-rows",
+        metavar="N",
+        type=int,
+        default=4096,
+        help="a request with more rows, or more strings in one input, is refused (%(default)s)",
+    )
+    add(
+        "--max-text-bytes",
+        metavar="N",
+        type=int,
+        default=16 << 20,
+        help="a request with more text, all strings together, is refused (%(default)s)",
+    )
+    add(
+        "--max-json-values",
+        metavar="N",
+        type=int,
+        default=1_000_000,
+        help="a body over REST with more values is refused; parsing them would keep all other "
+        "requests waiting (%(default)s)",
+    )
+    add(
+        "--max-rows-per-run",
+        metavar="N",
+        type=int,
+        default=64,
+        help="exports of bertfam run larger requests in pieces of so many rows, which bounds "
+        "memory; 0 runs them whole, as other models are (%(default)s)",
+    )
+    add(
+        "--max-connections",
+        metavar="N",
+        type=int,
+        default=1000,
+        help="of REST, and of gRPC, each; fewer where `ulimit -n` does not allow as many. REST "
+        "then closes the one that has waited longest for its client (%(default)s)",
+    )
+    add(
+        "--max-grpc-calls",
+        metavar="N",
+        type=int,
+        default=256,
+        help="calls that are handled or wait; more are RESOURCE_EXHAUSTED (%(default)s)",
+    )
+    add(
+        "--header-timeout-seconds",
+        metavar="S",
+        type=float,
+        default=10.0,
+        help="for a client to send a request's headers; answered 408 (%(default)s)",
+    )
+    add(
+        "--body-timeout-seconds",
+        metavar="S",
+        type=float,
+        default=60.0,
+        help="for a client to send a body, answered 408, or to read on when an answer is stuck "
+        "(%(default)s)",
+    )
+    add(
+        "--grace-seconds",
+        metavar="S",
+        type=float,
+        default=30.0,
+        help="for requests in progress, over REST and gRPC, when the server is told to stop "
+        "(%(default)s)",
+    )
+    add(
+        "--allow-reload-config",
+        action="store_true",
+        help="let any gRPC client replace or unload the models (HandleReloadConfigRequest), as "
+        "TensorFlow Serving does; without, clients need a key of --api-key-file",
     )
     add(
         "--rest-api-enable-cors-support",
@@ -139,9 +214,11 @@ def run(options: argparse.Namespace) -> None:
     # Warnings are of graphs that nobody here can change.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+    from bertfam_tf.serve.connections import raise_file_limit
     from bertfam_tf.serve.grpc import parse_channel_arguments
     from bertfam_tf.serve.server import serve
 
+    raise_file_limit(2 * options.max_connections)
     with contextlib.ExitStack() as stack:
         serve(
             options.base_path,
@@ -154,6 +231,16 @@ def run(options: argparse.Namespace) -> None:
             grpc_channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
             timeout_s=options.rest_timeout_ms / 1000,
             max_body_bytes=options.max_body_bytes,
+            max_rows=options.max_rows,
+            max_text_bytes=options.max_text_bytes,
+            max_json_values=options.max_json_values,
+            max_rows_per_run=options.max_rows_per_run,
+            max_connections=options.max_connections,
+            max_grpc_calls=options.max_grpc_calls,
+            header_timeout_s=options.header_timeout_seconds,
+            body_timeout_s=options.body_timeout_seconds,
+            grace_s=options.grace_seconds,
+            allow_reload_config=options.allow_reload_config or bool(options.api_key_file),
             cors=options.rest_api_enable_cors_support,
             config_poll_s=options.model_config_file_poll_wait_seconds,
             file_system_poll_s=options.file_system_poll_wait_seconds,

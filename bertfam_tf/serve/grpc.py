@@ -1,7 +1,8 @@
 """The gRPC API: PredictionService, ModelService and, where asked for, the health service."""
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NoReturn
 
@@ -15,21 +16,88 @@ from tensorflow_serving.apis import (
 )
 
 from bertfam_tf.serve import inference
+from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.models import Models
-from bertfam_tf.serve.status import Code, ServingError, invalid
+from bertfam_tf.serve.status import Code, ServingError, invalid, shortened
 
 logger = logging.getLogger(__name__)
 
 THREADS = 64
-_MOST_CHARACTERS = 1024
+MAX_CALLS = 256
+MAX_CONNECTIONS = 1000
+MAX_MESSAGE_BYTES = 16 << 20
+# A client that is silent for so long is asked whether it is still there, or let go.
+_IDLE_MS = 300_000
+_PING_MS = 60_000
+_NO_RELOAD = (
+    "HandleReloadConfigRequest is off: any client could replace or unload the models. Start the "
+    "server with --allow-reload-config, or with --api-key-file so that clients need a key."
+)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # TensorFlow keeps a timeout as int64 milliseconds; from some hundred years on it is none.
 _LONGEST_MS = 2**40
 
 
+class HalfSent(grpc.ServerInterceptor):
+    """Calls whose message has not arrived: each takes a thread, so there may be a few only.
+
+    A client may open a call and send nothing. Beyond the limit, the call that has waited longest
+    is cancelled.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: dict[int, grpc.ServicerContext] = {}  # oldest first
+
+    def intercept_service(
+        self, continuation: Callable[[Any], Any], handler_call_details: Any
+    ) -> Any:
+        """As grpc calls it for every RPC."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        # As a stream, a call gets its context before its message, and can be cancelled.
+        def answer(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            message = self._first(messages, context)
+            if message is None:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Expected one request message")
+            return handler.unary_unary(message, context)
+
+        return grpc.stream_unary_rpc_method_handler(
+            answer, handler.request_deserializer, handler.response_serializer
+        )
+
+    def cancel(self, left: int = 0) -> None:
+        """Cancels all but `left` calls, those that have waited longest."""
+        with self._lock:
+            surplus = list(self._waiting.items())[: max(0, len(self._waiting) - left)]
+            for key, _ in surplus:
+                del self._waiting[key]
+        for _, context in surplus:
+            context.cancel()
+
+    def _first(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        with self._lock:
+            self._waiting[id(context)] = context
+        self.cancel(self._most)
+        try:
+            return next(messages, None)
+        finally:
+            with self._lock:
+                self._waiting.pop(id(context), None)
+
+
 def server(
     models: Models,
     *,
+    limits: Limits | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_calls: int = MAX_CALLS,
+    max_connections: int = MAX_CONNECTIONS,
+    handshake_timeout_s: float = 10.0,
+    allow_reload_config: bool = False,
     observe: inference.Observer | None = None,
     interceptors: Sequence[grpc.ServerInterceptor] = (),
     channel_arguments: Sequence[tuple[str, Any]] = (),
@@ -39,10 +107,17 @@ def server(
 ) -> grpc.Server:
     """The gRPC API over some models; add ports and start it.
 
-    Messages of any size are read. A run is cancelled at its client's deadline.
+    A run is cancelled at its client's deadline.
 
     Args:
         models: the models to serve; ModelService also changes them.
+        limits: what a request may ask for; the defaults of `Limits` if there are none.
+        max_message_bytes: a longer message is answered RESOURCE_EXHAUSTED.
+        max_calls: calls that are handled or wait, beyond which more are RESOURCE_EXHAUSTED.
+        max_connections: connections beyond which more are closed.
+        handshake_timeout_s: a connection has so long to become one of HTTP/2.
+        allow_reload_config: whether HandleReloadConfigRequest changes the models, for whoever
+            may call; PERMISSION_DENIED if not.
         observe: called once per inference request.
         interceptors: see each call before it is handled, for example to ask for a key.
         channel_arguments: options of gRPC's core, such as ("grpc.max_connection_age_ms", 2000).
@@ -57,16 +132,22 @@ def server(
     made = grpc.server(
         futures.ThreadPoolExecutor(threads, "bertfam_tf.grpc"),
         interceptors=interceptors,
+        maximum_concurrent_rpcs=max_calls,
         options=[
-            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.server_handshake_timeout_ms", int(handshake_timeout_s * 1000)),
+            ("grpc.max_connection_idle_ms", _IDLE_MS),
+            ("grpc.keepalive_time_ms", _PING_MS),
             ("grpc.so_reuseport", 0),  # a port that is taken is an error
+            ("grpc.max_allowed_incoming_connections", max_connections),
             *channel_arguments,
         ],
     )
-    prediction = _PredictionService(models, observe, as_content)
+    prediction = _PredictionService(models, limits or Limits(), observe, as_content)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, made)
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_ModelService(models), made)
+    service = _ModelService(models, allow_reload_config)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(service, made)
     if health:
         _add_health(made)
     return made
@@ -123,17 +204,20 @@ def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     else:
         logger.error("A gRPC request failed", exc_info=error)
         code, text = Code.INTERNAL, "Internal error"
-    if len(text) > _MOST_CHARACTERS:
-        text = text[:_MOST_CHARACTERS] + "...TRUNCATED"
-    context.abort(_CODES[int(code)], text)
+    context.abort(_CODES[int(code)], shortened(text))
     raise AssertionError("abort raises")
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     def __init__(
-        self, models: Models, observe: inference.Observer | None, as_content: bool
+        self,
+        models: Models,
+        limits: Limits,
+        observe: inference.Observer | None,
+        as_content: bool,
     ) -> None:
         self._models = models
+        self._limits = limits
         self._observe = observe
         self._as_content = as_content
 
@@ -162,7 +246,11 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         try:
             with inference.observed(self._observe, name, api, "GRPC"):
                 return inference.answer(
-                    self._models, request, timeout_ms=timeout_ms, as_content=self._as_content
+                    self._models,
+                    request,
+                    limits=self._limits,
+                    timeout_ms=timeout_ms,
+                    as_content=self._as_content,
                 )
         except Exception as error:
             _abort(context, error)
@@ -185,8 +273,9 @@ def _metadata(models: Models, request: Any) -> Any:
 
 
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, allow_reload_config: bool) -> None:
         self._models = models
+        self._allow_reload_config = allow_reload_config
 
     def GetModelStatus(self, request: Any, context: grpc.ServicerContext) -> Any:
         try:
@@ -196,6 +285,8 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
 
     def HandleReloadConfigRequest(self, request: Any, context: grpc.ServicerContext) -> Any:
         try:
+            if not self._allow_reload_config:
+                raise ServingError(Code.PERMISSION_DENIED, _NO_RELOAD)
             if request.config.WhichOneof("config") != "model_config_list":
                 raise invalid(
                     "ServerModelConfig type not supported by HandleReloadConfigRequest. "

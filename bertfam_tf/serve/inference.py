@@ -22,6 +22,7 @@ from tensorflow_serving.apis import (
 )
 
 from bertfam_tf.serve.arrays import dtype_of, write
+from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid, unimplemented
 
@@ -89,13 +90,21 @@ def signature_map(servable: ServableLike) -> get_model_metadata_pb2.SignatureDef
     return signatures
 
 
-def answer(models: Finder, request: Any, *, timeout_ms: int = 0, as_content: bool = False) -> Any:
+def answer(
+    models: Finder,
+    request: Any,
+    *,
+    limits: Limits | None = None,
+    timeout_ms: int = 0,
+    as_content: bool = False,
+) -> Any:
     """Finds the model that an inference request names and runs the request on it.
 
     Args:
         models: where models are found.
         request: PredictRequest, ClassificationRequest, RegressionRequest or
             MultiInferenceRequest.
+        limits: what the request may ask for; anything without them.
         timeout_ms: as in `run`.
         as_content: as in `run`.
 
@@ -106,6 +115,11 @@ def answer(models: Finder, request: Any, *, timeout_ms: int = 0, as_content: boo
         ServingError: with Serving's code and text.
     """
     version, servable = models.find_spec(model_spec(request))
+    if limits is not None:
+        if isinstance(request, predict_pb2.PredictRequest):
+            limits.check_inputs(request.inputs)
+        else:
+            limits.check_examples(request.input)
     return run(servable, request, version, timeout_ms=timeout_ms, as_content=as_content)
 
 

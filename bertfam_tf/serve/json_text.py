@@ -130,11 +130,14 @@ _DEBUG_BYTES = 256
 
 
 def debug_string(value: Any) -> str:
-    """The value as Serving quotes it in errors; once 256 bytes are out, no token follows."""
+    """The value as Serving quotes it in errors; once 256 bytes are out, no token follows.
+
+    Of a token, which Serving quotes whole, as many characters are given.
+    """
     tokens: list[str] = []
     size = 0
     for token in _debug_tokens(value, 0):
-        tokens.append(token)
+        tokens.append(token if len(token) <= _DEBUG_BYTES else token[:_DEBUG_BYTES] + "…")
         size += len(token.encode("utf-8", "replace"))
         if size >= _DEBUG_BYTES:
             break
@@ -147,7 +150,7 @@ def _debug_tokens(value: Any, depth: int, prefix: str = "") -> Iterator[str]:
         indent = "\n" + "    " * (depth + 1)
         comma = ""
         for key, item in value.items():
-            yield comma + indent + quote(key)
+            yield comma + indent + quote(key[:_DEBUG_BYTES])
             yield from _debug_tokens(item, depth + 1, ": ")
             comma = ","
         yield indent[:-4] + "}" if value else "}"
@@ -159,7 +162,8 @@ def _debug_tokens(value: Any, depth: int, prefix: str = "") -> Iterator[str]:
     elif isinstance(value, float):
         yield prefix + _debug_float(value)
     else:
-        yield prefix + json.dumps(value, ensure_ascii=False)
+        shown = value[: _DEBUG_BYTES + 1] if isinstance(value, str) else value
+        yield prefix + json.dumps(shown, ensure_ascii=False)
 
 
 def _debug_float(value: float) -> str:

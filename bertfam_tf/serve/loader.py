@@ -19,6 +19,8 @@ AroundWarmUp = Callable[[str | os.PathLike[str]], AbstractContextManager[None]]
 _TAGS = ("serve",)
 _WARMUP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _MAX_WARMUP_RECORDS = 1000
+# Exports of bertfam have it, and promise that no answer depends on other rows.
+_CARD = os.path.join("assets.extra", "bertfam.json")
 _REPLAYED = ("predict_log", "classify_log", "regress_log", "multi_inference_log")
 
 
@@ -41,6 +43,7 @@ def load_for(
     *,
     wrap: Wrap | None = None,
     around_warm_up: AroundWarmUp | None = None,
+    rows_per_run: int = 0,
 ) -> ServableLike:
     """As `load`, for a server.
 
@@ -49,8 +52,12 @@ def load_for(
         version_dir: as in `load`.
         wrap: makes of the servable what is returned; warm-up records run in that.
         around_warm_up: a context in which the warm-up records run, if there are any.
+        rows_per_run: requests of more rows run in pieces of so many, where the model is an export
+            of bertfam; 0, and other models, whose answers may depend on all rows, run them whole.
     """
-    servable = Servable(capi.Session(os.fspath(version_dir), _TAGS), model)
+    session = capi.Session(os.fspath(version_dir), _TAGS)
+    by_row = os.path.exists(os.path.join(os.fspath(version_dir), _CARD))
+    servable = Servable(session, model, rows_per_run=rows_per_run if by_row else 0)
     wrapped: ServableLike = servable if wrap is None else wrap(servable)
     _warm_up(wrapped, version_dir, around_warm_up)
     return wrapped

@@ -57,6 +57,7 @@ class Models:
         retry_wait_s: seconds between two tries.
         labels_for_unavailable: whether a new label may be given to a version that is not (yet)
             available.
+        rows_per_run: as in `loader.load_for`.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class Models:
         max_load_retries: int = 5,
         retry_wait_s: float = 60.0,
         labels_for_unavailable: bool = False,
+        rows_per_run: int = 0,
     ) -> None:
+        self._rows_per_run = rows_per_run
         self._wrap = wrap
         self._around_warm_up = around_warm_up
         self._max_load_retries = max_load_retries
@@ -326,6 +329,7 @@ class Models:
                 version.directory,
                 wrap=self._wrapped,
                 around_warm_up=self._around_warm_up,
+                rows_per_run=self._rows_per_run,
             )
         except Exception as error:
             if not isinstance(error, ServingError):

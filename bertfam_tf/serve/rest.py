@@ -21,9 +21,10 @@ from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb
 
 from bertfam_tf.serve import inference, json_examples, json_tensor
 from bertfam_tf.serve.config import MAX_VERSION
+from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.models import Models
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
-from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid
+from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ CORS_HEADERS = {
     "Access-Control-Allow-Methods": "POST, GET",
     "Access-Control-Allow-Headers": "Content-Type",
 }
-MAX_BODY_BYTES = 64 << 20
+MAX_BODY_BYTES = 16 << 20
 
 _API = re.compile(r"/v1/.*", re.IGNORECASE)
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -67,8 +68,15 @@ class _Target(NamedTuple):
         return spec
 
 
-class _TooLarge(Exception):
-    """A body over the limit. No gRPC code maps to its HTTP status."""
+class _TooLarge(ServingError):
+    """A body over the limit. No gRPC code maps to its HTTP status, 413."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            Code.INVALID_ARGUMENT,
+            f"Request body is larger than {limit} bytes, before or after gunzipping. Send several "
+            "requests, or start the server with a higher --max-body-bytes.",
+        )
 
 
 def app(
@@ -76,6 +84,7 @@ def app(
     *,
     timeout_s: float = TIMEOUT_S,
     max_body_bytes: int = MAX_BODY_BYTES,
+    limits: Limits | None = None,
     observe: inference.Observer | None = None,
     cors: bool = False,
     routes: Sequence[BaseRoute] = (),
@@ -88,12 +97,14 @@ def app(
         timeout_s: a prediction that takes longer is cancelled and answered 504.
         max_body_bytes: a longer body, as sent or after gunzipping, is answered 413. Serving has no
             limit on what is sent, and one of 100 MiB on what is gunzipped.
+        limits: what a request may ask for; the defaults of `Limits` if there are none.
         observe: called once per inference request.
         cors: whether answers carry the headers that let pages of any origin read them.
         routes: Starlette's, tried before the API's: a page of metrics, a user interface.
         middleware: Starlette's, around everything: compression, a key that clients must send.
     """
-    api = _Api(models, timeout_s, max_body_bytes, observe, CORS_HEADERS if cors else {})
+    headers = CORS_HEADERS if cors else {}
+    api = _Api(models, timeout_s, max_body_bytes, limits or Limits(), observe, headers)
     # One route for all of the API: Serving matches the raw path, query string and all.
     return Starlette(
         routes=[*routes, Route("/{path:path}", endpoint=api)], middleware=list(middleware)
@@ -106,6 +117,7 @@ class _Api:
         models: Models,
         timeout_s: float,
         max_body_bytes: int,
+        limits: Limits,
         observe: inference.Observer | None,
         headers: Mapping[str, str],
     ) -> None:
@@ -114,6 +126,7 @@ class _Api:
         self._observe = observe
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
+        self._limits = limits
         self._verbs: dict[str, Callable[[_Target, bytes], bytes]] = {
             "predict": self._predict,
             "classify": self._classify,
@@ -135,10 +148,8 @@ class _Api:
         try:
             return _json(await self._dispatch(request, path))
         except ServingError as error:
-            return _json(json_tensor.encode_error(error.message), HTTP_STATUS[error.code])
-        except _TooLarge:
-            reason = f"Request body is larger than {self._max_body_bytes} bytes"
-            return _json(json_tensor.encode_error(reason), 413)
+            status = 413 if isinstance(error, _TooLarge) else HTTP_STATUS[error.code]
+            return _json(json_tensor.encode_error(shortened(error.message)), status)
         except ClientDisconnect:
             return _json(b"", HTTP_STATUS[Code.CANCELLED])  # to nobody
         except Exception:
@@ -154,13 +165,15 @@ class _Api:
             )
         # Read even where it is not used: a client that is still sending may never see the answer.
         body = await self._body(request)
+        gzipped = "gzip" in request.headers.get("content-encoding", "")
         if request.method == "POST":
             target = _target(_INFERENCE.fullmatch(path))
             # The path matches in any case, but Serving compares what it captured exactly.
             if target and target.verb in self._verbs:
                 with inference.observed(self._observe, target.name, target.verb, "REST"):
-                    work = functools.partial(self._verbs[target.verb], target, body)
-                    return await self._in_time(work)
+                    return await self._in_time(
+                        functools.partial(self._infer, target, body, gzipped)
+                    )
         elif request.method == "GET":
             target = _target(_INSPECTION.fullmatch(path))
             if target and not target.name:
@@ -181,26 +194,33 @@ class _Api:
             else:
                 chunks.clear()
         if size > self._max_body_bytes:
-            raise _TooLarge
-        body = b"".join(chunks)
-        if "gzip" in request.headers.get("content-encoding", ""):
-            return _gunzip(body, self._max_body_bytes)
-        return body
+            raise _TooLarge(self._max_body_bytes)
+        return b"".join(chunks)
 
     async def _in_time(self, work: functools.partial[bytes]) -> bytes:
         # The session keeps the deadline itself; this is for an op that does not heed cancellation,
         # and for a request that never got a thread.
         try:
             with anyio.fail_after(self._timeout_s + _GRACE_S):
-                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+                found = await anyio.to_thread.run_sync(_outcome, work, abandon_on_cancel=True)
         except TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED, "Timed out waiting for the prediction"
             ) from None
+        if isinstance(found, ServingError):
+            raise found
+        return found
 
     @property
     def _timeout_ms(self) -> int:
         return max(1, int(self._timeout_s * 1000))
+
+    def _infer(self, target: _Target, body: bytes, gzipped: bool) -> bytes:
+        """Unpacks, decodes, runs, encodes: all that takes time, on a thread of its own."""
+        if gzipped:
+            body = _gunzip(body, self._max_body_bytes)
+        self._limits.check_json(body)
+        return self._verbs[target.verb](target, body)
 
     def _predict(self, target: _Target, body: bytes) -> bytes:
         found: list[ServableLike] = []
@@ -215,20 +235,26 @@ class _Api:
             return servable.signatures[signature].inputs
 
         request = json_tensor.decode_predict(body, inputs_of)
+        self._limits.check_inputs(request.inputs)
         outputs = found[0].run(request.signature, request.inputs, timeout_ms=self._timeout_ms)
         return json_tensor.encode_predict(outputs, request.row)
 
     def _classify(self, target: _Target, body: bytes) -> bytes:
         request = classification_pb2.ClassificationRequest(model_spec=target.spec)
         json_examples.decode_examples(body, request)
-        answer = inference.answer(self._models, request, timeout_ms=self._timeout_ms)
+        answer = self._answered(request)
         return json_examples.encode_classes(answer.result)
 
     def _regress(self, target: _Target, body: bytes) -> bytes:
         request = regression_pb2.RegressionRequest(model_spec=target.spec)
         json_examples.decode_examples(body, request)
-        answer = inference.answer(self._models, request, timeout_ms=self._timeout_ms)
+        answer = self._answered(request)
         return json_examples.encode_values(answer.result)
+
+    def _answered(self, request: Any) -> Any:
+        return inference.answer(
+            self._models, request, limits=self._limits, timeout_ms=self._timeout_ms
+        )
 
     def _status(self, target: _Target) -> bytes:
         # A label in the path is ignored, and every version reported.
@@ -258,6 +284,18 @@ def _target(match: re.Match[str] | None) -> _Target | None:
     return _Target(name, version, label, match["verb"] or "")
 
 
+def _outcome(work: functools.partial[bytes]) -> bytes | ServingError:
+    """What `work` returns or raises.
+
+    An error that were raised through anyio would be part of a cycle, and its traceback would keep
+    the request in memory until the garbage is collected.
+    """
+    try:
+        return work()
+    except ServingError as error:
+        return error.with_traceback(None)
+
+
 def _gunzip(body: bytes, limit: int) -> bytes:
     reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
@@ -265,7 +303,7 @@ def _gunzip(body: bytes, limit: int) -> bytes:
     except zlib.error:
         raise invalid("Failed to uncompress the gzipped body") from None
     if len(content) > limit:
-        raise _TooLarge
+        raise _TooLarge(limit)
     if not reader.eof:
         raise invalid("Failed to uncompress the gzipped body")
     return content

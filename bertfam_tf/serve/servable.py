@@ -1,13 +1,13 @@
 """A loaded SavedModel whose signatures can be run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve import arrays, capi
+from bertfam_tf.serve import arrays, capi, pieces
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -55,8 +55,15 @@ class Servable:
         model: the name under which a server has it; empty outside of servers.
     """
 
-    def __init__(self, session: capi.Session, model: str = "") -> None:
+    def __init__(self, session: capi.Session, model: str = "", *, rows_per_run: int = 0) -> None:
+        """Args:
+        session: the model.
+        model: its name.
+        rows_per_run: requests of more rows run in pieces of so many; 0 runs them whole, as a
+            model needs it whose answer for a row depends on the others.
+        """
         self.model = model
+        self._rows_per_run = rows_per_run
         meta_graph = meta_graph_pb2.MetaGraphDef.FromString(session.meta_graph)
         self.signatures = dict(meta_graph.signature_def)
         self._session = session
@@ -86,9 +93,12 @@ class Servable:
                 an unknown or repeated output.
         """
         definition = self._definition(signature)
-        feeds = _feeds(definition, inputs)
-        fetches = _fetches(definition, outputs)
-        return self._run(feeds, [fetches], timeout_ms)[0]
+        fetches = [_fetches(definition, outputs)]
+
+        def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
+            return self._run(_feeds(definition, inputs), fetches, timeout_ms)
+
+        return self._in_pieces(run, inputs, timeout_ms)[0]
 
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
@@ -107,9 +117,14 @@ class Servable:
             ServingError: as `run`.
         """
         definitions = [self._definition(signature) for signature in signatures]
-        # Signatures of one SavedModel may share a placeholder, which can be fed but once.
-        feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
-        return self._run(list(feeds.values()), [_fetches(d, ()) for d in definitions], timeout_ms)
+        fetches = [_fetches(definition, ()) for definition in definitions]
+
+        def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
+            # Signatures of one SavedModel may share a placeholder, which can be fed but once.
+            feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
+            return self._run(list(feeds.values()), fetches, timeout_ms)
+
+        return self._in_pieces(run, inputs, timeout_ms)
 
     def close(self) -> None:
         """Cancels the runs in progress, with CANCELLED, and refuses those to come."""
@@ -122,6 +137,18 @@ class Servable:
                 Code.FAILED_PRECONDITION, f'Serving signature key "{signature}" not found.'
             )
         return self.signatures[signature]
+
+    def _in_pieces(
+        self,
+        run: Callable[[Inputs, int], list[dict[str, np.ndarray]]],
+        inputs: Inputs,
+        timeout_ms: int,
+    ) -> list[dict[str, np.ndarray]]:
+        if not self._rows_per_run:
+            return run(inputs, timeout_ms)
+        return pieces.run_in_pieces(
+            run, inputs, rows_per_run=self._rows_per_run, timeout_ms=timeout_ms
+        )
 
     def _run(
         self, feeds: Sequence[capi.Feed], fetches: Sequence[Mapping[str, str]], timeout_ms: int

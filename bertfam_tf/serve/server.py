@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,15 +18,16 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from bertfam_tf.serve import connections as rest_connections
 from bertfam_tf.serve import grpc as grpc_api
-from bertfam_tf.serve import inference, rest
+from bertfam_tf.serve import inference, pieces, rest
 from bertfam_tf.serve.config import read_config
+from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.loader import AroundWarmUp, Wrap
 from bertfam_tf.serve.models import Models
 from bertfam_tf.serve.polling import Periodic
 
-# How long runs that were begun may take to end once the server is told to stop.
-_GRACE_S = 1
+GRACE_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,25 @@ class Options:
         grpc_socket_path: a Unix socket on which gRPC is spoken too.
         timeout_s: a prediction over REST that takes longer is answered 504. Over gRPC the client's
             deadline counts.
-        max_body_bytes: a longer REST body is answered 413.
+        max_body_bytes: a longer REST body, as sent or gunzipped, is answered 413, a longer gRPC
+            message RESOURCE_EXHAUSTED.
+        max_rows: rows, and strings of one input, of a request; more are INVALID_ARGUMENT.
+        max_text_bytes: bytes of all strings of a request, as `max_rows`.
+        max_json_values: values in the JSON of a REST body, as `max_rows`.
+        max_rows_per_run: exports of bertfam run a request of more rows in pieces of so many, so
+            that memory has a bound; 0 never does. Other models run requests whole.
+        max_connections: of REST, and of gRPC, each; fewer where the system gives the process too
+            few file descriptors. Beyond it REST closes the connection that has waited longest for
+            its client, and gRPC the new one.
+        max_grpc_calls: gRPC calls that are handled or wait; more are RESOURCE_EXHAUSTED.
+        header_timeout_s: seconds that a connection has to send a request's headers; over gRPC,
+            to begin HTTP/2.
+        body_timeout_s: seconds that a REST client has to send a body, and to read on when an
+            answer is stuck.
+        grace_s: seconds that requests in progress have, over REST and gRPC, once the server is
+            told to stop.
+        allow_reload_config: whether HandleReloadConfigRequest changes the models, for whoever may
+            call; PERMISSION_DENIED if not. Serving always allows it.
         cors: whether REST answers let pages of any origin read them.
         config_poll_s: seconds between two looks at the file of the configuration; 0 reads it once.
         file_system_poll_s: seconds between two looks for new versions; 0 looks once.
@@ -69,6 +90,16 @@ class Options:
     grpc_socket_path: str | None = None
     timeout_s: float = rest.TIMEOUT_S
     max_body_bytes: int = rest.MAX_BODY_BYTES
+    max_rows: int = Limits.max_rows
+    max_text_bytes: int = Limits.max_text_bytes
+    max_json_values: int = Limits.max_json_values
+    max_rows_per_run: int = pieces.MAX_ROWS_PER_RUN
+    max_connections: int = rest_connections.MAX_CONNECTIONS
+    max_grpc_calls: int = grpc_api.MAX_CALLS
+    header_timeout_s: float = rest_connections.HEADER_TIMEOUT_S
+    body_timeout_s: float = rest_connections.BODY_TIMEOUT_S
+    grace_s: float = GRACE_S
+    allow_reload_config: bool = False
     cors: bool = False
     config_poll_s: float = 0.0
     file_system_poll_s: float = 1.0
@@ -87,6 +118,32 @@ class Options:
     grpc_threads: int = grpc_api.THREADS
     tensor_content: bool = False
     health: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """Of one request."""
+        return Limits(self.max_rows, self.max_text_bytes, self.max_json_values)
+
+    @property
+    def connections(self) -> int:
+        """How many each API may have in this process."""
+        has_grpc = self.grpc_port is not None or self.grpc_socket_path is not None
+        return rest_connections.affordable(self.max_connections, 1 + has_grpc)
+
+
+class _Grace:
+    """The time that requests have to end, which begins when it is first asked for."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+
+    def left(self) -> float:
+        """Seconds."""
+        now = time.monotonic()
+        if self._end is None:
+            self._end = now + self._seconds
+        return max(0.0, self._end - now)
 
 
 class RunningServer(NamedTuple):
@@ -189,15 +246,31 @@ def running_server(
 
 
 class _Uvicorn(uvicorn.Server):
-    """Calls back once it accepts requests, and returns from a signal instead of raising it anew."""
+    """Calls back once it accepts requests, and returns from a signal instead of raising it anew.
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    When it stops, gRPC stops at the same time.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        started: Callable[[], None],
+        stop_grpc: Callable[[], object],
+    ) -> None:
         super().__init__(config)
         self._started = started
+        self._stop_grpc = stop_grpc
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Let go at once: this object is part of a cycle, and gRPC's threads end with its server.
+        stop_grpc, self._stop_grpc = self._stop_grpc, lambda: None
+        stop_grpc()
+        del stop_grpc
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -232,14 +305,26 @@ def _built(
         max_load_retries=options.max_load_retries,
         retry_wait_s=options.retry_wait_s,
         labels_for_unavailable=options.labels_for_unavailable,
+        rows_per_run=options.max_rows_per_run,
     )
+    known = rest_connections.Connections(options.connections)
+    grace = _Grace(options.grace_s)
     with contextlib.ExitStack() as stack:
         stack.callback(models.close)
         _load(models, base_path, config, options)
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listener = socket.create_server((options.host, options.rest_port), family=family)
+        opened = socket.create_server((options.host, options.rest_port), family=family)
+        listener = rest_connections.Listener(opened, known)
         stack.callback(listener.close)
-        grpc_port = _start_grpc(models, options, stack)
+        half_sent = grpc_api.HalfSent(max(1, options.grpc_threads // 2))
+        grpc_server, grpc_port = _start_grpc(models, options, half_sent)
+
+        def stop_grpc() -> threading.Event | None:
+            left = grace.left()
+            half_sent.cancel()
+            return None if grpc_server is None else grpc_server.stop(left)
+
+        stack.callback(lambda: (stopped := stop_grpc()) and stopped.wait())
         for poller in _pollers(models, config, options):
             stack.callback(poller.close)
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -259,21 +344,26 @@ def _built(
                 models,
                 timeout_s=options.timeout_s,
                 max_body_bytes=options.max_body_bytes,
+                limits=options.limits,
                 observe=options.observe,
                 cors=options.cors,
                 routes=options.routes,
                 middleware=options.middleware,
             ),
             loop="asyncio",
-            http="h11",
+            http=rest_connections.protocol(
+                known,
+                rest_connections.Patience(options.header_timeout_s, options.body_timeout_s),
+            ),
+            backlog=rest_connections.BACKLOG,
             lifespan="off",
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(options.timeout_s) + _GRACE_S,
+            timeout_graceful_shutdown=math.ceil(options.grace_s),
             **options.ssl,
         )
-        yield _Run(_Uvicorn(settings, lambda: started(running)), listener)
+        yield _Run(_Uvicorn(settings, lambda: started(running), stop_grpc), listener)
 
 
 def _load(
@@ -290,13 +380,21 @@ def _load(
         models.configure(config if isinstance(config, ModelServerConfig) else read_config(config))
 
 
-def _start_grpc(models: Models, options: Options, stack: contextlib.ExitStack) -> int | None:
+def _start_grpc(
+    models: Models, options: Options, half_sent: grpc_api.HalfSent
+) -> tuple[grpc.Server | None, int | None]:
     if options.grpc_port is None and options.grpc_socket_path is None:
-        return None
+        return None, None
     server = grpc_api.server(
         models,
+        limits=options.limits,
+        max_message_bytes=options.max_body_bytes,
+        max_calls=options.max_grpc_calls,
+        max_connections=options.connections,
+        handshake_timeout_s=options.header_timeout_s,
+        allow_reload_config=options.allow_reload_config,
         observe=options.observe,
-        interceptors=options.interceptors,
+        interceptors=[*options.interceptors, half_sent],
         channel_arguments=options.grpc_channel_arguments,
         as_content=options.tensor_content,
         health=options.health,
@@ -311,8 +409,7 @@ def _start_grpc(models: Models, options: Options, stack: contextlib.ExitStack) -
         path = os.path.abspath(options.grpc_socket_path)
         grpc_api.listen(server, f"unix:{path}", options.grpc_credentials)
     server.start()
-    stack.callback(lambda: server.stop(options.timeout_s + _GRACE_S).wait())
-    return port
+    return server, port
 
 
 def _pollers(

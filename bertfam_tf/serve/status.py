@@ -46,6 +46,9 @@ HTTP_STATUS = {
 }
 
 
+_MOST_CHARACTERS = 1024
+
+
 class ServingError(Exception):
     """A request or a load that failed, with the code and the text that a client is to see."""
 
@@ -57,6 +60,16 @@ class ServingError(Exception):
     def __str__(self) -> str:
         """`CODE_NAME: message`, the form in which TensorFlow nests one status in another."""
         return f"{self.code.name}: {self.message}"
+
+
+def shortened(message: str) -> str:
+    """An error's text as clients get it: cut to 1,024 characters, as Serving's are over gRPC.
+
+    Whatever a text quotes of a request, an answer is no longer than this.
+    """
+    if len(message) <= _MOST_CHARACTERS:
+        return message
+    return message[:_MOST_CHARACTERS] + "...TRUNCATED"
 
 
 def invalid(message: str) -> ServingError:

@@ -130,7 +130,7 @@ def half_path(tmp_path_factory):
 @pytest.fixture(scope="session")
 def half(half_path):
     """A server over `half_path`, model "m"."""
-    with running_server(half_path, model_name="m") as running:
+    with running_server(half_path, model_name="m", allow_reload_config=True) as running:
         yield running
 
 

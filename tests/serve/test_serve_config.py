@@ -485,7 +485,7 @@ def test_reloading_over_grpc(tmp_path, put):
     put("a", 1, 2)
     put("a b", 1, 3)
     with (
-        running_server(config=config(tmp_path, ("a", ""))) as server,
+        running_server(config=config(tmp_path, ("a", "")), allow_reload_config=True) as server,
         Stubs(server.grpc_target) as stubs,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):

@@ -371,7 +371,8 @@ def test_long_messages_are_cut(stubs, size):
 def test_large_messages(stubs):
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     request = predict_request()
-    x = np.arange(3 << 20, dtype=np.float32)  # three times what gRPC allows by default
+    # Three times what gRPC allows by default.
+    x = np.arange(3 << 20, dtype=np.float32).reshape(3 << 10, 1 << 10)
     request.inputs["x"].CopyFrom(tf.make_tensor_proto(x))
     with pytest.raises(grpc.RpcError) as caught:
         stubs.prediction.Predict(request)
@@ -384,7 +385,7 @@ def test_large_messages(stubs):
             response_deserializer=predict_pb2.PredictResponse.FromString,
         )
         y = predict(request).outputs["y"]
-    np.testing.assert_array_equal(np.array(y.float_val, np.float32), 0.5 * x + 2)
+    np.testing.assert_array_equal(tf.make_ndarray(y), 0.5 * x + 2)
 
 
 def shaped(*sizes, values=1):
@@ -442,7 +443,7 @@ def test_the_end_of_the_server_is_the_end_of_every_run(base_path):
     ended = []
     threads = set(threading.enumerate())
     observe = lambda *call: ended.append(call[3])  # noqa: E731
-    with running_server(base_path, model_name="m", timeout_s=0.1, observe=observe) as made:
+    with running_server(base_path, model_name="m", grace_s=0.1, observe=observe) as made:
         stubs = Stubs(made.grpc_target)
         call = stubs.prediction.Predict.future(request)
         working = []
