@@ -162,7 +162,9 @@ def is_in(values: Mapping[str, Any]) -> bool:
 def weights_of(directory: Path) -> list[Path]:
     """Files of weights that the directory has, at best one."""
     single = directory / WEIGHTS
-    return [single] if single.is_file() else sorted(directory.glob("*.weights.h5"))
+    if single.is_file():
+        return [single]
+    return sorted(file for file in directory.glob("*.weights.h5") if file.is_file())
 
 
 def read(directory: Path, given: Mapping[str, Any]) -> Source:

@@ -148,7 +148,7 @@ def is_in(directory: Path) -> bool:
 
 def has_weights(directory: Path) -> bool:
     """Whether the directory has an index of such a checkpoint."""
-    return any(directory.glob("*.index"))
+    return any(_indices(directory))
 
 
 def read(directory: Path) -> Source:
@@ -211,8 +211,12 @@ def _params(file: Path) -> dict[str, Any]:
     return {**values, "model_type": kind}
 
 
+def _indices(directory: Path) -> list[Path]:
+    return [file for file in directory.glob("*.index") if file.is_file()]
+
+
 def _prefix(directory: Path) -> Path:
-    found = sorted(file.name.removesuffix(".index") for file in directory.glob("*.index"))
+    found = sorted(file.name.removesuffix(".index") for file in _indices(directory))
     if not found:
         raise CheckpointError(
             f"No weights in {directory}: expected bert_model.ckpt.index, or another *.index."

@@ -41,7 +41,7 @@ def copy(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
     if (target / "vocab.txt").is_file():
         _say_case(source, target)
-    models = sorted(source.glob("*.model"))
+    models = sorted(file for file in source.glob("*.model") if file.is_file())
     if len(models) == 1 and models[0].name not in _NAMES:  # as in ALBERT's archives
         shutil.copyfile(models[0], target / "spiece.model")
 

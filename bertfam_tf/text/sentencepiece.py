@@ -1081,7 +1081,7 @@ def _character_model(content: bytes) -> bytes:
 def _find_model(path: Path) -> Path:
     """Returns the model file of a directory."""
     found = [path / name for name in _MODEL_FILES if (path / name).is_file()]
-    found = found or sorted(path.glob("*.model"))
+    found = found or sorted(file for file in path.glob("*.model") if file.is_file())
     if not found:
         raise FileNotFoundError(
             f"{path}: found no SentencePiece model, expected {', '.join(_MODEL_FILES[:-1])} or "

@@ -350,11 +350,11 @@ def _check(
     if counts is not None and len(counts) != len(words):
         raise ValueError(f"{source}: found {len(counts)} counts for {len(words)} words")
     limits = [0, *cutoffs, len(words)]
-    if not all(isinstance(limit, int) for limit in limits) or any(
-        after <= before for before, after in itertools.pairwise(limits)
-    ):
+    numbers = all(isinstance(limit, int) for limit in limits)
+    if not numbers or any(after <= before for before, after in itertools.pairwise(limits)):
         raise ValueError(
-            f"{source}: cut-offs {shown(list(cutoffs))}, expected numbers that increase, from 1 to {len(words) - 1}"
+            f"{source}: cut-offs {shown(list(cutoffs))}, expected numbers that increase, from 1 to "
+            f"{len(words) - 1}"
         )
 
 
