@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import typing
@@ -13,6 +14,7 @@ from typing import Any
 import dacite
 import yaml
 
+from bertfam_tf import parsing
 from bertfam_tf.names import unknown
 
 
@@ -213,10 +215,7 @@ def load_recipe(
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}.")
-    try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+    values = parsing.read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path} is not a mapping of keys to values.")
     for override in overrides:
@@ -246,10 +245,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
             raise ValueError(f"{override!r}: {section} is not a section.")
-    try:
-        values[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{override!r}: the value is not YAML: {error}") from error
+    values[last] = parsing.parse_yaml(text, f"The value of {override!r}")
 
 
 def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
@@ -278,9 +274,12 @@ def _number(value: Any) -> Any:
     # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant. What is neither
     # goes on as it is, and dacite says which field does not take it.
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return value
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not a finite number.")
+    return number
 
 
 def _inside(values: dict[str, Any], section: str) -> dict[str, Any]:

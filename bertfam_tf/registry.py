@@ -206,6 +206,14 @@ class HuggingFaceNames:
             return f"{self.model}Model"
         return self.model + (self.classes.get(head) or CLASSES[head])
 
+    def counts(self, path: str, config: Any) -> dict[str, int]:
+        """Of each letter in braces that a path of a table has, up to which number it counts."""
+        return {
+            letter: getattr(config, counted)
+            for letter, counted in self.indices.items()
+            if f"{{{letter}}}" in path
+        }
+
     def expand(self, table: Mapping[str, str], config: Any) -> dict[str, str]:
         """One of the tables with an entry for each value of the indices."""
         expanded = dict(table)

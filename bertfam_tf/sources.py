@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import itertools
 import re
 from pathlib import Path
 
@@ -31,6 +32,8 @@ _HUB_WEIGHTS = (
     ["model.weights.h5"],
     ["*ckpt*.index", "*ckpt*.data-*", "checkpoint"],
 )
+# What a directory may have besides: weights under other names, tokenizers of KerasHub's.
+_OTHER_FILES = ("*.weights.h5", "*.index", "*.data-*", "assets", "assets/*", "assets/tokenizer/*")
 
 
 def resolve(path: str | Path) -> Path:
@@ -59,6 +62,36 @@ def resolve(path: str | Path) -> Path:
         f"No checkpoint at {path}: not a directory, nor a hub id 'organisation/name', "
         f"nor one of {', '.join(f'package:{name}' for name in _PACKAGES)}."
     )
+
+
+def refuse_links_out(path: str | Path, directory: Path) -> None:
+    """Refuses a checkpoint whose files are links to what lies elsewhere.
+
+    What is made of such a checkpoint may be shared, and who made the links chose what is in it: any
+    file that the user can read. Links within the directory are followed, and those of a hub's cache
+    from ``snapshots`` to the ``blobs`` of the same repository; of a Python package all are.
+
+    Args:
+        path: as ``resolve`` took it.
+        directory: what it returned.
+
+    Raises:
+        CheckpointError: the text names the link and where it leads.
+    """
+    if str(path).startswith("package:"):
+        return
+    inside = [directory.resolve()]
+    cache = inside[0].parent.parent
+    if inside[0].parent.name == "snapshots" and cache.name.startswith("models--"):
+        inside.append(cache / "blobs")
+    patterns = [*_HUB_FILES, *itertools.chain(*_HUB_WEIGHTS), *_OTHER_FILES]
+    for file in itertools.chain(*map(directory.glob, patterns)):
+        target = file.resolve()
+        if not any(target.is_relative_to(place) for place in inside):
+            raise CheckpointError(
+                f"{file} is a link to {target}, which is not part of the checkpoint. Put the file "
+                "itself there if you trust it."
+            )
 
 
 def sha256(file: Path) -> str:

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 
 LAYERS = [
     {"names", "files", "generation"},
+    {"parsing"},
     {"registry", "sources", "config"},
     {"layers"},
     {"models", "text", "optimizers", "data", "metrics"},

@@ -36,6 +36,33 @@ def fill(
             not finite. The text lists them; no variable has changed then.
     """
     targets = {variable.path: variable for variable in variables}
+    compare({p: tuple(v.shape) for p, v in targets.items()}, tensors, sources, ignored, what)
+    wanted = {path: sources[path].partition("|")[::2] for path in targets}
+    # Read twice, so that a bad last tensor leaves the first variable as it was, and no more than
+    # one tensor is held at a time.
+    for name, _ in wanted.values():
+        if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
+            raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
+    for path, (name, transform) in wanted.items():
+        targets[path].assign(oriented(tensors[name], transform, targets[path].shape))
+
+
+def compare(
+    targets: Mapping[str, tuple[int, ...]],
+    tensors: Tensors,
+    sources: Mapping[str, str],
+    ignored: Iterable[str],
+    what: str,
+) -> None:
+    """Checks that tensors are there for all variables, and no others. Nothing is read.
+
+    Args:
+        targets: variable path -> its shape.
+        tensors, sources, ignored, what: as for ``fill``.
+
+    Raises:
+        CheckpointError: as ``fill``, but for values that are not finite.
+    """
     unnamed = targets.keys() - sources.keys()
     if unnamed:
         raise CheckpointError(f"{what}: the card has no names for {listed(sorted(unnamed))}.")
@@ -52,7 +79,7 @@ def fill(
     for path, (name, transform) in wanted.items():
         if name in tensors:
             found = _shape(tensors.shape(name), transform)
-            expected = tuple(targets[path].shape)
+            expected = targets[path]
             if "F" in transform:
                 expected = (expected[0], math.prod(expected[1:]))
             if found != expected:
@@ -73,13 +100,6 @@ def fill(
         if missing and all(name.startswith("pooler.") for name in missing):
             lines.append("A checkpoint without a pooler loads with pooler=False.")
         raise CheckpointError("\n".join(lines))
-    # Read twice, so that a bad last tensor leaves the first variable as it was, and no more than
-    # one tensor is held at a time.
-    for name, _ in wanted.values():
-        if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
-            raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
-    for path, (name, transform) in wanted.items():
-        targets[path].assign(oriented(tensors[name], transform, targets[path].shape))
 
 
 def oriented(array: np.ndarray, transform: str, shape: Sequence[int]) -> np.ndarray:

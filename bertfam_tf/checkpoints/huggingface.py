@@ -1,12 +1,11 @@
 """Hugging Face's ``config.json``, read through the tables of the cards."""
 
 import contextlib
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf import registry
+from bertfam_tf import parsing, registry
 from bertfam_tf.sources import CheckpointError
 
 CONFIG = "config.json"
@@ -46,10 +45,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG
     if not file.is_file():
         raise CheckpointError(f"No {CONFIG} in {directory}.")
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    values = parsing.read_json(file, CheckpointError)
     if not isinstance(values, dict):
         raise CheckpointError(f"{file} has no 'model_type'; expected a Hugging Face config.")
     return values

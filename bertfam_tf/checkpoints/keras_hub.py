@@ -4,7 +4,6 @@ KerasHub itself is not needed. What its classes hard-code (activations, epsilons
 leave out) stands in the tables here.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +14,17 @@ import h5py
 import ml_dtypes
 import numpy as np
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints.foreign import Layout, Source, tensors
 from bertfam_tf.checkpoints.tensors import Stored, type_name
-from bertfam_tf.names import listed
+from bertfam_tf.names import listed, short
 from bertfam_tf.sources import CheckpointError
 
 WEIGHTS = "model.weights.h5"
+# A compressed dataset is at best so much smaller than its tensor. Trained weights hardly shrink;
+# biases of zeros shrink more, but are small.
+_MAX_COMPRESSION, _SMALL = 64, 64 << 10
+_ANEW = "Fetch the preset again, or have KerasHub save it anew."
 
 # Paths in the file go by class and count. Leading underscores, which came and went between
 # versions, are dropped from each step.
@@ -158,7 +162,9 @@ def is_in(values: Mapping[str, Any]) -> bool:
 def weights_of(directory: Path) -> list[Path]:
     """Files of weights that the directory has, at best one."""
     single = directory / WEIGHTS
-    return [single] if single.is_file() else sorted(directory.glob("*.weights.h5"))
+    if single.is_file():
+        return [single]
+    return sorted(file for file in directory.glob("*.weights.h5") if file.is_file())
 
 
 def read(directory: Path, given: Mapping[str, Any]) -> Source:
@@ -183,16 +189,16 @@ def read(directory: Path, given: Mapping[str, Any]) -> Source:
     if not isinstance(config, dict):
         raise CheckpointError(f"{directory / 'config.json'} has no 'config' of the backbone.")
     values = _values(directory, config, kind)
-    files = weights_of(directory)
-    if len(files) != 1:
-        found = listed([file.name for file in files]) if files else "none"
+    weights = weights_of(directory)
+    if len(weights) != 1:
+        found = listed([file.name for file in weights]) if weights else "none"
         raise CheckpointError(f"No weights in {directory}: expected {WEIGHTS}, found {found}.")
     parts, ignored = dict(kind.parts), kind.ignored
     if kind.unprojected and config["embedding_dim"] == config["hidden_dim"]:
         parts, ignored = dict(kind.unprojected[0]), kind.unprojected[1]
     layout = Layout(parts, _LEAVES, ignored, kind.first_position)
     repeats = config.get("num_inner_repetitions")
-    stored = ((_path(name, repeats), tensor) for name, tensor in _stored(files[0]))
+    stored = ((_path(name, repeats), tensor) for name, tensor in _stored(weights[0]))
     zeros = {"segments": (1, config["hidden_dim"])} if kind.no_segments else {}
     return Source(values, tensors(stored, layout, values, zeros), dict(kind.fields))
 
@@ -222,7 +228,7 @@ def _path(name: str, repeats: int | None) -> str:
     # Early files call the first step otherwise.
     steps[0] = "layers" if steps[0] == "layer_checkpoint_dependencies" else steps[0]
     if len(steps) > 1:
-        match = re.fullmatch(r"(.*?)_(\d+)", steps[1])
+        match = re.fullmatch(r"(.*?)_(\d{1,6})", steps[1])
         stem, number = (match[1], int(match[2])) if match else (steps[1], 0)
         steps[1] = f"{stem}#{number}"
         if repeats and stem == "transformer_encoder":
@@ -233,20 +239,50 @@ def _path(name: str, repeats: int | None) -> str:
 def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
     found: list[tuple[str, Stored]] = []
 
+    def check(name: str, link: Any) -> None:
+        if not isinstance(link, h5py.HardLink):
+            raise CheckpointError(
+                f"{file}: {name} is a {type(link).__name__}, maybe to another file; expected "
+                f"tensors that are stored in the file itself. {_ANEW}"
+            )
+
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
+            _check_stored(file, name, item)
             half = item.attrs.get("dtype") == "bfloat16"
             dtype = "BF16" if half else type_name(item.dtype)
             found.append((name, Stored(file, name, item.shape, dtype, _reader(file, name, half))))
 
     try:
         with h5py.File(file) as opened:
+            opened.visititems_links(check)
             opened.visititems(visit)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # h5py raises errors of many kinds for damaged files
         raise CheckpointError(
-            f"{file} cannot be read as HDF5; it may be cut off or damaged: {error}"
+            f"{file} cannot be read as HDF5; it may be cut off or damaged: {short(error)}"
         ) from error
     yield from found
+
+
+def _check_stored(file: Path, name: str, dataset: h5py.Dataset) -> None:
+    """Raises for a dataset whose bytes are elsewhere than in the file, or not there at all."""
+    if dataset.is_virtual or dataset.external:
+        raise CheckpointError(
+            f"{file}: {name} has its values in another file; expected tensors that are stored in "
+            f"the file itself. {_ANEW}"
+        )
+    if dataset.dtype.kind not in "fiubV" or not isinstance(dataset.shape, tuple):
+        raise CheckpointError(f"{file}: {name} is no tensor of numbers, but {dataset.dtype}.")
+    size = most = dataset.id.get_storage_size()
+    if size and dataset.id.get_create_plist().get_nfilters():  # compressed, maybe
+        most = max(size * _MAX_COMPRESSION, _SMALL)
+    if dataset.nbytes > most:
+        raise CheckpointError(
+            f"{file}: {name} declares {dataset.nbytes:,} bytes, of which the file holds {size:,}; "
+            f"it may be cut off or damaged. {_ANEW}"
+        )
 
 
 def _reader(file: Path, name: str, half: bool):
@@ -286,8 +322,8 @@ def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
     file = directory / _TOKENIZER
     if not (directory / _ASSETS).is_dir() or not file.is_file():
         return None
+    stored = parsing.read_json(file, CheckpointError)
     try:
-        stored = json.loads(file.read_text("utf-8"))
         name = str(stored["class_name"]).rpartition(">")[2]
         config = dict(stored["config"])
     except (ValueError, KeyError, TypeError) as error:

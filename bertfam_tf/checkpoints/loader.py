@@ -1,6 +1,7 @@
 """The loader: it fills every variable, and accounts for every tensor."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 
 from bertfam_tf import models  # noqa: F401  (fills the registry)
 from bertfam_tf.checkpoints import formats, huggingface
-from bertfam_tf.checkpoints.fill import fill
+from bertfam_tf.checkpoints.fill import compare, fill
+from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import CheckpointError, resolve
@@ -57,12 +59,16 @@ class Checkpoint:
 
     def backbone(self, **kwargs: Any) -> Backbone:
         """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
+        names = self.family.huggingface
+        what = f"The config of {self.directory}"
+        shapes = declared(self.family, self.config, len(self._tensors), what)
+        sources, pair = self._sources(names.weights, "backbone")
+        compare(shapes, self._tensors, sources, names.ignored, pair)
         try:
             backbone = Backbone(self.family.name, self.config, **kwargs)
         except ValueError as error:
-            raise CheckpointError(f"The config of {self.directory}: {error}") from error
-        names = self.family.huggingface
-        self._fill(backbone, names.weights, names.ignored, "backbone")
+            raise CheckpointError(f"{what}: {error}") from error
+        fill(backbone.weights, self._tensors, sources, names.ignored, pair)
         return backbone
 
     def has_head(self, head: str) -> bool:
@@ -88,7 +94,12 @@ class Checkpoint:
         kernel = self._head_tensors(head)[0]
         if kernel not in self._tensors:
             raise CheckpointError(f"{self.directory} has a {head} head without {kernel}.")
-        count = self._tensors.shape(kernel)[0]
+        shape = self._tensors.shape(kernel)
+        if not math.prod(shape) or len(shape) != 2:
+            raise CheckpointError(
+                f"{self.directory}: {kernel} has the shape {shape}, expected (labels, width)."
+            )
+        count = shape[0]
         if self.labels is not None and len(self.labels) == count:
             return self.labels
         return [f"LABEL_{i}" for i in range(count)]
@@ -112,7 +123,8 @@ class Checkpoint:
                     f"supported: {', '.join(map(repr, supported))}."
                 )
         self._check_tied(head)
-        self._fill(layer, what.weights(head), (".*",), f"{head} head")
+        sources, pair = self._sources(what.weights(head), f"{head} head")
+        fill(layer.weights, self._tensors, sources, (".*",), pair)
 
     def heads(self) -> list[str]:
         """Heads that are stored for certain: none of those that several have the names of."""
@@ -183,16 +195,10 @@ class Checkpoint:
                     "not supported."
                 )
 
-    def _fill(
-        self,
-        target: keras.layers.Layer,
-        table: Mapping[str, str],
-        ignored: tuple[str, ...],
-        part: str,
-    ) -> None:
+    def _sources(self, table: Mapping[str, str], part: str) -> tuple[dict[str, str], str]:
+        """Where each variable of a part comes from, and how errors call both."""
         sources = self.family.huggingface.expand(table, self.config)
-        what = f"The checkpoint {self.directory} and the {self.family.name} {part}"
-        fill(target.weights, self._tensors, sources, ignored, what)
+        return sources, f"The checkpoint {self.directory} and the {self.family.name} {part}"
 
 
 def _canonical(name: str, prefix: str) -> str:

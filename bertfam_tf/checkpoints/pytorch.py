@@ -38,6 +38,12 @@ def _tensors(file: Path) -> Iterator[Stored]:
     for name, tensor in _load(file).items():
         if not isinstance(name, str) or not hasattr(tensor, "numpy"):
             raise CheckpointError(f"{file} is not a table of tensors: it holds {name!r}.")
+        size = tensor.numel() * tensor.element_size()
+        if size > tensor.untyped_storage().nbytes():
+            raise CheckpointError(
+                f"{file}: {name} declares {size:,} bytes, of which the file holds "
+                f"{tensor.untyped_storage().nbytes():,}."
+            )
         read = functools.partial(_array, tensor)
         yield Stored(file, name, tuple(tensor.shape), type_name(tensor.dtype), read)
 

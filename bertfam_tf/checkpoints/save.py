@@ -18,7 +18,7 @@ from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import listed, unknown
-from bertfam_tf.sources import CheckpointError
+from bertfam_tf.sources import CheckpointError, refuse_links_out
 
 FORMATS = ("hf",)
 
@@ -67,6 +67,7 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     """Any checkpoint that ``load_backbone`` reads, in Hugging Face's format.
 
     Heads that the family's card knows come along, and so do the tokenizer's files and the labels.
+    Files that are links out of the directory are refused, for what they lead to would come along.
 
     Args:
         source: a directory, ``package:NAME``, or a hub id.
@@ -88,6 +89,7 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise FileExistsError(f"{target} exists; it is not overwritten.")
     checkpoint = Checkpoint(source, **options)
+    refuse_links_out(source, checkpoint.directory)
     backbone = checkpoint.backbone()
     card = checkpoint.family
     found = checkpoint.head_tensors()

@@ -1,9 +1,9 @@
 """Hugging Face's weights in one file, or in several with an index."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints.tensors import Stored
 from bertfam_tf.names import listed
 from bertfam_tf.sources import CheckpointError
@@ -21,13 +21,14 @@ def read(
     if (directory / single).is_file():
         yield from ((tensor.name, tensor) for tensor in tensors(directory / single))
         return
-    try:
-        table = json.loads((directory / index).read_text("utf-8"))["weight_map"]
-        shards = {name: Path(shard).name for name, shard in table.items()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    content = parsing.read_json(directory / index, CheckpointError)
+    table = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
         raise CheckpointError(
-            f"{directory / index} is not an index of shards: {error!r}"
-        ) from error
+            f"{directory / index} is not an index of shards: expected a weight_map that says for "
+            "each tensor the name of its file."
+        )
+    shards = {name: Path(shard).name for name, shard in table.items()}
     missing = set(shards)
     for shard in sorted(set(shards.values())):
         if not (directory / shard).is_file():

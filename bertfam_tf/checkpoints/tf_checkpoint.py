@@ -4,15 +4,15 @@
 ``bert_model.ckpt.index`` with its ``.data-*`` files.
 """
 
-import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-import yaml
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints.foreign import Layout, Source, tensors
 from bertfam_tf.checkpoints.tensors import Stored, type_name
 from bertfam_tf.names import listed
@@ -148,7 +148,7 @@ def is_in(directory: Path) -> bool:
 
 def has_weights(directory: Path) -> bool:
     """Whether the directory has an index of such a checkpoint."""
-    return any(directory.glob("*.index"))
+    return any(_indices(directory))
 
 
 def read(directory: Path) -> Source:
@@ -177,10 +177,7 @@ def read(directory: Path) -> Source:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    values = parsing.read_json(file, CheckpointError)
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise CheckpointError(f"{file} has no 'hidden_size'; expected the config of an encoder.")
     shared = file.name.startswith("albert") or "num_hidden_groups" in values
@@ -190,11 +187,12 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _params(file: Path) -> dict[str, Any]:
+    content = parsing.read_yaml(file, CheckpointError)
     try:
-        encoder = yaml.safe_load(file.read_text("utf-8"))["task"]["model"]["encoder"]
+        encoder = content["task"]["model"]["encoder"]
         kind = encoder["type"]
         given = dict(encoder[kind])
-    except (yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{file} does not say task.model.encoder, as Model Garden writes it: {error!r}"
         ) from error
@@ -213,8 +211,12 @@ def _params(file: Path) -> dict[str, Any]:
     return {**values, "model_type": kind}
 
 
+def _indices(directory: Path) -> list[Path]:
+    return [file for file in directory.glob("*.index") if file.is_file()]
+
+
 def _prefix(directory: Path) -> Path:
-    found = sorted(file.name.removesuffix(".index") for file in directory.glob("*.index"))
+    found = sorted(file.name.removesuffix(".index") for file in _indices(directory))
     if not found:
         raise CheckpointError(
             f"No weights in {directory}: expected bert_model.ckpt.index, or another *.index."
@@ -246,6 +248,13 @@ def _open(prefix: Path) -> tuple[Any, dict[str, tuple[tuple[int, ...], str]]]:
             f"{prefix}.index cannot be read as a TensorFlow checkpoint; it may be cut off or "
             f"damaged: {error}"
         ) from error
+    sizes = {name: math.prod(shapes[name]) * types[name].size for name in shapes}
+    held = sum(file.stat().st_size for file in parts)
+    if sum(sizes.values()) > held:
+        raise CheckpointError(
+            f"{prefix}.index declares tensors of {sum(sizes.values()):,} bytes, and its data files "
+            f"hold {held:,}; they may be cut off or of another checkpoint."
+        )
     names = {name: (tuple(shapes[name]), type_name(types[name])) for name in sorted(shapes)}
     return reader, names
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints import keras_hub
 from bertfam_tf.sources import CheckpointError
 
@@ -29,8 +30,8 @@ def copy(source: Path, target: Path) -> None:
     """
     preset = keras_hub.tokenizer(source)
     if preset is not None:
-        files, options = preset
-        for name, file in files.items():
+        found, options = preset
+        for name, file in found.items():
             shutil.copyfile(file, target / name)
         if options:
             _describe(target, options)
@@ -39,20 +40,17 @@ def copy(source: Path, target: Path) -> None:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     if (target / "vocab.txt").is_file():
-        _say_case(target)
-    models = sorted(source.glob("*.model"))
+        _say_case(source, target)
+    models = sorted(file for file in source.glob("*.model") if file.is_file())
     if len(models) == 1 and models[0].name not in _NAMES:  # as in ALBERT's archives
         shutil.copyfile(models[0], target / "spiece.model")
 
 
-def _say_case(target: Path) -> None:
+def _say_case(source: Path, target: Path) -> None:
     """Google's archives do not say whether text is lower-cased; their vocabularies show it."""
     if (target / "tokenizer_config.json").exists() or (target / "tokenizer.json").exists():
         return
-    try:
-        pieces = (target / "vocab.txt").read_text("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"vocab.txt is not UTF-8: {error}") from error
+    pieces = parsing.read_text(source / "vocab.txt", CheckpointError).split("\n")
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
     _describe(target, {"do_lower_case": not cased})
 

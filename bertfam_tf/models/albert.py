@@ -6,6 +6,7 @@ import keras
 
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.models.base import MAX_LAYERS
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import Dense, Dropout, Family, Head, register
 
@@ -59,6 +60,11 @@ def _blocks(config: AlbertConfig) -> list[layers.TransformerBlock]:
         raise ValueError(unknown("sharing", config.sharing, _SHARED))
     if not 1 <= config.num_groups <= config.num_layers:
         raise ValueError(f"{config.num_groups} groups do not fit {config.num_layers} layers.")
+    if config.num_layers * config.layers_per_group > MAX_LAYERS:
+        raise ValueError(
+            f"{config.num_layers} layers of {config.layers_per_group} blocks are more than "
+            f"{MAX_LAYERS} blocks."
+        )
     share_attention, share_feed_forward = _SHARED[config.sharing]
     parts: dict[str, keras.layers.Layer] = {}
 

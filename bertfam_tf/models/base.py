@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from bertfam_tf import registry
-from bertfam_tf.names import unknown
+from bertfam_tf.names import short, shown, unknown
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Config:
 
         Raises:
             ValueError: for a key that is not a field (the text names the nearest one), or a value
-                of another type than the field's.
+                of another type than the field's or out of its range.
         """
         types = typing.get_type_hints(cls)
         for name, value in values.items():
@@ -37,9 +37,11 @@ class Config:
                 continue
             kinds = typing.get_args(types[name]) or (types[name],)
             allowed = (*kinds, int) if float in kinds else kinds
-            if not isinstance(value, allowed) or (types[name] is not bool and value is True):
+            if not isinstance(value, allowed) or (bool not in kinds and isinstance(value, bool)):
                 kind = types[name] if len(kinds) > 1 else kinds[0].__name__
-                raise ValueError(f"{cls.__name__}.{name} is a {kind}, not {value!r}.")
+                raise ValueError(f"{cls.__name__}.{name} is a {kind}, not {shown(value)}.")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                _check_range(f"{cls.__name__}.{name}", value, *_range(name, float in kinds))
         # JSON and YAML have lists for tuples.
         lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
         return cls(**{**values, **lists})
@@ -52,7 +54,35 @@ class Config:
 
 def _check_tuple(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, list | tuple) or any(type(each) is not kind for each in value):
-        raise ValueError(f"{name} is a list of {kind.__name__}, not {value!r}.")
+        raise ValueError(f"{name} is a list of {kind.__name__}, not {shown(value)}.")
+    for each in value:
+        _check_range(name, each, *_range("", kind is float))
+
+
+_LARGEST = 2**31 - 1
+# Each layer takes time to wire, and where layers share their weights, no stored tensor says that
+# there are so many. The deepest published model of these families has 48.
+MAX_LAYERS = 256
+_POSITIVE = frozenset(
+    """
+    div_val embedding_size head_size hidden_size intermediate_size layers_per_group max_positions
+    num_groups num_heads num_languages vocab_size
+    """.split()
+)
+
+
+def _range(name: str, floats: bool) -> tuple[float, float]:
+    """The lowest and the highest value of a field of that name."""
+    if floats:
+        return 0, 1 if name.endswith("dropout") else _LARGEST
+    if name == "num_layers":
+        return 0, MAX_LAYERS
+    return (1 if name in _POSITIVE else 0 if name == "num_segments" else -_LARGEST), _LARGEST
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # NaN is not
+        raise ValueError(f"{name} is a number from {low} to {high}, not {short(value, 40)}.")
 
 
 def _nothing(tokens: Any, spec: Any) -> Any:

@@ -13,14 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf
-from bertfam_tf import files, optimizers
-from bertfam_tf.checkpoints import Checkpoint, fill, safetensors
+from bertfam_tf import files, optimizers, parsing, registry
+from bertfam_tf.checkpoints import Checkpoint, Tensors, fill, safetensors
+from bertfam_tf.checkpoints.fill import compare
 from bertfam_tf.checkpoints.safetensors import SINGLE
+from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
-from bertfam_tf.names import unknown
+from bertfam_tf.names import short, shown, unknown
 from bertfam_tf.sources import CheckpointError, sha256
 from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
 from bertfam_tf.tuning import plain_weights
@@ -496,30 +498,49 @@ def load(directory: str | Path) -> Task:
         files.settle(path)
     if not file.is_file():
         raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
+    stored = parsing.read_json(file, CheckpointError)
     try:
-        stored = json.loads(file.read_text("utf-8"))
         name, family, config = stored["task"], stored["family"], stored["config"]
-        options, digests = stored["options"], stored["sha256"]
+        options, digests = dict(stored["options"]), dict(stored["sha256"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
     if not isinstance(name, str) or name not in _TASKS:
         raise CheckpointError(f"{file}: {unknown('task', str(name), _TASKS)}")
     try:
         for name_of_file, digest in digests.items():
-            _check_digest(path / name_of_file, digest)
+            _check_digest(path, name_of_file, digest)
         tokenizer = load_tokenizer(path / _TOKENIZER)
-        task = _TASKS[name](Backbone(family, config), tokenizer, **options)
-        paths = {variable.path: variable.path for variable in task.weights}
+        tensors = safetensors.read(path)
         what = f"The weights in {path} and {_DESCRIPTION}"
-        fill(task.weights, safetensors.read(path), paths, (), what)
+        backbone = _backbone(file, family, config, tensors, what)
+        task = _TASKS[name](backbone, tokenizer, **options)
+        paths = {variable.path: variable.path for variable in task.weights}
+        fill(task.weights, tensors, paths, (), what)
     except CheckpointError:
         raise
-    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+    except Exception as error:  # whatever senseless options lead to
+        raise CheckpointError(
+            f"{path} cannot be loaded: {short(error)}. If {_DESCRIPTION} was changed since it was "
+            "saved, save the task anew or fetch it again."
+        ) from error
     return task
 
 
-def _check_digest(file: Path, digest: str) -> None:
+def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str) -> Backbone:
+    """The backbone that a description says, if its weights are there."""
+    if not isinstance(family, str) or not isinstance(config, dict):
+        raise CheckpointError(f"{file} is not the description of a task: it has no config.")
+    card = registry.get(family)
+    typed = card.config.from_dict(config)
+    shapes = declared(card, typed, len(tensors), str(file))
+    compare(shapes, tensors, {path: path for path in shapes}, (".*",), what)
+    return Backbone(family, typed)
+
+
+def _check_digest(directory: Path, name: str, digest: str) -> None:
+    file = directory / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise CheckpointError(f"{directory / _DESCRIPTION} lists {shown(name)}, outside of it.")
     if not file.is_file():
         raise CheckpointError(f"{file} is missing.")
     if sha256(file) != digest:

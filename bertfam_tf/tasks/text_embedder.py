@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import layers
+from bertfam_tf import layers, parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task, tokenizer_and_language
@@ -155,7 +154,4 @@ def _module_options(directory: Path, modules: Any) -> dict[str, Any]:
 def _json(file: Path) -> Any:
     if not file.is_file():
         return None
-    try:
-        return json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    return parsing.read_json(file, CheckpointError)

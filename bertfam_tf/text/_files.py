@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bertfam_tf import files
+from bertfam_tf import files, parsing
+from bertfam_tf.names import short, shown
 from bertfam_tf.text.packing import ROLES, Layout
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -29,22 +32,10 @@ CLASS_OF_MODEL = {
 }
 
 
-def read_text(path: Path) -> str:
-    """Returns a UTF-8 file's text without its byte order mark, or raises ValueError."""
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}: line {line} holds the byte 0x{data[error.start]:02x}, expected UTF-8"
-        ) from error
-
-
 def read_lines(path: Path) -> list[str]:
     """Returns a UTF-8 file's lines without their ends, or raises ValueError."""
     # Only "\n" ends a line: some vocabularies hold other characters that Python counts as ends.
-    lines = read_text(path).split("\n")
+    lines = parsing.read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
@@ -68,13 +59,109 @@ def stream_lines(path: Path) -> Iterator[str]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file, or raises ValueError."""
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON in UTF-8 ({error})") from error
+    content = parsing.read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: found a {type(content).__name__}, expected a JSON object")
     return content
+
+
+# What a tokenizer_config.json may say under these keys; null is what leaving the key out is.
+_CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(
+        """
+        add_eos add_prefix_space clean_text do_lower_case do_lowercase_and_remove_accent fairseq_ids
+        keep_accents lower_case remove_space split_digit_comma split_special_tokens strip_accents
+        tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
+        """.split(),
+        bool,
+    ),
+    **{f"{role}_token": (str, dict) for role in ROLES},
+    "additional_special_tokens": list,
+    "cutoffs": list,
+    "language": str,
+    "layout": dict,
+    "max_input_chars_per_word": int,
+    "nonbreaking_prefixes": str,
+    "tokenizer_class": str,
+}
+
+
+def read_tokenizer_config(path: Path) -> dict[str, Any]:
+    """Returns what a `tokenizer_config.json` says, or raises ValueError for values of other types
+    than the published files have."""
+    config = read_json(path)
+    for name, kind in _CONFIG_TYPES.items():
+        value = config.get(name)
+        if value is not None and (
+            not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+        ):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            expected = " or ".join(_JSON_NAMES[each] for each in kinds)
+            raise ValueError(f"{path}: {name} is {shown(value)}, expected {expected}")
+    return config
+
+
+_JSON_NAMES = {
+    bool: "true or false", str: "a string", dict: "an object", list: "a list", int: "a number",
+}  # fmt: skip
+
+
+def section(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Returns an object in a JSON object, empty if there is none, or raises ValueError."""
+    value = content.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{path}: {name} is {shown(value)}, expected an object")
+    return value or {}
+
+
+def read_ids(content: dict[str, Any], path: Path) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Returns the ids of the pieces of a `tokenizer.json`, those of added tokens among them, and
+    these tokens, or raises ValueError."""
+    ids = dict(section(section(content, "model", path), "vocab", path))
+    added = content.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise ValueError(f"{path}: added_tokens is {shown(added)}, expected a list of objects")
+    for token in added:
+        text, number = token_text(token, path), token.get("id")
+        if ids.setdefault(text, number) != number:
+            raise ValueError(f"{path}: {text!r} has the ids {shown(ids[text])} and {shown(number)}")
+    return ids, added
+
+
+def read_merge_lines(content: dict[str, Any], path: Path) -> list[str]:
+    """Returns the merges of a `tokenizer.json`, with a space between two parts, or raises
+    ValueError."""
+    merges = section(content, "model", path).get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"{path}: merges is {shown(merges)}, expected a list")
+    lines = []
+    for number, pair in enumerate(merges):
+        parts = [pair] if isinstance(pair, str) else pair
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"{path}: merge {number} is {shown(pair)}, expected two strings")
+        lines.append(" ".join(parts))
+    return lines
+
+
+Load = TypeVar("Load", bound=Callable[..., Any])
+
+
+def naming_files(load: Load) -> Load:
+    """A tokenizer's `load`, for which files that say what makes no sense are a ValueError too."""
+
+    @functools.wraps(load)
+    def guarded(cls: Any, directory: str | os.PathLike[str], **options: Any) -> Any:
+        try:
+            return load(cls, directory, **options)
+        except (ValueError, FileNotFoundError):
+            raise
+        except Exception as error:  # Python's, and those of the kernels that are made of the files
+            raise ValueError(
+                f"{directory}: its files describe no {cls.__name__} ({type(error).__name__}: "
+                f"{short(error)}); they may be damaged, or of another tokenizer"
+            ) from error
+
+    return guarded  # type: ignore[return-value]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -91,7 +178,7 @@ def token_text(token: Any, path: Path) -> str:
     """Returns the text of a special token, stored plainly or with its settings."""
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str):
-        raise ValueError(f"{path}: special token {token!r}, expected a string")
+        raise ValueError(f"{path}: special token {shown(token)}, expected a string")
     return text
 
 
@@ -102,10 +189,10 @@ def read_vocabulary_json(path: Path) -> list[str]:
 
 def in_order(ids: dict[str, int], source: str | Path) -> list[str]:
     """Returns the pieces of a map to ids in their order, or raises ValueError for gaps."""
-    try:
-        pieces = sorted(ids, key=lambda piece: ids[piece])
-    except TypeError as error:
-        raise ValueError(f"{source}: expected each piece with a number ({error})") from error
+    odd = next((each for each in ids.values() if type(each) is not int), None)
+    if odd is not None:
+        raise ValueError(f"{source}: a piece has {shown(odd)}, expected each with a number")
+    pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise ValueError(
             f"{source}: the ids of {len(pieces)} pieces are not 0 to {len(pieces) - 1}"
@@ -120,7 +207,7 @@ def index_of_pieces(
     ids: dict[str, int] = {}
     for index, piece in enumerate(pieces):
         if not isinstance(piece, str):
-            raise ValueError(f"{source}: piece {index} is {piece!r}, expected a string")
+            raise ValueError(f"{source}: piece {index} is {shown(piece)}, expected a string")
         if not piece:
             raise ValueError(
                 f"{source}: line {index + 1} is blank, expected one piece a line (each line is "
@@ -128,7 +215,7 @@ def index_of_pieces(
             )
         if piece in ids:
             raise ValueError(
-                f"{source}: line {index + 1} repeats {piece!r} of line {ids[piece] + 1}, "
+                f"{source}: line {index + 1} repeats {shown(piece)} of line {ids[piece] + 1}, "
                 "expected each piece once"
             )
         ids[piece] = index
@@ -157,10 +244,10 @@ def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
         stated["lstrip_tokens"] = tuple(lstrip)
     if "split_special_tokens" in config:
         stated["special_tokens_in_text"] = not config["split_special_tokens"]
-    if "layout" in config:
+    if config.get("layout") is not None:
         try:
             layout = Layout(**config["layout"])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: layout {config['layout']!r}: {error}") from error
+            raise ValueError(f"{path}: layout {shown(config['layout'])}: {error}") from error
         stated["layout"] = layout
     return stated

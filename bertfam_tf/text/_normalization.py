@@ -22,6 +22,10 @@ _LABEL = 0x800000FF
 _HAS_VALUE = 1 << 8
 _IS_VALUE = 1 << 31
 _PAGE = 256
+# Published models have 46,000 places, 265,000 beginnings of keys of up to 13 bytes, and
+# replacements of up to 33 bytes.
+_MOST_UNITS, _MOST_KEYS, _LONGEST_KEY, _LONGEST_TEXT = 1 << 20, 1 << 20, 255, 1 << 10
+_BEYOND = "far beyond what published models have"
 # What Python's `str.split` cuts at.
 _SPACES = (*range(0x9, 0xE), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
            0x2028, 0x2029, 0x202F, 0x205F, 0x3000)  # fmt: skip
@@ -97,6 +101,44 @@ class Rules:
         self._units = np.frombuffer(data[4 : 4 + size], np.uint32) if data else _empty()
         self._strings = data[4 + size :]
         self._root = int(self._base(0))
+        self._found: dict[int, list[tuple[int, int]]] = {}
+
+    def check(self) -> None:
+        """Checks rules out of a file: whoever follows them comes to an end, inside of the trie.
+
+        Raises:
+            ValueError: a place or replacement lies beyond the end, keys go round in a circle, or
+                there are many more than in any published model.
+        """
+        units = self._units.astype(np.int64)
+        if len(units) > _MOST_UNITS // 4:
+            raise ValueError(f"{len(units)} places of normalization rules, {_BEYOND}")
+        leads = units < _IS_VALUE
+        ends = np.arange(len(units)) ^ (units >> 10) << ((units & 1 << 9) >> 6) | _PAGE - 1
+        starts = units[~leads] & ~_IS_VALUE
+        if (ends[leads] >= len(units)).any() or (starts >= len(self._strings)).any():
+            raise ValueError("normalization rules that point beyond their end")
+        texts = self._strings.split(b"\0")
+        if texts[-1] or max(map(len, texts), default=0) > _LONGEST_TEXT:
+            raise ValueError(f"a replacement without an end, or of over {_LONGEST_TEXT} bytes")
+        # Keys that end alike share nodes, so that few nodes may hold any number of keys.
+        level, total = {self._root: 1}, 0
+        for _ in range(_LONGEST_KEY):
+            below: dict[int, int] = {}
+            for base, times in level.items():
+                for _, slot in self._children(base):
+                    child = self._base(slot)
+                    below[child] = below.get(child, 0) + times
+            level = below
+            total += sum(level.values())
+            if not level:
+                return
+            if total > _MOST_KEYS:
+                raise ValueError(f"more than {_MOST_KEYS} normalization rules, {_BEYOND}")
+        raise ValueError(
+            f"a normalization rule of more than {_LONGEST_KEY} bytes, or rules that go round in a "
+            "circle"
+        )
 
     def to_bytes(self) -> bytes:
         """Returns the same format."""
@@ -109,11 +151,14 @@ class Rules:
 
     def _children(self, base: int) -> list[tuple[int, int]]:
         """Returns label and slot of each child of a node."""
+        if base in self._found:
+            return self._found[base]
         labels = np.arange(1, _PAGE)
         slots = base ^ labels
         slots_in = np.minimum(slots, len(self._units) - 1)
         found = (self._units[slots_in] & _LABEL == labels) & (slots == slots_in)
-        return list(zip(labels[found].tolist(), slots[found].tolist(), strict=True))
+        self._found[base] = list(zip(labels[found].tolist(), slots[found].tolist(), strict=True))
+        return self._found[base]
 
     def _value(self, slot: int) -> str | None:
         if not int(self._units[slot]) & _HAS_VALUE:
@@ -190,6 +235,9 @@ class Rules:
 
     def add(self, key: bytes, value: bytes) -> None:
         """Adds a rule or changes one."""
+        if len(self._units) > _MOST_UNITS:
+            raise ValueError(f"{len(self._units)} places of normalization rules, {_BEYOND}")
+        self._found.clear()
         start = len(self._strings)
         self._strings += value + b"\0"
         self._units = self._units.copy()
@@ -204,10 +252,12 @@ class Rules:
         self._relocate(slot)
         self._units[slot] |= _HAS_VALUE
         self._units[self._base(slot)] = _IS_VALUE | start
+        self._found.clear()
         self._root = self._base(0)
 
     def _relocate(self, slot: int) -> None:
         """Moves a node's children to a page of their own, where there is room for more."""
+        self._found.clear()
         base, new = self._base(slot), len(self._units)
         old = self._units
         self._units = np.concatenate([old, np.zeros(_PAGE, np.uint32)])

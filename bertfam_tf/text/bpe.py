@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bertfam_tf.names import shown
 from bertfam_tf.text import _models, _unicode
 from bertfam_tf.text._files import (
     CONFIG_FILE,
@@ -31,9 +32,14 @@ from bertfam_tf.text._files import (
     ROLES,
     in_order,
     index_of_pieces,
+    naming_files,
+    read_ids,
     read_json,
     read_lines,
+    read_merge_lines,
+    read_tokenizer_config,
     read_vocabulary_json,
+    section,
     stated_special_tokens,
     token_text,
     write_json,
@@ -240,6 +246,7 @@ class BPETokenizer(Tokenizer):
         write_json(path / CONFIG_FILE, config)
 
     @classmethod
+    @naming_files
     def load(
         cls, directory: str | os.PathLike[str], *, max_pieces: int | None = None, **options: Any
     ) -> Self:
@@ -268,7 +275,7 @@ class BPETokenizer(Tokenizer):
             path = path.parent
         pieces, merges, stated = _read_files(path, max_pieces)
         config = path / CONFIG_FILE
-        content = read_json(config) if config.is_file() else {}
+        content = read_tokenizer_config(config) if config.is_file() else {}
         default = "XLMTokenizer" if _XLM_SPECIAL[0] in pieces else "OpenAIGPTTokenizer"
         name = str(content.get("tokenizer_class") or default).removesuffix("Fast")
         stated = PRESETS.get(name, PRESETS[default]) | stated
@@ -379,6 +386,10 @@ def _spans_of_characters(
     return tf.cast(start, tf.int32), tf.cast(end, tf.int32)
 
 
+# Ways to write a token double with each.
+_MOST_KELVINS = 10
+
+
 class _LoweredTokens(_SpecialTokens):
     """Special tokens as the Python classes find them: after the text is lower-cased.
 
@@ -391,7 +402,8 @@ class _LoweredTokens(_SpecialTokens):
         chosen, texts = [], []
         for index, text in enumerate(special.texts):
             parts = text.split(b"k")
-            letters = (b"k", kelvin) if text == text.lower() else (b"k",)
+            either = text == text.lower() and len(parts) <= _MOST_KELVINS
+            letters = (b"k", kelvin) if either else (b"k",)
             for way in itertools.product(letters, repeat=len(parts) - 1):
                 texts.append(b"".join(itertools.chain(*zip(parts, (*way, b""), strict=True))))
                 chosen.append(index)
@@ -589,8 +601,7 @@ def _read_codes(path: Path) -> list[tuple[str, str]]:
 def _read_tokenizer_json(path: Path) -> tuple[list[str], list[tuple[str, str]], dict[str, Any]]:
     """Returns vocabulary, merges, and the constructor's arguments that a tokenizer.json states."""
     content = read_json(path)
-    model = content.get("model") or {}
-    normalizer = content.get("normalizer") or {}
+    model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
     lower_case = bool(normalizer.get("lowercase", True))
     accents = normalizer.get("strip_accents")
     for what, found, expected in (
@@ -602,19 +613,14 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], list[tuple[str, str]], 
         ("stripping of accents", lower_case if accents is None else accents, lower_case),
         ("cleaning of text", normalizer.get("clean_text", True), True),
         ("splitting of Chinese", normalizer.get("handle_chinese_chars", True), True),
-        ("pre-tokenizer", (content.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
+        ("pre-tokenizer", section(content, "pre_tokenizer", path).get("type"), "BertPreTokenizer"),
     ):
         if found != expected:
-            raise ValueError(f"{path}: the {what} is {found!r}, expected {expected!r}")
-    ids = dict(model["vocab"])
-    special = []
-    for token in content.get("added_tokens") or []:
-        text = token_text(token, path)
-        if ids.setdefault(text, token["id"]) != token["id"]:
-            raise ValueError(f"{path}: {text!r} has the ids {ids[text]} and {token['id']}")
-        special.append(text)
+            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+    ids, added = read_ids(content, path)
+    special = [token_text(token, path) for token in added]
     unk_token = model.get("unk_token") or "<unk>"
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    merges = read_merge_lines(content, path)
     stated = {
         "lower_case": lower_case,
         "unk_token": unk_token,

@@ -19,15 +19,21 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bertfam_tf.names import shown
 from bertfam_tf.text import _models, _unicode
 from bertfam_tf.text._files import (
     CONFIG_FILE,
     JSON_FILE,
     in_order,
     index_of_pieces,
+    naming_files,
+    read_ids,
     read_json,
     read_lines,
+    read_merge_lines,
+    read_tokenizer_config,
     read_vocabulary_json,
+    section,
     stated_special_tokens,
     token_text,
     write_json,
@@ -308,6 +314,7 @@ class ByteBPETokenizer(Tokenizer):
         write_json(path / CONFIG_FILE, config)
 
     @classmethod
+    @naming_files
     def load(cls, directory: str | os.PathLike[str], **options: Any) -> Self:
         """Reads a tokenizer from a directory.
 
@@ -343,7 +350,7 @@ class ByteBPETokenizer(Tokenizer):
         stated = _published_options(pieces) | stated
         config = path / CONFIG_FILE
         if config.is_file():
-            content = read_json(config)
+            content = read_tokenizer_config(config)
             stated |= {name: content[name] for name in ("add_prefix_space", "trim_offsets")
                        if name in content}  # fmt: skip
             stated |= stated_special_tokens(content, config)
@@ -482,8 +489,7 @@ def _read_tokenizer_json(
 ) -> tuple[list[str], list[tuple[str, str]], dict[str, Any]]:
     """Returns vocabulary, merges, and the constructor's arguments that a tokenizer.json states."""
     content = read_json(path)
-    model = content.get("model") or {}
-    splitter = content.get("pre_tokenizer") or {}
+    model, splitter = (section(content, name, path) for name in ("model", "pre_tokenizer"))
     for what, found, expected in (
         ("model", model.get("type"), "BPE"),
         ("suffix of words", model.get("end_of_word_suffix") or None, None),
@@ -492,17 +498,11 @@ def _read_tokenizer_json(
         ("pattern of words", splitter.get("use_regex", True), True),
     ):
         if found != expected:
-            raise ValueError(f"{path}: the {what} is {found!r}, expected {expected!r}")
-    ids = dict(model["vocab"])
-    lstrip = []
-    for token in content.get("added_tokens") or []:
-        text = token_text(token, path)
-        if ids.setdefault(text, token["id"]) != token["id"]:
-            raise ValueError(f"{path}: {text!r} has the ids {ids[text]} and {token['id']}")
-        if token.get("lstrip"):
-            lstrip.append(text)
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    post = content.get("post_processor") or {}
+            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+    ids, added = read_ids(content, path)
+    lstrip = [token_text(token, path) for token in added if token.get("lstrip")]
+    merges = read_merge_lines(content, path)
+    post = section(content, "post_processor", path)
     stated = {
         "add_prefix_space": bool(splitter.get("add_prefix_space", False)),
         "trim_offsets": bool(post.get("trim_offsets", False)),

@@ -25,13 +25,15 @@ from flatbuffers.table import Table
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
-from bertfam_tf import files
+from bertfam_tf import files, parsing
 from bertfam_tf.text import _models, _normalization
 from bertfam_tf.text._files import (
     CLASS_OF_MODEL,
     CONFIG_FILE,
     ROLES,
+    naming_files,
     read_json,
+    read_tokenizer_config,
     stated_special_tokens,
     write_json,
 )
@@ -165,7 +167,7 @@ class SentencePieceTokenizer(Tokenizer):
         source = "the model"
         if isinstance(model, str | os.PathLike):
             source = os.fspath(model)
-            model = Path(model).read_bytes()
+            model = parsing.read_bytes(Path(model))
         proto = _parse(model, source)
         pieces = [piece.piece for piece in proto.pieces]
         kinds = [piece.type for piece in proto.pieces]
@@ -304,6 +306,7 @@ class SentencePieceTokenizer(Tokenizer):
         write_json(path / CONFIG_FILE, absent | config)
 
     @classmethod
+    @naming_files
     def load(
         cls,
         directory: str | os.PathLike[str],
@@ -333,8 +336,9 @@ class SentencePieceTokenizer(Tokenizer):
         if path.is_file():
             path = path.parent
         model = model or _find_model(path)
-        config = read_json(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else {}
-        content = model.read_bytes()
+        stated_file = path / CONFIG_FILE
+        config = read_tokenizer_config(stated_file) if stated_file.is_file() else {}
+        content = parsing.read_bytes(model)
         if preset is None:
             preset = _find_preset(path, config, _parse(content, str(model)))
         if preset and preset not in PRESETS:
@@ -862,6 +866,7 @@ def _build_kernel(
     proto: Any, prepared: Mapping[int, str], unify_quotes: bool, marks: set[str]
 ) -> _Kernel:
     rules = Rules(proto.normalizer_spec.precompiled_charsmap)
+    rules.check()
     for piece in proto.pieces:
         # SentencePiece leaves these as they are.
         if piece.type == _USER_DEFINED and rules.apply(piece.piece) != piece.piece:
@@ -1076,7 +1081,7 @@ def _character_model(content: bytes) -> bytes:
 def _find_model(path: Path) -> Path:
     """Returns the model file of a directory."""
     found = [path / name for name in _MODEL_FILES if (path / name).is_file()]
-    found = found or sorted(path.glob("*.model"))
+    found = found or sorted(file for file in path.glob("*.model") if file.is_file())
     if not found:
         raise FileNotFoundError(
             f"{path}: found no SentencePiece model, expected {', '.join(_MODEL_FILES[:-1])} or "
@@ -1092,7 +1097,7 @@ def _find_preset(path: Path, config: Mapping[str, Any], proto: Any) -> str:
     """Returns the published class whose files these are."""
     model = read_json(path / _WEIGHTS_FILE) if (path / _WEIGHTS_FILE).is_file() else {}
     for stated in (config.get("tokenizer_class"), model.get("tokenizer_class"),
-                   CLASS_OF_MODEL.get(model.get("model_type", ""))):  # fmt: skip
+                   CLASS_OF_MODEL.get(str(model.get("model_type", "")))):  # fmt: skip
         name = str(stated or "").removesuffix("Fast")
         if name == SentencePieceTokenizer.__name__:
             return ""

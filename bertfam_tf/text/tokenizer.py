@@ -409,8 +409,14 @@ class Tokenizer(tf.Module):
             return None
         names = [options.get(f"{role}_token") for role in ROLES] + additional
         tokens = [token for token in dict.fromkeys(names) if token in ids]
+        longest = max((len(token.encode("utf-8")) for token in tokens), default=0)
+        if len(tokens) * longest > _MOST_SPECIAL_BYTES:
+            raise ValueError(
+                f"{len(tokens)} special tokens of up to {longest} bytes are more than can be found "
+                "in text; special_tokens_in_text=False does without"
+            )
+        inner = "".join(other[1:] for other in tokens)
         for token in tokens:
-            inner = "".join(other[1:] for other in tokens)
             if token[0] in inner or not {token[0], token[-1]} <= set(string.punctuation):
                 raise ValueError(
                     f"special token {token!r} cannot be found in text: expected it to begin and "
@@ -425,6 +431,10 @@ class Tokenizer(tf.Module):
             texts=[token.encode("utf-8") for token in tokens],
             lstrip=np.array([token in lstrip for token in tokens]),
         )
+
+
+# They stand in a table as wide as the longest.
+_MOST_SPECIAL_BYTES = 1 << 20
 
 
 class _Table:

@@ -21,14 +21,19 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bertfam_tf.names import shown
 from bertfam_tf.text import _models, _unicode
 from bertfam_tf.text._files import (
     CONFIG_FILE,
     JSON_FILE,
     in_order,
     index_of_pieces,
+    naming_files,
+    read_ids,
     read_json,
     read_lines,
+    read_tokenizer_config,
+    section,
     stated_special_tokens,
     token_text,
     write_json,
@@ -124,8 +129,10 @@ class WordPieceTokenizer(Tokenizer):
             source = os.fspath(vocabulary)
             vocabulary = read_lines(Path(vocabulary))
         pieces = list(vocabulary)
-        if max_chars_per_word < 1:
-            raise ValueError(f"max_chars_per_word is {max_chars_per_word}, expected 1 or more")
+        if not (isinstance(max_chars_per_word, int) and 1 <= max_chars_per_word <= _MOST_CHARS):
+            raise ValueError(
+                f"max_chars_per_word is {shown(max_chars_per_word)}, expected 1 to {_MOST_CHARS}"
+            )
         self._max_chars = max_chars_per_word
         options: dict[str, Any] = {
             "lower_case": lower_case,
@@ -198,6 +205,7 @@ class WordPieceTokenizer(Tokenizer):
         write_json(path / CONFIG_FILE, config)
 
     @classmethod
+    @naming_files
     def load(cls, directory: str | os.PathLike[str], **options: Any) -> WordPieceTokenizer:
         """Reads a tokenizer from a directory.
 
@@ -430,6 +438,8 @@ _KERNEL_CHINESE = (
     (0xF900, 0xFB00), (0x2F800, 0x2FA20),
 )  # fmt: skip
 _ASCII_CAPITALS = frozenset(string.ascii_uppercase)
+# The kernel counts bytes in 32 bits; published models have 100.
+_MOST_CHARS = 1 << 20
 
 
 # Files.
@@ -437,7 +447,7 @@ _ASCII_CAPITALS = frozenset(string.ascii_uppercase)
 
 def _read_tokenizer_config(path: Path) -> dict[str, Any]:
     """Returns the constructor's arguments that a tokenizer_config.json states."""
-    config = read_json(path)
+    config = read_tokenizer_config(path)
     names = {
         "do_lower_case": "lower_case",
         "strip_accents": "strip_accents",
@@ -452,11 +462,10 @@ def _read_tokenizer_config(path: Path) -> dict[str, Any]:
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
     """Returns the vocabulary and the constructor's arguments that a tokenizer.json states."""
     content = read_json(path)
-    model = content.get("model") or {}
+    model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
     # Early files state no type; the prefix then tells WordPiece.
     kind = model.get("type") or ("WordPiece" if "continuing_subword_prefix" in model else None)
-    normalizer = content.get("normalizer") or {}
-    splitter = (content.get("pre_tokenizer") or {}).get("type")
+    splitter = section(content, "pre_tokenizer", path).get("type")
     for what, found, expected in (
         ("model", kind, "WordPiece"),
         ("continuing prefix", model.get("continuing_subword_prefix"), _SUFFIX),
@@ -464,13 +473,10 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
         ("pre-tokenizer", splitter, "BertPreTokenizer"),
     ):
         if found != expected:
-            raise ValueError(f"{path}: the {what} is {found!r}, expected {expected!r}")
-    ids = dict(model["vocab"])
-    added = content.get("added_tokens") or []
+            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+    ids, added = read_ids(content, path)
     for token in added:
         text = token_text(token, path)
-        if ids.setdefault(text, token["id"]) != token["id"]:
-            raise ValueError(f"{path}: {text!r} has the ids {ids[text]} and {token['id']}")
         settings = [name for name in ("single_word", "lstrip", "rstrip", "normalized")
                     if token.get(name)]  # fmt: skip
         if settings or not token.get("special"):

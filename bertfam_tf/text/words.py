@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf.text import _models, _unicode
+from bertfam_tf import parsing
+from bertfam_tf.names import short, shown
+from bertfam_tf.text import _models, _pickle, _unicode
 from bertfam_tf.text._files import (
     CONFIG_FILE,
+    naming_files,
     read_json,
     read_lines,
+    read_tokenizer_config,
     stated_special_tokens,
     stream_lines,
     write_json,
@@ -213,6 +216,7 @@ class WordTokenizer(Tokenizer):
         write_json(path / CONFIG_FILE, config)
 
     @classmethod
+    @naming_files
     def load(cls, directory: str | os.PathLike[str], **options: Any) -> WordTokenizer:
         """Reads a tokenizer from a directory.
 
@@ -346,9 +350,11 @@ def _check(
     if counts is not None and len(counts) != len(words):
         raise ValueError(f"{source}: found {len(counts)} counts for {len(words)} words")
     limits = [0, *cutoffs, len(words)]
-    if any(after <= before for before, after in itertools.pairwise(limits)):
+    numbers = all(isinstance(limit, int) for limit in limits)
+    if not numbers or any(after <= before for before, after in itertools.pairwise(limits)):
         raise ValueError(
-            f"cut-offs {list(cutoffs)}, expected numbers that increase, from 1 to {len(words) - 1}"
+            f"{source}: cut-offs {shown(list(cutoffs))}, expected numbers that increase, from 1 to "
+            f"{len(words) - 1}"
         )
 
 
@@ -367,7 +373,7 @@ def _read_vocabulary(path: Path) -> tuple[list[str], list[int] | None]:
 
 def _read_config(path: Path, words: Sequence[str]) -> dict[str, Any]:
     """Returns the constructor's arguments that a tokenizer_config.json states."""
-    config = read_json(path)
+    config = read_tokenizer_config(path)
     names = {"do_lower_case": "lower_case", "lower_case": "lower_case", "add_eos": "add_eos"}
     stated = {ours: config[theirs] for theirs, ours in names.items() if theirs in config}
     if config.get("cutoffs"):
@@ -382,9 +388,9 @@ def _read_config(path: Path, words: Sequence[str]) -> dict[str, Any]:
 
 def _read_pickle(path: Path) -> tuple[list[str], dict[str, Any]]:
     """Returns the words of a `vocab.pkl` and the constructor's arguments that it states."""
+    data = parsing.read_bytes(path)
     try:
-        with path.open("rb") as file:
-            state = _InertUnpickler(file).load()
+        state = _pickle.read(data)
         words, counter = state["idx2sym"], state.get("counter") or {}
         if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
             raise TypeError("idx2sym is not a list of words")
@@ -394,32 +400,10 @@ def _read_pickle(path: Path) -> tuple[list[str], dict[str, Any]]:
     except Exception as error:  # whatever damaged bytes may lead to
         raise ValueError(
             f"{path}: not the pickled vocabulary of a Transformer-XL "
-            f"({type(error).__name__}: {error})"
+            f"({type(error).__name__}: {short(error)})"
         ) from error
     if state.get("delimiter") not in (None, " "):
-        raise ValueError(f"{path}: words are cut at {state['delimiter']!r}, expected white space")
+        raise ValueError(
+            f"{path}: words are cut at {shown(state['delimiter'])}, expected white space"
+        )
     return words, stated
-
-
-class _Inert:
-    """Stands for anything pickled that is not a plain container; takes what it is given."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __setstate__(self, _: Any) -> None:
-        pass
-
-    def __setitem__(self, *_: Any) -> None:
-        pass
-
-    def append(self, _: Any) -> None:
-        """Ignores an item."""
-
-
-class _InertUnpickler(pickle.Unpickler):
-    """Reads text, numbers and plain containers, and runs nothing that a pickle names."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        plain = {"OrderedDict": OrderedDict, "Counter": Counter}
-        return plain.get(name, _Inert) if module == "collections" else _Inert

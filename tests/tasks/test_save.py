@@ -151,11 +151,11 @@ CHANGES = {
     ),
     "description is text": (
         lambda d: (d / "bertfam.json").write_text("{"),
-        "is not the description of a task",
+        "is not JSON",
     ),
     "description is a list": (
         lambda d: (d / "bertfam.json").write_text("[]"),
-        "is not the description of a task",
+        "is not JSON",
     ),
     "description lacks a key": (
         lambda d: (d / "bertfam.json").write_text('{"task": "TextClassifier"}'),

@@ -110,7 +110,7 @@ def test_by_files(tmp_path, files, module):
         ({"tokenizer.json": {"model": {"type": "WordLevel"}}},
          "tokenizer.json: the model is 'WordLevel', expected WordPiece, Unigram, or BPE"),
         ({"tokenizer.json": {"model": {"type": "BPE"}}}, "the model is 'BPE'"),
-        ({"tokenizer_config.json": "{"}, "tokenizer_config.json: not JSON"),
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json is not JSON"),
         ({"config.json": "[]"}, "config.json: found a list, expected a JSON object"),
         ({"config.json": {"model_type": "bert"}}, "found neither vocab.txt nor tokenizer.json"),
     ],

@@ -363,7 +363,7 @@ def test_missing_and_broken_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         WordPieceTokenizer(tmp_path / "vocab.txt")
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer\.json: not JSON"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not JSON"):
         WordPieceTokenizer.load(tmp_path)
 
 

@@ -1,0 +1,81 @@
+"""The shapes of a backbone's weights by its config, before any of them is made.
+
+A config may declare a vocabulary of gigabytes, or a million layers, beside a file of a few
+kilobytes. What it declares is compared with what is stored before it is obeyed.
+"""
+
+import dataclasses
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+
+from bertfam_tf import registry
+from bertfam_tf.names import shown
+from bertfam_tf.sources import CheckpointError
+
+
+def declared(
+    family: registry.Family, config: Any, stored: int, what: str
+) -> dict[str, tuple[int, ...]]:
+    """Path and shape of each variable of the backbone, without memory for them.
+
+    One layer is wired, for all layers have the same shapes.
+
+    Args:
+        family: the card.
+        config: its config.
+        stored: how many tensors there are.
+        what: the config, for the error's text.
+
+    Raises:
+        CheckpointError: for more layers than there are tensors, or a config that no model has.
+    """
+    names = family.huggingface
+    for path in names.weights:
+        count = 1
+        for letter, each in names.counts(path, config).items():
+            count *= each
+            if count > stored:
+                raise CheckpointError(
+                    f"{what} declares {names.indices[letter]} = {shown(each)}, but only {stored} "
+                    "tensors are stored. Config and weights have to be of one checkpoint."
+                )
+    fields = {field.name for field in dataclasses.fields(config)}
+    capped = {"num_layers", *names.indices.values()} & fields
+    one = dataclasses.replace(config, **{f: min(getattr(config, f), 1) for f in capped})
+    try:
+        shapes = _wired(family, one)
+    except Exception as error:  # whatever a card or Keras makes of senseless sizes
+        raise CheckpointError(f"{what} describes no {family.name} model: {error}") from error
+    found = dict(shapes)
+    for path in names.weights:
+        counts = names.counts(path, config)
+        for first in itertools.product(*map(range, names.counts(path, one).values())):
+            shape = shapes.get(_numbered(path, counts, first))
+            if shape is None:
+                continue
+            ranges = [
+                range(count) if names.indices[letter] in capped else (i,)
+                for (letter, count), i in zip(counts.items(), first, strict=True)
+            ]
+            found |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}
+    return found
+
+
+def _numbered(path: str, letters: Any, numbers: tuple[int, ...]) -> str:
+    for letter, number in zip(letters, numbers, strict=True):
+        path = path.replace(f"{{{letter}}}", str(number))
+    return path
+
+
+def _wired(family: registry.Family, config: Any) -> dict[str, tuple[int, ...]]:
+    def shapes() -> dict[str, tuple[int, ...]]:
+        with keras.StatelessScope(initialize_variables=False):
+            model = keras.Model(*family.wire(config))
+        return {variable.path: tuple(variable.shape) for variable in model.weights}
+
+    # A thread of its own, as in ``models.count_parameters``.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(shapes).result()

@@ -1,0 +1,487 @@
+"""Damages checkpoints, tokenizers, recipes and saved tasks, loads them, and counts outcomes.
+
+    python -m tools.fuzz_files --cases 2000 --seed 0 --output tools/results/fuzz_files.md
+
+Each case copies a small good directory, changes one of its files (``tools.file_mutations``), and
+calls what a user would: ``load_backbone``, ``convert``, ``from_pretrained``, ``load_tokenizer``,
+``load`` or ``load_recipe``, in worker processes whose time and memory are measured. Loading is
+fine, and so is a ``ValueError`` (``CheckpointError`` is one). All else is an escape: another type
+of error, a process that dies, a case above 10 s or 1 GB, a file outside of the directory that is
+read into what ``convert`` writes, code that runs. An escape is printed with its case, which
+``--only`` repeats. Exit status: 1 if there was any.
+"""
+
+import argparse
+import collections
+import contextlib
+import gc
+import importlib.util
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from tools import file_mutations
+
+ROOT = Path(__file__).parent.parent
+LIMIT_S, LIMIT_MB = 10.0, 1000.0
+# After this a worker is killed, whatever it does.
+_KILL_S, _RECYCLE = 90.0, 400
+_TEXTS = ["Good news!", "größe ½ 🙂 \u200b", "", "hello world the cat"]
+
+
+# What is damaged -------------------------------------------------------------------------------
+
+
+def subjects(directory: Path) -> dict[str, list[str]]:
+    """Makes the good directories; the name of each and the verbs that it is read by."""
+    made: dict[str, list[str]] = {}
+
+    def add(name: str, source: Path | None, *verbs: str) -> Path:
+        made[name] = list(verbs)
+        target = directory / name
+        if source is None:
+            target.mkdir()
+        else:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.npz"))
+        return target
+
+    goldens = ROOT / "tests" / "goldens"
+    for family in sorted(path.name for path in goldens.iterdir() if path.is_dir()):
+        add(f"hf_{family}", goldens / family / "default", "backbone")
+    tiny = goldens / "bert" / "classifier"
+    add("hf_classifier", tiny, "backbone", "convert", "classifier", "tokenizer")
+    _sharded(add("hf_sharded", tiny, "backbone", "convert"))
+    for name in ("tf1_bert", "tf1_albert", "garden_bert", "garden_bert_v2", "garden_albert"):
+        add(name, ROOT / "tests" / "fixtures" / name, "backbone", "convert")
+    if importlib.util.find_spec("torch"):
+        _pickled(add("torch", tiny, "backbone", "convert"))
+    if importlib.util.find_spec("keras_hub"):
+        _preset(add("keras_hub", None, "backbone", "convert"))
+    _tokenizers(add)
+    recipe = add("recipe", None, "recipe")
+    shutil.copy(ROOT / "configs" / "bert" / "sst2.yaml", recipe / "recipe.yaml")
+    _task(add("task", None, "task"), tiny)
+    return made
+
+
+def _sharded(directory: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    index = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for shard in set(index.values()):
+        part = {name: tensors[name] for name in index if index[name] == shard}
+        save_file(part, directory / shard)
+    text = json.dumps({"weight_map": index})
+    (directory / "model.safetensors.index.json").write_text(text)
+
+
+def _pickled(directory: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    torch.save(load_file(directory / "model.safetensors"), directory / "pytorch_model.bin")
+    (directory / "model.safetensors").unlink()
+
+
+def _preset(directory: Path) -> None:
+    import keras_hub
+
+    sizes = dict(vocabulary_size=48, num_layers=2, num_heads=4, hidden_dim=16)
+    backbone = keras_hub.models.BertBackbone(**sizes, intermediate_dim=24, max_sequence_length=12)
+    backbone.save_to_preset(str(directory))
+
+
+def _tokenizers(add: Any) -> None:
+    words = ["the", "cat", "sat", "hello", "world", "good", "news", "un", "##s", "##ing"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*special, *"abcdefghijklmnopqrstuvwxyz!.,", *words]
+
+    def write(directory: Path, **files: Any) -> None:
+        for name, content in files.items():
+            name = name.replace("__", ".")
+            text = content if isinstance(content, str) else json.dumps(content)
+            (directory / name).write_text(text, "utf-8")
+
+    def lines(items: Any) -> str:
+        return "".join(f"{item}\n" for item in items)
+
+    config = {
+        "tokenizer_class": "BertTokenizer", "do_lower_case": True, "cls_token": "[CLS]",
+        "mask_token": {"content": "[MASK]", "lstrip": True}, "max_input_chars_per_word": 100,
+    }  # fmt: skip
+    write(
+        add("wordpiece", None, "tokenizer"), vocab__txt=lines(pieces), tokenizer_config__json=config
+    )
+    added = [{"id": i, "content": token, "special": True} for i, token in enumerate(special)]
+    whole = {
+        "added_tokens": added,
+        "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {
+            "type": "WordPiece", "continuing_subword_prefix": "##", "unk_token": "[UNK]",
+            "max_input_chars_per_word": 100, "vocab": {p: i for i, p in enumerate(pieces)},
+        },
+    }  # fmt: skip
+    write(add("wordpiece_json", None, "tokenizer"), tokenizer__json=whole)
+
+    letters = [*"abcdefghijklmnopqrstuvwxyz!", "Ġ"]
+    merges = ["h e", "l l", "he ll", "hell o", "Ġ t", "Ġt h", "Ġth e"]
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *letters]
+    ids = {p: i for i, p in enumerate([*vocabulary, *(m.replace(" ", "") for m in merges)])}
+    write(
+        add("byte_bpe", None, "tokenizer"),
+        vocab__json=ids,
+        merges__txt=lines(["#version: 0.2", *merges]),
+        tokenizer_config__json={"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False},
+    )
+    model = {"type": "BPE", "vocab": ids, "merges": merges}
+    level = {"type": "ByteLevel", "add_prefix_space": False}
+    write(
+        add("byte_bpe_json", None, "tokenizer"),
+        tokenizer__json={"model": model, "pre_tokenizer": level, "added_tokens": []},
+    )
+    merges = ["h e", "l l", "he ll", "hell o</w>", "t h", "th e</w>"]
+    ends = [f"{letter}</w>" for letter in letters[:-1]]
+    ids = {
+        p: i
+        for i, p in enumerate(
+            ["<unk>", *letters[:-1], *ends, *(m.replace(" ", "") for m in merges)]
+        )
+    }
+    write(
+        add("bpe", None, "tokenizer"),
+        vocab__json=ids,
+        merges__txt=lines(["#version: 0.2", *merges]),
+        tokenizer_config__json={"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": "<unk>"},
+    )
+    counted = [f"{merge} {9 - i}" for i, merge in enumerate(merges)]
+    counts = [f"{p.removesuffix('</w>') + '@@' * (not p.endswith('</w>'))} 3" for p in ids]
+    write(
+        add("fast_bpe", None, "tokenizer"),
+        codes_x=lines(counted),
+        vocab_x=lines(counts[1:]),
+        config__json={"model_type": "xlm", "n_words": 60},
+    )
+    _sentencepiece(add("sentencepiece", None, "tokenizer"))
+    named = ["<eos>", "<unk>", "the", "cat", "hello", "world"]
+    write(
+        add("words", None, "tokenizer"),
+        vocab__txt=lines(f"{word} {9 - i}" for i, word in enumerate(named)),
+        tokenizer_config__json={"tokenizer_class": "TransfoXLTokenizer", "cutoffs": [2, 4]},
+    )
+    pickled = add("words_pickle", None, "tokenizer")
+    state = {
+        "counter": collections.Counter(dict.fromkeys(named, 3)),
+        "sym2idx": collections.OrderedDict((word, i) for i, word in enumerate(named)),
+        "idx2sym": named, "lower_case": False, "delimiter": None,
+    }  # fmt: skip
+    (pickled / "vocab.pkl").write_bytes(pickle.dumps(state, 2))
+
+
+def _sentencepiece(directory: Path) -> None:
+    import io
+
+    import sentencepiece
+
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["hello world, the cat sat; good news 1,2"] * 40),
+        model_writer=out,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        user_defined_symbols=["½x"],
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        pad_id=3,
+        minloglevel=2,
+    )
+    (directory / "spiece.model").write_bytes(out.getvalue())
+    config = {"tokenizer_class": "AlbertTokenizer", "do_lower_case": True, "keep_accents": False}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def _task(directory: Path, checkpoint: Path) -> None:
+    import bertfam_tf as bf
+
+    directory.rmdir()
+    bf.TextClassifier.from_pretrained(checkpoint).save(directory)
+
+
+# Workers ---------------------------------------------------------------------------------------
+
+
+def run(verb: str, directory: Path, out: Path) -> None:
+    """Does with a directory what a user would."""
+    import bertfam_tf as bf
+    from bertfam_tf.checkpoints import convert
+    from bertfam_tf.config import load_recipe
+
+    if verb == "backbone":
+        bf.load_backbone(directory)
+    elif verb == "convert":
+        convert(directory, out)
+    elif verb == "classifier":
+        bf.TextClassifier.from_pretrained(directory)
+    elif verb == "tokenizer":
+        bf.load_tokenizer(directory).tokenize_with_offsets(_TEXTS)
+    elif verb == "task":
+        bf.load(directory)
+    else:
+        load_recipe(directory / "recipe.yaml").to_yaml()
+
+
+def chosen(made: dict[str, list[str]], seed: int, number: int) -> tuple[random.Random, str, str]:
+    """A case's random numbers, its directory, and what is done with it."""
+    rng = random.Random(f"{seed}/{number}")
+    name = rng.choice(sorted(made))
+    return rng, name, rng.choice(made[name])
+
+
+def case(base: Path, made: dict[str, list[str]], seed: int, number: int) -> dict[str, Any]:
+    """Runs one case in this process: what was done, what came of it, seconds and MB."""
+    import keras
+
+    rng, name, verb = chosen(made, seed, number)
+    result: dict[str, Any] = {"case": number, "subject": name, "verb": verb}
+    with tempfile.TemporaryDirectory() as scratch:
+        secret = Path(scratch, "secret")
+        secret.write_bytes(file_mutations.SECRET * 4096)
+        directory = Path(shutil.copytree(base / name, Path(scratch, "given"), symlinks=True))
+        previous = os.getcwd()
+        os.chdir(scratch)
+        try:
+            result["mutation"] = file_mutations.mutate(directory, base, secret, rng)
+            before = _reset_peak()
+            begun = time.monotonic(), time.process_time()
+            result["outcome"], result["text"] = _outcome(verb, directory, Path(scratch, "out"))
+            # On a busy machine a case waits, and a process may have several threads.
+            spent = time.monotonic() - begun[0], time.process_time() - begun[1]
+            result["seconds"] = min(spent)
+            result["mb"] = max(0.0, _memory("VmHWM") - before)
+            if Path(scratch, file_mutations.EXECUTED).exists():
+                result["outcome"] = "ESCAPE: code ran"
+            if _leaked(Path(scratch, "out")):
+                result["outcome"] = "ESCAPE: a file outside was read"
+        finally:
+            os.chdir(previous)
+    keras.utils.clear_session()
+    gc.collect()
+    if result["outcome"][:6] != "ESCAPE" and result["seconds"] > LIMIT_S:
+        result["outcome"] = "ESCAPE: time"
+    if result["outcome"][:6] != "ESCAPE" and result["mb"] > LIMIT_MB:
+        result["outcome"] = "ESCAPE: memory"
+    return result
+
+
+def _outcome(verb: str, directory: Path, out: Path) -> tuple[str, str]:
+    from bertfam_tf.checkpoints import CheckpointError
+
+    try:
+        run(verb, directory, out)
+    except ValueError as error:
+        kind = "CheckpointError" if isinstance(error, CheckpointError) else type(error).__name__
+        named = any(file.name in str(error) for file in [directory, *_entries(directory)])
+        allowed = (
+            isinstance(error, CheckpointError) or verb == "recipe" or type(error) is ValueError
+        )
+        if not allowed:
+            return f"ESCAPE: {kind}", str(error)
+        return kind if named else f"{kind} that names no file", str(error)
+    except BaseException as error:
+        return f"ESCAPE: {type(error).__name__}", str(error)
+    return "loaded", ""
+
+
+def _entries(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.name != "given"]
+
+
+def _leaked(out: Path) -> bool:
+    files = [file for file in out.rglob("*") if file.is_file()] if out.is_dir() else []
+    return any(file_mutations.SECRET in file.read_bytes() for file in files)
+
+
+def _memory(key: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _reset_peak() -> float:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _work(base: Path, seed: int) -> None:
+    """Reads numbers of cases, writes a line of JSON for each."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    made = json.loads((base / "subjects.json").read_text())
+    for name in ("wordpiece", "hf_bert"):  # what a process does once is no case's
+        run(made[name][0], base / name, base / "none")
+    for line in sys.stdin:
+        print(json.dumps(case(base, made, seed, int(line))), file=answers, flush=True)
+
+
+class _Worker:
+    """A process that runs cases, and a new one where it dies or hangs."""
+
+    def __init__(self, base: Path, seed: int, log: Path):
+        self._arguments = [sys.executable, "-m", "tools.fuzz_files", "--worker", str(base)]
+        self._arguments += ["--seed", str(seed)]
+        self._base, self._seed, self._log = base, seed, log
+        self._process: subprocess.Popen | None = None
+        self._done = 0
+
+    def run(self, number: int) -> dict[str, Any]:
+        if self._process is None or self._done >= _RECYCLE:
+            self.close()
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._done += 1
+        timer = _Timer(process, _KILL_S + (120 if self._done == 1 else 0))
+        process.stdin.write(f"{number}\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        expired = timer.cancel()
+        if line:
+            return json.loads(line)
+        code = process.wait()
+        self._process = None
+        what = "hang" if expired else f"death (signal {-code})"
+        made = json.loads((self._base / "subjects.json").read_text())
+        _, name, verb = chosen(made, self._seed, number)
+        result = {"case": number, "subject": name, "verb": verb, "outcome": f"ESCAPE: {what}"}
+        return {**result, "seconds": 0.0, "mb": 0.0, "text": ""}
+
+    def _start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, cwd=ROOT,
+            )  # fmt: skip
+        self._done = 0
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class _Timer:
+    def __init__(self, process: subprocess.Popen, seconds: float):
+        import threading
+
+        self._expired = False
+        self._process = process
+        self._timer = threading.Timer(seconds, self._kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _kill(self) -> None:
+        self._expired = True
+        self._process.kill()
+
+    def cancel(self) -> bool:
+        self._timer.cancel()
+        return self._expired
+
+
+# The report ------------------------------------------------------------------------------------
+
+
+def report(results: list[dict[str, Any]], seed: int) -> str:
+    """The table for tools/results."""
+    outcomes = collections.Counter(result["outcome"] for result in results)
+    subjects_of = collections.Counter(result.get("subject", "?") for result in results)
+    slowest = max(results, key=lambda result: result["seconds"])
+    largest = max(results, key=lambda result: result["mb"])
+
+    def of(result: dict[str, Any]) -> str:
+        return (
+            f"{result['seconds']:.1f} s, {result['mb']:.0f} MB: case {result['case']}, "
+            f"{result.get('verb')} of {result.get('subject')}, {result.get('mutation')}"
+        )
+
+    lines = [
+        "# Damaged and hostile files",
+        "",
+        f"`python -m tools.fuzz_files --cases {len(results)} --seed {seed}`: "
+        f"{len(results)} cases over {len(subjects_of)} kinds of directory.",
+        "",
+        "| outcome | cases |",
+        "|---|---|",
+        *(f"| {outcome} | {count} |" for outcome, count in outcomes.most_common()),
+        "",
+        f"Escapes: {sum(n for o, n in outcomes.items() if o.startswith('ESCAPE'))}. "
+        f"Slowest: {of(slowest)}. Most memory: {of(largest)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, nargs="*", help="run these cases, and say all of them")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="write the table there")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        _work(options.worker, options.seed)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        base, log = Path(scratch, "base"), Path(scratch, "log")
+        base.mkdir()
+        made = subjects(base)
+        (base / "subjects.json").write_text(json.dumps(made))
+        numbers = list(options.only or range(options.cases))
+        workers = [_Worker(base, options.seed, log) for _ in range(options.processes)]
+        chunks = [numbers[i :: len(workers)] for i in range(len(workers))]
+        bar = tqdm(total=len(numbers), mininterval=5)
+
+        def all_of(worker: _Worker, chunk: list[int]) -> list[dict[str, Any]]:
+            found = []
+            for number in chunk:
+                result = worker.run(number)
+                found.append(result)
+                bar.update()
+                if result["outcome"].startswith("ESCAPE") or options.only:
+                    tqdm.write(json.dumps(result)[:1500])
+            worker.close()
+            return found
+
+        with ThreadPoolExecutor(len(workers)) as threads:
+            results = [r for part in threads.map(all_of, workers, chunks) for r in part]
+        bar.close()
+        if any("death" in result["outcome"] for result in results):
+            print(log.read_text(errors="replace")[-4000:])
+    text = report(results, options.seed)
+    print(text)
+    if options.output:
+        options.output.write_text(text, "utf-8")
+    return int(any(result["outcome"].startswith("ESCAPE") for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
