@@ -23,8 +23,8 @@ _HAS_VALUE = 1 << 8
 _IS_VALUE = 1 << 31
 _PAGE = 256
 # What Python's `str.split` cuts at.
-_SPACES = (*range(0x9, 0xE), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
-           0x2028, 0x2029, 0x202F, 0x205F, 0x3000)  # fmt: skip
+SPACES = (*range(0x9, 0xE), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
+          0x2028, 0x2029, 0x202F, 0x205F, 0x3000)  # fmt: skip
 _QUOTES = ("''", "``")
 # Decompositions that look like half of a quotation mark, but come too late to be taken for one.
 _LATE_QUOTES = (0x1FEF, 0xFF07, 0xFF40)
@@ -73,7 +73,7 @@ def preparation(unify_spaces: bool, strip_accents: bool, lower_case: bool) -> di
             text = "".join(map(str.lower, text))
         if text != char:
             result[codepoint] = text
-    return result | (dict.fromkeys(_SPACES, " ") if unify_spaces else {})
+    return result | (dict.fromkeys(SPACES, " ") if unify_spaces else {})
 
 
 class Rules:
