@@ -80,6 +80,10 @@ def write(
         labels = labels or _unnamed(card.heads[name], layer)
     described = huggingface.describe(card, backbone.config) | _label_values(labels)
     described |= _classes(card, list(heads or {})) | dict(values or {})
+    if heads and not any(_needs_pooler(card.heads[name]) for name in heads):
+        for path, source in card.huggingface.weights.items():
+            if path.startswith("pooler/"):
+                tensors.pop(source.partition("|")[0], None)
     _write(directory, described, tensors, extra, card.huggingface.prefix if heads else "")
 
 
@@ -179,6 +183,11 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }
+
+
+def _needs_pooler(head: registry.Head) -> bool:
+    """Whether a model with that head has a pooler: to read it, or to be trained on."""
+    return head.reads == "pooled_output" or head.decoder() is not None
 
 
 def _unnamed(head: registry.Head, layer: Any) -> list[str] | None:

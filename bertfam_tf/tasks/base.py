@@ -516,6 +516,11 @@ def _replace(target: Path, temporary: Path) -> None:
     shutil.rmtree(old)
 
 
+def is_saved(directory: str | Path) -> bool:
+    """Whether a directory is one that ``Task.save`` wrote."""
+    return (Path(directory) / _DESCRIPTION).is_file()
+
+
 def load(directory: str | Path) -> Task:
     """The task that ``Task.save`` wrote.
 
