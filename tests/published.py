@@ -121,7 +121,7 @@ TASKS = {
     "MultiLabelClassifier": ("sequence", dict(labels=LABELS, **_LABELLED)),
     "TextRegressor": ("sequence", _LABELLED),
     "TokenTagger": ("tokens", dict(tags=TAGS, max_length=48)),
-    "SpanQA": ("span", dict(max_length=48, max_question=8, max_answer=8)),
+    "SpanQA": ("span", dict(max_length=48, max_question=20, max_answer=8)),
     "MultipleChoice": ("choice", dict(num_choices=2, **_LABELLED)),
     "MaskedLM": ("masked_lm", dict(max_length=48)),
     "CausalLM": ("causal_lm", dict(max_length=48)),

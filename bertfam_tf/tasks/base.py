@@ -188,6 +188,11 @@ class Task(keras.Model):
         names = [name for name in _PACKED if name in self.backbone.row_inputs]
         return {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
 
+    @property
+    def published_inputs(self) -> tuple[str, ...]:
+        """Those of the backbone's inputs that tell something about a row of texts."""
+        return tuple(name for name in _PACKED if name in self.backbone.row_inputs)
+
     # Keras' verbs, on text -------------------------------------------------------------------
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:

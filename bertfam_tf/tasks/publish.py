@@ -39,7 +39,7 @@ def save_pretrained(task: Task, directory: str | Path) -> None:
             values["tokenizer_class"] = save_published(
                 tokenizer,
                 temporary,
-                inputs=[name for ours, name in _INPUTS.items() if ours in backbone.row_inputs],
+                inputs=[_INPUTS[name] for name in _INPUTS if name in task.published_inputs],
                 max_length=task.max_length,
                 pad_id=pad_id,
             )
