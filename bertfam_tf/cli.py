@@ -112,8 +112,14 @@ def _parser() -> argparse.ArgumentParser:
     phone.add_argument("--length", type=int, help="most tokens of a row; else the task's")
     phone.add_argument("--calibration", metavar="FILE", help="lines of typical text, for int8-full")
 
-    convert = command("convert", _convert, "write any supported checkpoint in another format")
-    convert.add_argument("source", help="a directory, package:NAME, or a hub id")
+    convert = command(
+        "convert", _convert, "write a saved task, or any supported checkpoint, in another format"
+    )
+    convert.add_argument(
+        "source",
+        help="a saved task, the output directory of a recipe, or a checkpoint: a directory, "
+        "package:NAME, or a hub id",
+    )
     convert.add_argument("target", help="the directory to make; it is never overwritten")
     convert.add_argument("--to", choices=("hf",), default="hf", help="Hugging Face's (%(default)s)")
     convert.add_argument("--family", help="what it is, where the checkpoint does not say")
@@ -284,8 +290,18 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _convert(options: argparse.Namespace) -> None:
+    from bertfam_tf import tasks
     from bertfam_tf.checkpoints import convert
+    from bertfam_tf.train.directory import MODEL
 
+    source = Path(options.source)
+    saved = source / MODEL if tasks.is_saved(source / MODEL) else source
+    if tasks.is_saved(saved):
+        if options.family is not None:
+            raise ValueError(f"--family is for checkpoints; {saved} says what it is.")
+        tasks.load(saved).save_pretrained(options.target)
+        print(options.target)
+        return
     print(convert(options.source, options.target, options.to, family=options.family))
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import keras
-import numpy as np
 
 from bertfam_tf.layers import TransformerBlock
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import dense_layers
 
 # Where LoRA goes unless told otherwise: queries and values (arXiv 2106.09685, section 7.1), by
 # the names of their dense layers.
@@ -74,7 +72,7 @@ def add_lora(
     """
     if rank < 1:
         raise ValueError(f"The rank of LoRA is 1 or more, not {rank}.")
-    found = [layer for layer in _dense_layers(backbone) if layer.name in names]
+    found = [layer for layer in dense_layers(backbone) if layer.name in names]
     if not found:
         raise ValueError(f"This {backbone.family} backbone has no dense layers {', '.join(names)}.")
     # Of the weights, and not of the layers: a layer that is frozen hides what is new inside.
@@ -82,22 +80,6 @@ def add_lora(
         variable.trainable = False
     for layer in found:
         layer.enable_lora(rank, alpha)
-
-
-def plain_weights(model: keras.Model) -> dict[str, np.ndarray]:
-    """Weights by path, as they are without LoRA: its products are added to what they go with."""
-    merged = {
-        layer._kernel.path: layer.kernel for layer in _dense_layers(model) if layer.lora_enabled
-    }
-    return {
-        variable.path: keras.ops.convert_to_numpy(merged.get(variable.path, variable))
-        for variable in model.weights
-        if not variable.name.startswith("lora_kernel_")
-    }
-
-
-def _dense_layers(model: keras.Model) -> Iterator[keras.layers.Dense]:
-    return (x for x in model._flatten_layers() if isinstance(x, keras.layers.Dense))
 
 
 def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:

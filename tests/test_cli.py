@@ -121,6 +121,21 @@ def test_export(trained, tmp_path, capsys):
     assert card["metrics"].keys() >= {"loss", "accuracy"}
 
 
+@pytest.mark.parametrize("source", ["run", "model"])
+def test_convert_a_task(trained, tmp_path, capsys, source):
+    run, _ = trained
+    saved = run if source == "run" else run / "model"
+    assert main(["convert", str(saved), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out")
+    found = bf.TextClassifier.from_pretrained(tmp_path / "out").predict(TEXTS)
+    expected = bf.load(run / "model").predict(TEXTS)
+    assert [row["scores"].tolist() for row in found] == [row["scores"].tolist() for row in expected]
+    assert main(["convert", str(saved), str(tmp_path / "out")]) == 1
+    assert "it is not overwritten" in capsys.readouterr().err
+    assert main(["convert", str(saved), str(tmp_path / "other"), "--family", "bert"]) == 1
+    assert "--family is for checkpoints" in capsys.readouterr().err
+
+
 def test_options_of_export(trained, tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(

@@ -19,6 +19,7 @@ from bertfam_tf.sources import CheckpointError, resolve
 
 # TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
 _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+_KEPT = ("problem_type", "tokenizer_class", "bos_token_id", "eos_token_id")
 
 
 class Checkpoint:
@@ -36,6 +37,7 @@ class Checkpoint:
         labels: label names stored with it, or None.
         languages: numbers of the languages that its config names, none in most families.
         classes: Hugging Face's classes that its config names.
+        kept: what its config says of the task and the tokenizer, which no model reads.
 
     Raises:
         CheckpointError: missing, damaged or unsupported; the text names what and where.
@@ -49,6 +51,7 @@ class Checkpoint:
         self.labels = huggingface.labels(source.values)
         self.languages = huggingface.languages(source.values)
         self.classes = huggingface.classes(source.values)
+        self.kept = {key: source.values[key] for key in _KEPT if key in source.values}
         self._values = source.values
         self._tensors = source.tensors.renamed(
             lambda name: _canonical(name, self.family.huggingface.prefix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bertfam_tf.checkpoints import huggingface, safetensors, tokenizer_files
 from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
-from bertfam_tf.models.base import Backbone
+from bertfam_tf.models.base import Backbone, plain_weights
 from bertfam_tf.names import listed, unknown
 from bertfam_tf.sources import CheckpointError, refuse_links_out
 
@@ -46,21 +47,42 @@ def save_pretrained(
             finite; the text names them. Nothing is written then.
     """
     _check_format(format)
+    target = Path(directory)
+    with files.scratch(target) as temporary:
+        write(backbone, temporary, heads=heads, labels=labels)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in (SINGLE, huggingface.CONFIG):
+            files.put(temporary / name, target / name)
+
+
+def write(
+    backbone: Backbone,
+    directory: Path,
+    *,
+    heads: Mapping[str, keras.layers.Layer] | None = None,
+    labels: Sequence[str] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the two files into a directory that is there; as ``save_pretrained``.
+
+    Args:
+        values: further entries of ``config.json``.
+    """
     card = registry.get(backbone.family)
-    values = huggingface.describe(card, backbone.config) | _label_values(labels)
     tensors = _tensors(card, card.huggingface.weights, backbone)
     extra: dict[str, np.ndarray] = {}
     for name, layer in (heads or {}).items():
         if name not in card.heads:
             raise ValueError(unknown(f"head of {card.name}", name, card.heads))
         extra |= _tensors(card, card.heads[name].weights(name), layer, backbone.config)
-    values |= _classes(card, list(heads or {}))
-    target = Path(directory)
-    with files.scratch(target) as temporary:
-        _write(temporary, values, tensors, extra, card.huggingface.prefix if heads else "")
-        target.mkdir(parents=True, exist_ok=True)
-        for name in (SINGLE, huggingface.CONFIG):
-            files.put(temporary / name, target / name)
+        labels = labels or _unnamed(card.heads[name], layer)
+    described = huggingface.describe(card, backbone.config) | _label_values(labels)
+    described |= _classes(card, list(heads or {})) | dict(values or {})
+    if heads and not any(_needs_pooler(card.heads[name]) for name in heads):
+        for path, source in card.huggingface.weights.items():
+            if path.startswith("pooler/"):
+                tensors.pop(source.partition("|")[0], None)
+    _write(directory, described, tensors, extra, card.huggingface.prefix if heads else "")
 
 
 def convert(source: str | Path, target: str | Path, to: str = "hf", **options: Any) -> Path:
@@ -85,9 +107,7 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
     """
     _check_format(to)
     target = Path(target)
-    files.settle(target)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise FileExistsError(f"{target} exists; it is not overwritten.")
+    _check_new(target)
     checkpoint = Checkpoint(source, **options)
     refuse_links_out(source, checkpoint.directory)
     backbone = checkpoint.backbone()
@@ -102,13 +122,33 @@ def convert(source: str | Path, target: str | Path, to: str = "hf", **options: A
         values["architectures"] = checkpoint.classes
     elif known or not found:
         values |= _classes(card, known)
+    values |= checkpoint.kept
     tensors = _tensors(card, card.huggingface.weights, backbone)
-    with files.whole(target) as temporary:
-        temporary.mkdir()
+    with new_directory(target) as temporary:
         above = found or any(checkpoint.has_head(name) for name in card.heads)
         _write(temporary, values, tensors, found, card.huggingface.prefix if above else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
     return target
+
+
+@contextmanager
+def new_directory(target: str | Path) -> Iterator[Path]:
+    """A directory to write into, which becomes ``target`` at the end, or goes if that fails.
+
+    Raises:
+        FileExistsError: when ``target`` exists and is not an empty directory.
+    """
+    _check_new(target)
+    with files.whole(target) as temporary:
+        temporary.mkdir()
+        yield temporary
+
+
+def _check_new(target: str | Path) -> None:
+    files.settle(target)
+    target = Path(target)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise FileExistsError(f"{target} exists; it is not overwritten.")
 
 
 def _check_format(name: str) -> None:
@@ -124,12 +164,11 @@ def _tensors(
 ) -> dict[str, np.ndarray]:
     names = card.huggingface.expand(table, config or layer.config)
     found: dict[str, dict[str, np.ndarray]] = {}
-    for variable in layer.weights:
-        if variable.path not in names:
-            raise CheckpointError(f"The card of {card.name} has no name for {variable.path}.")
-        name, _, transform = names[variable.path].partition("|")
-        array = stored(keras.ops.convert_to_numpy(variable), transform)
-        found.setdefault(name, {})[transform] = array
+    for path, value in plain_weights(layer).items():
+        if path not in names:
+            raise CheckpointError(f"The card of {card.name} has no name for {path}.")
+        name, _, transform = names[path].partition("|")
+        found.setdefault(name, {})[transform] = stored(value, transform)
     # What is stored as one tensor has its parts' numbers in front.
     joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
     copies = card.huggingface.expand(card.huggingface.copies, config or layer.config)
@@ -144,6 +183,18 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }
+
+
+def _needs_pooler(head: registry.Head) -> bool:
+    """Whether a model with that head has a pooler: to read it, or to be trained on."""
+    return head.reads == "pooled_output" or head.decoder() is not None
+
+
+def _unnamed(head: registry.Head, layer: Any) -> list[str] | None:
+    """Names for the scores of a head whose width is free, as transformers names them."""
+    last = head.parts[-1]
+    free = isinstance(last, registry.Dense) and last.width == "labels"
+    return [f"LABEL_{i}" for i in range(layer.parts[-1].units)] if free else None
 
 
 def _classes(card: registry.Family, heads: Sequence[str]) -> dict[str, list[str]]:

@@ -10,6 +10,8 @@ from bertfam_tf import layers, registry
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import unknown
 
+_SUFFIX = "_head"
+
 
 class Head(keras.layers.Layer):
     """A row of parts between a backbone's outputs and logits.
@@ -37,6 +39,11 @@ class Head(keras.layers.Layer):
         self.reads = reads
         self.parts = parts
         self.scalar = scalar
+
+    @property
+    def kind(self) -> str:
+        """What it is called on the family's card."""
+        return self.name.removesuffix(_SUFFIX)
 
     def _source(self) -> str:
         return "sequence_output" if self.reads == "first_token" else self.reads
@@ -134,7 +141,7 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
         dtype = "float32" if half and part is last else None
         parts.append(_LAYERS[type(part)](part, values, name=f"part_{i}", dtype=dtype))
     scalar = isinstance(last, registry.Dense) and last.width == 1
-    return Head(head.reads, parts, scalar, name=f"{name}_head")
+    return Head(head.reads, parts, scalar, name=name + _SUFFIX)
 
 
 class _Values:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from bertfam_tf import registry
@@ -235,3 +236,20 @@ class Backbone(keras.Model):
             return cls(**config)
         finally:
             keras.config.set_dtype_policy(previous)
+
+
+def plain_weights(model: keras.layers.Layer) -> dict[str, np.ndarray]:
+    """Weights by path, as they are without LoRA: its products are added to what they go with."""
+    merged = {
+        layer._kernel.path: layer.kernel for layer in dense_layers(model) if layer.lora_enabled
+    }
+    return {
+        variable.path: keras.ops.convert_to_numpy(merged.get(variable.path, variable))
+        for variable in model.weights
+        if not variable.name.startswith("lora_kernel_")
+    }
+
+
+def dense_layers(model: keras.layers.Layer) -> Iterator[keras.layers.Dense]:
+    """The dense layers in a model, or in a layer."""
+    return (x for x in model._flatten_layers() if isinstance(x, keras.layers.Dense))

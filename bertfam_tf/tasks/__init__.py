@@ -1,6 +1,6 @@
 """Tasks: text in, answers out."""
 
-from bertfam_tf.tasks.base import Task, load
+from bertfam_tf.tasks.base import Task, is_saved, load
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
@@ -22,5 +22,6 @@ __all__ = [
     "TextEmbedder",
     "TextRegressor",
     "TokenTagger",
+    "is_saved",
     "load",
 ]

@@ -20,12 +20,14 @@ from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches
 from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.heads import Head
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import plain_weights
 from bertfam_tf.names import short, shown, unknown
 from bertfam_tf.sources import CheckpointError, sha256
+from bertfam_tf.tasks import publish
 from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
-from bertfam_tf.tuning import plain_weights
 
 _TASKS: dict[str, type[Task]] = {}
 _TAKES = {TEXT_PAIR: ("single texts", "pairs")}
@@ -83,6 +85,10 @@ class Task(keras.Model):
     fields = TEXTS
     # What an answer is called in JSON, where ``predict`` does not give a dict for each row.
     answer_name = "answer"
+    # What Hugging Face's config calls the task, where it has a word for it.
+    problem_type: str | None = None
+    # What stands on the backbone; None where nothing with weights does.
+    head: Head | None = None
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -192,6 +198,11 @@ class Task(keras.Model):
             "segment_ids": getattr(config, "num_segments", None),
         }
         return {name: counts[name] for name in self.packed_specs if counts[name]}
+
+    @property
+    def published_inputs(self) -> tuple[str, ...]:
+        """Those of the backbone's inputs that tell something about a row of texts."""
+        return tuple(name for name in _PACKED if name in self.backbone.row_inputs)
 
     # Keras' verbs, on text -------------------------------------------------------------------
 
@@ -410,6 +421,24 @@ class Task(keras.Model):
         # safetensors lets nobody but the owner read its files.
         shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
 
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Writes a model that transformers reads: backbone, head, labels and tokenizer.
+
+        ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
+        class's ``from_pretrained``. What says how answers are chosen, and is no part of a model
+        there, is left out: a threshold, ``top_k``, windows and the like. ``max_length`` is the
+        tokenizer's ``model_max_length``.
+
+        Args:
+            directory: new or empty; it appears whole or not at all.
+
+        Raises:
+            FileExistsError: when it exists and is not an empty directory.
+            CheckpointError: for what the format cannot say, a tokenizer that transformers has no
+                equal of, or weights that are not finite. Nothing is written then.
+        """
+        publish.save_pretrained(self, directory)
+
     def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
         """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
 
@@ -484,6 +513,11 @@ def _checked_language(backbone: Backbone, language_id: int | None) -> int | None
 
 def _files(directory: Path) -> list[Path]:
     return sorted(file for file in directory.rglob("*") if file.is_file())
+
+
+def is_saved(directory: str | Path) -> bool:
+    """Whether a directory is one that ``Task.save`` wrote."""
+    return (Path(directory) / _DESCRIPTION).is_file()
 
 
 def load(directory: str | Path) -> Task:

@@ -349,6 +349,11 @@ class CausalLM(Task):
             progress = advance(progress, seed)
         return texts
 
+    @property
+    def published_inputs(self) -> tuple[str, ...]:
+        # What is read and written is one segment; theirs cannot go on writing with any.
+        return tuple(name for name in super().published_inputs if name != "segment_ids")
+
     # Storing -------------------------------------------------------------------------------------
 
     def signatures(self, **options: Any) -> dict[str, Signature]:

@@ -37,6 +37,8 @@ class MultiLabelClassifier(TextClassifier):
         ValueError: as ``TextClassifier`` raises it, and for a threshold outside of 0 to 1.
     """
 
+    problem_type = "multi_label_classification"
+
     def __init__(
         self,
         backbone: Backbone,

@@ -36,6 +36,8 @@ class TextClassifier(SequenceTask):
             it classifies with.
     """
 
+    problem_type = "single_label_classification"
+
     def __init__(
         self,
         backbone: Backbone,

@@ -33,6 +33,7 @@ class TextRegressor(SequenceTask):
     """
 
     answer_name = "score"
+    problem_type = "regression"
 
     def __init__(
         self,

@@ -27,8 +27,8 @@ _PAGE = 256
 _MOST_UNITS, _MOST_KEYS, _LONGEST_KEY, _LONGEST_TEXT = 1 << 20, 1 << 20, 255, 1 << 10
 _BEYOND = "far beyond what published models have"
 # What Python's `str.split` cuts at.
-_SPACES = (*range(0x9, 0xE), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
-           0x2028, 0x2029, 0x202F, 0x205F, 0x3000)  # fmt: skip
+SPACES = (*range(0x9, 0xE), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
+          0x2028, 0x2029, 0x202F, 0x205F, 0x3000)  # fmt: skip
 _QUOTES = ("''", "``")
 # Decompositions that look like half of a quotation mark, but come too late to be taken for one.
 _LATE_QUOTES = (0x1FEF, 0xFF07, 0xFF40)
@@ -77,7 +77,7 @@ def preparation(unify_spaces: bool, strip_accents: bool, lower_case: bool) -> di
             text = "".join(map(str.lower, text))
         if text != char:
             result[codepoint] = text
-    return result | (dict.fromkeys(_SPACES, " ") if unify_spaces else {})
+    return result | (dict.fromkeys(SPACES, " ") if unify_spaces else {})
 
 
 class Rules:

@@ -1,0 +1,65 @@
+"""From a task to the files that transformers reads: weights with the head, labels, tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfam_tf.checkpoints import CheckpointError, save
+from bertfam_tf.text.published import save_published
+
+if TYPE_CHECKING:
+    from bertfam_tf.tasks.base import Task
+
+# What transformers calls a backbone's inputs.
+_INPUTS = {
+    "token_ids": "input_ids",
+    "segment_ids": "token_type_ids",
+    "padding_mask": "attention_mask",
+}
+
+
+def save_pretrained(task: Task, directory: str | Path) -> None:
+    """Writes ``task`` as ``Task.save_pretrained`` says."""
+    head, backbone, tokenizer = task.head, task.backbone, task.tokenizer
+    if task.language_id is not None:
+        raise CheckpointError(
+            f"Not written: the answers depend on the language ({task.language_id}), which "
+            "transformers' pipelines do not hand to a model. backbone.save_pretrained writes the "
+            "backbone alone."
+        )
+    ids, pad_id = tokenizer.special_ids, _pad_id(task)
+    values: dict[str, Any] = {f"{role}_token_id": ids.get(role) for role in ("bos", "eos")}
+    if pad_id is not None:
+        values["pad_token_id"] = pad_id
+    if task.problem_type:
+        values["problem_type"] = task.problem_type
+    with save.new_directory(directory) as temporary:
+        try:
+            values["tokenizer_class"] = save_published(
+                tokenizer,
+                temporary,
+                inputs=[_INPUTS[name] for name in _INPUTS if name in task.published_inputs],
+                max_length=task.max_length,
+                pad_id=pad_id,
+            )
+        except (ValueError, ImportError) as error:
+            raise CheckpointError(
+                f"Not written, because transformers would read texts otherwise: {error}. "
+                "backbone.save_pretrained writes the backbone alone."
+            ) from error
+        heads = {} if head is None else {head.kind: head}
+        save.write(backbone, temporary, heads=heads, labels=task.class_names, values=values)
+
+
+def _pad_id(task: Task) -> int | None:
+    """What fills up rows: the tokenizer's token, else another special one that may stand for it."""
+    ids = task.tokenizer.special_ids
+    if "pad" in ids:
+        return ids["pad"]
+    configured = getattr(task.backbone.config, "pad_id", None)
+    if configured in ids.values():
+        return configured
+    # Their heads for last tokens look for what is no padding, and refuse batches where none is.
+    reads_last = task.head is not None and task.head.reads == "last_token"
+    return ids.get("eos") if reads_last else None

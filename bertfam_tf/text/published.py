@@ -1,0 +1,110 @@
+"""A tokenizer's files as transformers' ``AutoTokenizer`` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf.text._files import CONFIG_FILE, JSON_FILE, read_json, write_json
+from bertfam_tf.text._moses import nonbreaking_prefixes
+from bertfam_tf.text.bpe import BPETokenizer
+from bertfam_tf.text.tokenizer import Tokenizer
+from bertfam_tf.text.tokenizer_json import special_names, tokenizer_json
+
+SPECIAL_FILE = "special_tokens_map.json"
+# Runs what tokenizer.json says, where the named classes put parts of their own in its place.
+_ANY = "PreTrainedTokenizerFast"
+_PLAIN = {"rstrip": False, "single_word": False, "normalized": False}
+
+
+def save_published(
+    tokenizer: Tokenizer,
+    directory: Path,
+    *,
+    inputs: Sequence[str],
+    max_length: int,
+    pad_id: int | None = None,
+) -> str:
+    """Writes vocabulary files, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+
+    ``load_tokenizer`` makes the same tokenizer of them.
+
+    Args:
+        tokenizer: what is written.
+        directory: where to; made if missing.
+        inputs: what the model takes, by transformers' names: ``input_ids``, …
+        max_length: most tokens of an input.
+        pad_id: what fills up, for a tokenizer that has no such token; None for nothing.
+
+    Returns:
+        The published class that goes with the vocabulary's files, for config.json.
+
+    Raises:
+        ValueError: for a tokenizer that transformers has no equal of; nothing is written then.
+    """
+    fast = None if _is_moses(tokenizer) else tokenizer_json(tokenizer)
+    if fast is None:
+        _check_moses(tokenizer)
+    tokenizer.save(directory)
+    written = read_json(directory / CONFIG_FILE)
+    name = written["tokenizer_class"]
+    tokens = special_names(tokenizer)
+    if pad_id is not None:
+        tokens.setdefault("pad_token", tokenizer.id_to_token(pad_id))
+    if fast is None:
+        # This class opens rows with the token of that name.
+        tokens["bos_token"] = tokens[f"{tokenizer.layout.single[0]}_token"]
+    options = tokenizer.get_config()
+    additional = options["additional_special_tokens"]
+    lstrip = set(options["lstrip_tokens"])
+    unsaid = {key: value for key, value in written.items() if not key.endswith("_token")}
+    config = {
+        **unsaid,
+        "tokenizer_class": name if fast is None else _ANY,
+        **{role: _described(token, lstrip) for role, token in tokens.items()},
+        "additional_special_tokens": [_described(token, lstrip) for token in additional],
+        "model_max_length": max_length,
+        "model_input_names": list(inputs),
+        "padding_side": "left" if tokenizer.layout.pad_left else "right",
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(directory / CONFIG_FILE, config)
+    if fast is not None:
+        write_json(directory / JSON_FILE, fast)
+    named: dict[str, Any] = {role: _settings(token, lstrip) for role, token in tokens.items()}
+    if additional:
+        named["additional_special_tokens"] = [_settings(token, lstrip) for token in additional]
+    write_json(directory / SPECIAL_FILE, named)
+    return name
+
+
+def _settings(token: str, lstrip: set[str]) -> Any:
+    return {"content": token, "lstrip": True, **_PLAIN} if token in lstrip else token
+
+
+def _described(token: str, lstrip: set[str]) -> Any:
+    settings = _settings(token, lstrip)
+    if isinstance(settings, Mapping):
+        return {"__type": "AddedToken", **settings, "special": True}
+    return settings
+
+
+def _is_moses(tokenizer: Tokenizer) -> bool:
+    return isinstance(tokenizer, BPETokenizer) and tokenizer.get_config()["splitter"] == "moses"
+
+
+def _check_moses(tokenizer: Tokenizer) -> None:
+    """Raises for what the Python class, which reads no tokenizer.json, does otherwise."""
+    options, layout = tokenizer.get_config(), tokenizer.layout
+    language, prefixes = options["language"], options["prefixes"]
+    if options["lower_case"]:
+        raise ValueError("transformers 5 lower-cases words after it has cut them, and so elsewhere")
+    if language != "en":
+        raise ValueError(f"transformers' class reads English unless told, not {language!r}")
+    if set(prefixes or ()) != set(nonbreaking_prefixes(language)):
+        raise ValueError("its list of words with full stops is not Moses' own")
+    first, last = layout.single[0], layout.single[-1]
+    rows = [(first, "a", "sep"), (first, "a", "sep", "b", "sep")]
+    if [layout.single, layout.pair] != rows or last != "sep" or first == "a":
+        raise ValueError(f"transformers' class has no layout {layout.single}, {layout.pair}")
