@@ -86,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--max-text-bytes",
         metavar="N",
         type=int,
-        default=16 << 20,
+        default=4 << 20,
         help="a request with more text, all strings together, is refused (%(default)s)",
     )
     add(
@@ -101,7 +101,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--max-rows-per-run",
         metavar="N",
         type=int,
-        default=64,
+        default=32,
         help="exports of bertfam run larger requests in pieces of so many rows, which bounds "
         "memory; 0 runs them whole, as other models are (%(default)s)",
     )

@@ -16,10 +16,11 @@ from bertfam_tf.serve.json_text import (
     quote,
     signature_name,
 )
+from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.status import invalid
 
 
-def decode_examples(body: bytes, request: Any) -> None:
+def decode_examples(body: bytes, request: Any, limits: Limits | None = None) -> None:
     """Reads a Classify or Regress body into the signature's name and the input of a request.
 
     Args:
@@ -27,17 +28,20 @@ def decode_examples(body: bytes, request: Any) -> None:
             Whole numbers and booleans become an int64_list, decimals a float_list, strings and
             {"b64": …} a bytes_list.
         request: a ClassificationRequest or RegressionRequest, filled in.
+        limits: of JSON values and rows; anything without them.
 
     Raises:
         ServingError: INVALID_ARGUMENT for anything malformed.
     """
     try:
-        _decode_examples(body, request)
+        _decode_examples(body, request, limits)
     except RecursionError:
         raise invalid("JSON Parse error: The document is nested too deeply.") from None
 
 
-def _decode_examples(body: bytes, request: Any) -> None:
+def _decode_examples(body: bytes, request: Any, limits: Limits | None) -> None:
+    if limits is not None:
+        limits.check_json(body)
     document = parse(body)
     try:
         request.model_spec.signature_name = signature_name(document)
@@ -57,6 +61,8 @@ def _decode_examples(body: bytes, request: Any) -> None:
         raise format_error(document, "Expecting 'examples' value to be an list/array")
     if not examples:
         raise format_error(document, "'examples' value is an empty array")
+    if limits is not None:
+        limits.check_rows(len(examples), "the request")
     for example in examples:
         _fill(example, target.examples.add())
 

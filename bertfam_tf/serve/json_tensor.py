@@ -8,6 +8,7 @@ import base64
 import binascii
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,10 @@ from bertfam_tf.serve.json_text import (
     quote,
     signature_name,
 )
+from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.status import ServingError, invalid, unimplemented
+
+_NO_LIMITS = Limits(sys.maxsize, sys.maxsize, sys.maxsize)
 
 InputMap = Mapping[str, meta_graph_pb2.TensorInfo]
 
@@ -47,25 +51,31 @@ class PredictRequest(NamedTuple):
 # --------------------------------------------------------------------------------- requests
 
 
-def decode_predict(body: bytes, inputs_of: Callable[[str], InputMap]) -> PredictRequest:
+def decode_predict(
+    body: bytes, inputs_of: Callable[[str], InputMap], limits: Limits | None = None
+) -> PredictRequest:
     """Reads a Predict body.
 
     Args:
         body: JSON text. Bytes that are not UTF-8 pass through inside strings, as in Serving.
         inputs_of: the inputs of the signature with this name, or it raises ServingError.
+        limits: what the request may ask for; anything without them.
 
     Raises:
         ServingError: INVALID_ARGUMENT for anything malformed; UNIMPLEMENTED for a dtype that JSON
             cannot carry in "inputs".
     """
     try:
-        return _decode_predict(body, inputs_of)
+        return _decode_predict(body, inputs_of, limits or _NO_LIMITS)
     except RecursionError:
         # Serving's parser keeps its own stack and has no such limit.
         raise invalid("JSON Parse error: The document is nested too deeply.") from None
 
 
-def _decode_predict(body: bytes, inputs_of: Callable[[str], InputMap]) -> PredictRequest:
+def _decode_predict(
+    body: bytes, inputs_of: Callable[[str], InputMap], limits: Limits
+) -> PredictRequest:
+    limits.check_json(body)
     document = parse(body)
     signature = signature_name(document)
     info = dict(sorted(inputs_of(signature).items()))
@@ -82,10 +92,17 @@ def _decode_predict(body: bytes, inputs_of: Callable[[str], InputMap]) -> Predic
             raise format_error(document, "Expecting 'instances' to be an list/array")
         if not instances:
             raise format_error(document, "No values in 'instances' array")
-        return PredictRequest(signature, True, _from_rows(instances, info))
+        limits.check_rows(len(instances), "the request")
+        return _checked(PredictRequest(signature, True, _from_rows(instances, info)), limits)
     if "inputs" in document:
-        return PredictRequest(signature, False, _from_columns(document["inputs"], info))
+        inputs = _from_columns(document["inputs"], info)
+        return _checked(PredictRequest(signature, False, inputs), limits)
     raise invalid("Missing 'inputs' or 'instances' key")
+
+
+def _checked(request: PredictRequest, limits: Limits) -> PredictRequest:
+    limits.check_inputs(request.inputs)
+    return request
 
 
 # ------------------------------------------------------------------------ values to arrays

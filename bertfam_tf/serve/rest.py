@@ -219,7 +219,6 @@ class _Api:
         """Unpacks, decodes, runs, encodes: all that takes time, on a thread of its own."""
         if gzipped:
             body = _gunzip(body, self._max_body_bytes)
-        self._limits.check_json(body)
         return self._verbs[target.verb](target, body)
 
     def _predict(self, target: _Target, body: bytes) -> bytes:
@@ -234,20 +233,19 @@ class _Api:
                 raise invalid(f'Serving signature name: "{signature}" not found in signature def')
             return servable.signatures[signature].inputs
 
-        request = json_tensor.decode_predict(body, inputs_of)
-        self._limits.check_inputs(request.inputs)
+        request = json_tensor.decode_predict(body, inputs_of, self._limits)
         outputs = found[0].run(request.signature, request.inputs, timeout_ms=self._timeout_ms)
         return json_tensor.encode_predict(outputs, request.row)
 
     def _classify(self, target: _Target, body: bytes) -> bytes:
         request = classification_pb2.ClassificationRequest(model_spec=target.spec)
-        json_examples.decode_examples(body, request)
+        json_examples.decode_examples(body, request, self._limits)
         answer = self._answered(request)
         return json_examples.encode_classes(answer.result)
 
     def _regress(self, target: _Target, body: bytes) -> bytes:
         request = regression_pb2.RegressionRequest(model_spec=target.spec)
-        json_examples.decode_examples(body, request)
+        json_examples.decode_examples(body, request, self._limits)
         answer = self._answered(request)
         return json_examples.encode_values(answer.result)
 

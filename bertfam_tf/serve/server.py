@@ -24,10 +24,12 @@ from bertfam_tf.serve import inference, pieces, rest
 from bertfam_tf.serve.config import read_config
 from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.loader import AroundWarmUp, Wrap
+from bertfam_tf.serve.memory import Memory
 from bertfam_tf.serve.models import Models
 from bertfam_tf.serve.polling import Periodic
 
 GRACE_S = 30.0
+_TRIM_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,6 +327,8 @@ def _built(
             return None if grpc_server is None else grpc_server.stop(left)
 
         stack.callback(lambda: (stopped := stop_grpc()) and stopped.wait())
+        trimmer = Periodic(Memory().trim, _TRIM_S, "bertfam_tf.memory")
+        stack.callback(trimmer.close)
         for poller in _pollers(models, config, options):
             stack.callback(poller.close)
         host = f"[{options.host}]" if ":" in options.host else options.host

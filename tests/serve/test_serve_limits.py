@@ -57,16 +57,16 @@ def refused(stubs, request, api="Predict"):
 @pytest.mark.parametrize(
     ("body", "rows"),
     [
-        ({"instances": [1.0] * 9}, 9),
-        ({"inputs": [1.0] * 20}, 20),
-        ({"signature_name": "tokens", "instances": [""] * 9}, 9),
-        ({"signature_name": "tokens", "inputs": [[""] * 5] * 2}, 10),  # however arranged
+        ({"instances": [1.0] * 9}, "9 rows in the request"),
+        ({"inputs": [1.0] * 20}, '20 rows in input "x"'),
+        ({"signature_name": "tokens", "instances": [[""] * 5] * 2}, '10 rows in input "text"'),
+        ({"signature_name": "tokens", "inputs": [[""] * 5] * 2}, '10 rows in input "text"'),
+        ({"instances": [[]] * 80 + [1]}, "81 rows in the request"),  # before anything else
     ],
 )
 def test_rows_over_rest(small, body, rows):
     response = small.post(PATH, json=body)
-    name = "text" if "signature_name" in body else "x"
-    assert response.json() == {"error": f'{rows} rows in input "{name}": {ROWS}'}
+    assert response.json() == {"error": f"{rows}: {ROWS}"}
     assert response.status_code == 400
 
 
@@ -240,6 +240,11 @@ def test_pieces_and_their_answers():
     seen.clear()
     run_in_pieces(run, {"x": x[:4], "t": t[:4]}, rows_per_run=4)
     assert seen == [4]
+    seen.clear()
+    t[1], t[2] = b"a" * 15_000, b"a" * 100_000  # long ones make shorter pieces
+    y, z = run_in_pieces(run, {"x": x, "t": t}, rows_per_run=4)
+    assert seen == [2, 1, 4, 3]
+    assert z["z"].tolist() == t.tolist()
 
 
 @pytest.mark.parametrize(
