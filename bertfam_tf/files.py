@@ -55,7 +55,7 @@ def write(target: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 @contextmanager
-def scratch(target: Path, *, inside: bool = False) -> Iterator[Path]:
+def scratch(target: str | os.PathLike[str], *, inside: bool = False) -> Iterator[Path]:
     """An empty directory on the disk of ``target``, removed at the end.
 
     Left-overs of killed writers of the same target are removed first.
@@ -67,6 +67,7 @@ def scratch(target: Path, *, inside: bool = False) -> Iterator[Path]:
     Raises:
         OSError: when writing fails; it names the target.
     """
+    target = _real(target)
     parent = target if inside else target.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -129,9 +130,10 @@ def settle(target: str | os.PathLike[str], *, inside: bool = False) -> None:
     target = _real(target)
     parent = target if inside else target.parent
     name = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}\.tmp")
-    for path in parent.iterdir() if parent.is_dir() else ():
-        if not name.fullmatch(path.name):
-            continue
+    found: list[Path] = []
+    with suppress(OSError):  # there is no such directory, or it is not ours to read
+        found = [path for path in parent.iterdir() if name.fullmatch(path.name)]
+    for path in found:
         try:
             lock = _lock(path / _LOCK)
         except OSError:  # in use, or not ours to remove
@@ -262,12 +264,13 @@ def _sync(path: Path) -> None:
 
 
 def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        # Some file systems sync no directories.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+        # Some file systems sync no directories, and some directories may be written, not read.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES) or not path.is_dir():
             raise
-    finally:
-        os.close(descriptor)

@@ -36,7 +36,8 @@ def save_pretrained(
 
     Args:
         backbone: what is written.
-        directory: made if need be; the two files are replaced where they are there.
+        directory: made if need be, whole or not at all; where it holds other files, the two are
+            replaced one after the other, each whole.
         format: ``"hf"``, Hugging Face's.
         heads: built heads that go with it, by the names of the card's table.
         labels: names of the classes, for a head that has them.
@@ -49,10 +50,14 @@ def save_pretrained(
     _check_format(format)
     target = Path(directory)
     with files.scratch(target) as temporary:
-        write(backbone, temporary, heads=heads, labels=labels)
-        target.mkdir(parents=True, exist_ok=True)
-        for name in (SINGLE, huggingface.CONFIG):
-            files.put(temporary / name, target / name)
+        made = temporary / "checkpoint"
+        made.mkdir()
+        write(backbone, made, heads=heads, labels=labels)
+        if target.is_dir() and any(target.iterdir()):
+            for name in (SINGLE, huggingface.CONFIG):
+                files.put(made / name, target / name)
+        else:
+            files.put(made, target)
 
 
 def write(
