@@ -110,6 +110,25 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("output: &a [*a]", "aliases"),
+        ("output: &a o\nmodel: {path: *a}", "aliases"),
+        ("output: " + "[" * 5000, "nested more than 32 deep"),
+        ("output: a\noutput: b", "found the key 'output' twice"),
+        ("output: !!int ''", "is not YAML"),
+        ("output: !!timestamp x", "is not YAML"),
+        ("output: 2001-99-99", "is not YAML"),
+        ("output: " + "x" * 300_000, "has 300,008 bytes; expected at most 262,144"),
+        ("output: o\nmodel: {path: p}\ndata: {train: t}\ntrain: {epsilon: .nan}", "not a finite"),
+    ],
+)
+def test_texts_that_are_larger_than_they_look(recipe, text, error):
+    with pytest.raises(ValueError, match=rf"(?s)recipe\.yaml.*{error}"):
+        recipe(text).to_yaml()
+
+
+@pytest.mark.parametrize(
     ("override", "error"),
     [
         ("train.epochs", "Expected key=value, such as train.epochs=1, not 'train.epochs'"),

@@ -578,7 +578,7 @@ def trie_bomb(levels: int) -> bytes:
         target = base + page if level <= levels else base
         if not levels:
             target = page
-        for label in (ord("a"), ord("b")):
+        for label in (ord("a"), ord("b")) if levels else (ord("a"),):
             slot = base ^ label
             has_value = 1 << 8 if level > levels else 0
             units[slot] = (slot ^ target) << 10 & 0xFFFFFC00 | has_value | label

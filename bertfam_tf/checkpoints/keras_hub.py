@@ -237,26 +237,28 @@ def _path(name: str, repeats: int | None) -> str:
 
 
 def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
+    # Nothing is raised while HDF5 calls back.
+    links: list[tuple[str, str]] = []
+    items: list[tuple[str, Any]] = []
     found: list[tuple[str, Stored]] = []
-
-    def check(name: str, link: Any) -> None:
-        if not isinstance(link, h5py.HardLink):
-            raise CheckpointError(
-                f"{file}: {name} is a {type(link).__name__}, maybe to another file; expected "
-                f"tensors that are stored in the file itself. {_ANEW}"
-            )
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            _check_stored(file, name, item)
-            half = item.attrs.get("dtype") == "bfloat16"
-            dtype = "BF16" if half else type_name(item.dtype)
-            found.append((name, Stored(file, name, item.shape, dtype, _reader(file, name, half))))
-
     try:
         with h5py.File(file) as opened:
-            opened.visititems_links(check)
-            opened.visititems(visit)
+            opened.visititems_links(lambda name, link: links.append((name, type(link).__name__)))
+            for name, kind in links:
+                if kind != h5py.HardLink.__name__:
+                    raise CheckpointError(
+                        f"{file}: {name} is a {kind}, maybe to another file; expected tensors that "
+                        f"are stored in the file itself. {_ANEW}"
+                    )
+            opened.visititems(lambda name, item: items.append((name, item)))
+            for name, item in items:
+                if not isinstance(item, h5py.Dataset):
+                    continue
+                _check_stored(file, name, item)
+                half = item.attrs.get("dtype") == "bfloat16"
+                dtype = "BF16" if half else type_name(item.dtype)
+                read = _reader(file, name, half)
+                found.append((name, Stored(file, name, item.shape, dtype, read)))
     except CheckpointError:
         raise
     except Exception as error:  # h5py raises errors of many kinds for damaged files

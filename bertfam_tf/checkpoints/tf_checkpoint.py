@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf import parsing
+from bertfam_tf.checkpoints import bundle_index
 from bertfam_tf.checkpoints.foreign import Layout, Source, tensors
 from bertfam_tf.checkpoints.tensors import Stored, type_name
 from bertfam_tf.names import listed
@@ -239,11 +240,12 @@ def _open(prefix: Path) -> tuple[Any, dict[str, tuple[tuple[int, ...], str]]]:
         file = prefix.with_name(f"{prefix.name}.data-{i:05}-of-{count:05}")
         if not file.is_file():
             raise CheckpointError(f"{prefix}.index is there, but {file.name} is missing.")
+    bundle_index.check(prefix.with_name(f"{prefix.name}.index"))
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = reader.get_variable_to_shape_map()
         types = reader.get_variable_to_dtype_map()
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(
             f"{prefix}.index cannot be read as a TensorFlow checkpoint; it may be cut off or "
             f"damaged: {error}"

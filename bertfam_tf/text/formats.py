@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertfam_tf.names import shown
 from bertfam_tf.sources import CheckpointError, resolve
 from bertfam_tf.text._files import (
     CLASS_OF_MODEL,
@@ -14,6 +15,7 @@ from bertfam_tf.text._files import (
     JSON_FILE,
     read_json,
     read_lines,
+    section,
 )
 from bertfam_tf.text.tokenizer import Tokenizer
 
@@ -108,12 +110,14 @@ def find_format(directory: Path) -> Format:
     anything = any(_classes(directory).values())
     file = directory / _MODEL_FILE
     model = read_json(file).get("model_type") if file.is_file() else None
+    if model is not None and not isinstance(model, str):
+        raise ValueError(f"{file}: model_type is {shown(model)}, expected a string")
     if model in CLASS_OF_MODEL:
         return _by_class(CLASS_OF_MODEL[model], directory / _MODEL_FILE)
     if anything or model is None:
         return _by_files(directory)
     raise ValueError(
-        f"{directory / _MODEL_FILE}: no tokenizer is known for the model_type {model!r}, "
+        f"{directory / _MODEL_FILE}: no tokenizer is known for the model_type {shown(model)}, "
         f"expected one of {', '.join(CLASS_OF_MODEL)}, or a tokenizer_class in {CONFIG_FILE}"
     )
 
@@ -136,7 +140,7 @@ def _stated_class(directory: Path) -> tuple[str, Path] | None:
 def _by_class(name: str, source: Path) -> Format:
     if name not in FORMATS:
         raise ValueError(
-            f"{source}: the tokenizer_class {name!r} is not supported, "
+            f"{source}: the tokenizer_class {shown(name)} is not supported, "
             f"expected one of {', '.join(FORMATS)}"
         )
     return FORMATS[name]
@@ -176,7 +180,7 @@ def _file_format(directory: Path) -> Format | None:
 
 def _by_tokenizer_json(path: Path) -> Format:
     content = read_json(path)
-    model = content.get("model") or {}
+    model = section(content, "model", path)
     # Early files state no type.
     kind = model.get("type")
     if kind == "WordPiece" or (kind is None and "continuing_subword_prefix" in model):
@@ -188,8 +192,8 @@ def _by_tokenizer_json(path: Path) -> Format:
     if kind == "BPE" and "ByteLevel" in str(content.get("pre_tokenizer")):
         return _BYTE_BPE
     raise ValueError(
-        f"{path}: the model is {kind!r}, expected WordPiece, Unigram, or BPE that is byte-level or "
-        "marks the ends of words"
+        f"{path}: the model is {shown(kind)}, expected WordPiece, Unigram, or BPE that is "
+        "byte-level or marks the ends of words"
     )
 
 

@@ -1,0 +1,29 @@
+"""Some cases of tools.fuzz_files, in this process: no other error than the documented, soon."""
+
+import pytest
+
+from tools import fuzz_files
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("base")
+    return directory, fuzz_files.subjects(directory, all_kinds=False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_damage_escapes(base, seed):
+    directory, made = base
+    results = [fuzz_files.case(directory, made, seed, number) for number in range(10)]
+    assert not [result for result in results if result["outcome"].startswith("ESCAPE")]
+    assert len({result["outcome"] for result in results}) > 1
+
+
+def test_an_escape_is_seen(base, monkeypatch):
+    directory, made = base
+
+    def fail(*_):
+        raise KeyError("x")
+
+    monkeypatch.setattr(fuzz_files, "run", fail)
+    assert fuzz_files.case(directory, made, 0, 0)["outcome"] == "ESCAPE: KeyError"
