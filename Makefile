@@ -42,6 +42,7 @@ tokenizer-references: build/references/installed .venv/installed-live
 compare-tokenizers: .venv/installed-live
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizers
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizers saved-model
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_published
 
 bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers

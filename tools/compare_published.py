@@ -1,7 +1,8 @@
 """Compares our tokenizers with what transformers makes of the files that a task is published with.
 
-    python -m tools.compare_published                  # all text; writes the table
-    python -m tools.compare_published --sample 300 gpt2    # some lines of each section
+    python -m tools.compare_published                      # all text; writes the table
+    python -m tools.compare_published --sample 2000        # some lines of each section
+    python -m tools.compare_published --sample 300 gpt2    # of one tokenizer; writes nothing
 
 Needs transformers (tools/requirements.txt). tools/texts.py has the text,
 tools/results/published_tokenizers.md the table.
@@ -128,7 +129,7 @@ def main() -> None:
     for name in options.names or SUBJECTS:
         results[name] = compare(SUBJECTS[name], options.sample, options.show)
         print(name, {group: found[:2] for group, found in results[name].items()}, flush=True)
-    if not options.names and not options.sample:
+    if not options.names:
         RESULTS.write_text(table(results), "utf-8")
 
 

@@ -74,6 +74,7 @@ def write(
         values: further entries of ``config.json``.
     """
     card = registry.get(backbone.family)
+    described = huggingface.describe(card, backbone.config)
     tensors = _tensors(card, card.huggingface.weights, backbone)
     extra: dict[str, np.ndarray] = {}
     for name, layer in (heads or {}).items():
@@ -81,8 +82,7 @@ def write(
             raise ValueError(unknown(f"head of {card.name}", name, card.heads))
         extra |= _tensors(card, card.heads[name].weights(name), layer, backbone.config)
         labels = labels or _unnamed(card.heads[name], layer)
-    described = huggingface.describe(card, backbone.config) | _label_values(labels)
-    described |= _classes(card, list(heads or {})) | dict(values or {})
+    described |= _label_values(labels) | _classes(card, list(heads or {})) | dict(values or {})
     if heads and not any(_needs_pooler(card.heads[name]) for name in heads):
         for path, source in card.huggingface.weights.items():
             if path.startswith("pooler/"):

@@ -20,7 +20,6 @@ from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.heads import Head
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
@@ -87,8 +86,8 @@ class Task(keras.Model):
     answer_name = "answer"
     # What Hugging Face's config calls the task, where it has a word for it.
     problem_type: str | None = None
-    # What stands on the backbone; None where nothing with weights does.
-    head: Head | None = None
+    # The ``heads.Head`` on the backbone; None where nothing with weights stands there.
+    head: Any = None
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

@@ -477,8 +477,7 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
     ids, added = read_ids(content, path)
     for token in added:
         text = token_text(token, path)
-        settings = [name for name in ("single_word", "lstrip", "rstrip", "normalized")
-                    if token.get(name)]  # fmt: skip
+        settings = [name for name in ("single_word", "rstrip", "normalized") if token.get(name)]
         if settings or not token.get("special"):
             raise ValueError(
                 f"{path}: added token {text!r} with {', '.join(settings) or 'special off'}, "
@@ -497,4 +496,5 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
     others = tuple(token["content"] for token in added if token["content"] not in standard)
     if others:
         stated["additional_special_tokens"] = others
-    return pieces, stated
+    lstrip = tuple(token["content"] for token in added if token.get("lstrip"))
+    return pieces, stated | ({"lstrip_tokens": lstrip} if lstrip else {})
