@@ -32,7 +32,6 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 
-
 def _quiet() -> None:
     """Has TensorFlow's C++ code log what a user can act on, unless the user has said what.
 

@@ -209,7 +209,8 @@ def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
         return np.stack(rows)
     for row, value in enumerate(values):
         if not isinstance(value, str | bytes):
-            raise ValueError(f"Row {row} of {name!r} is {value!r}, not a string.")
+            shown = value.item() if isinstance(value, np.generic) else value
+            raise ValueError(f"Row {row} of {name!r} is {shown!r}, not a string.")
     # Lone surrogates cannot be encoded; they get the fate of other broken bytes.
     encoded = [v.encode("utf-8", "replace") if isinstance(v, str) else v for v in values]
     # dtype object keeps trailing NUL bytes, which numpy's own string type drops.

@@ -32,11 +32,11 @@ def plain(x: Any, name: str = "") -> Any:
         return x
     name = str(getattr(x, "name", None) or name)
     values = x.to_numpy()
-    missing = np.flatnonzero(x.isna()) if hasattr(x, "isna") else ()
+    missing = np.flatnonzero(x.isna()) if hasattr(x, "isna") else np.zeros(0, int)
     if len(missing):
         row = int(missing[0])
         label = x.index[row] if hasattr(x, "index") and hasattr(x, "iloc") else row
-        at = f"Row {row}" if label == row else f"Row {row} (index {label!r})"
+        at = f"Row {row}" if label == row else f"Row {row} (index {label})"
         raise ValueError(
             f"{at} of {name!r} is missing, and {len(missing)} of {len(values)} rows are; leave "
             "them out, as dropna() does, or fill them in."

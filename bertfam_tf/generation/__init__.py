@@ -23,8 +23,8 @@ __all__ = [
     "begin",
     "decoder",
     "filtered",
-    "growing",
     "generate",
+    "growing",
     "run",
     "sample",
 ]

@@ -94,7 +94,9 @@ def _library() -> ctypes.CDLL:
         function.restype, function.argtypes = result, arguments
     # Half of TensorFlow logs through absl, which does not read the variable that the rest reads.
     # A C++ name, outside the C API: a build that lacks it says a little more.
-    set_level = getattr(lib, "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE", None)
+    set_level = getattr(
+        lib, "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE", None
+    )
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "")
     if set_level is not None and level.isdecimal():
         set_level(min(int(level), _FATAL))

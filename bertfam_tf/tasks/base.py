@@ -234,6 +234,7 @@ class Task(keras.Model):
                 kwargs["loss"] = loss
             if optimizer is None:
                 optimizer = optimizers.adamw(total_steps=steps)
+            optimizers.check_scope(optimizer)
             super().compile(optimizer=optimizer, **kwargs)
         self._forget_graphs()
 
@@ -277,7 +278,8 @@ class Task(keras.Model):
         dataset = self._encoded(*given, batch_size, shuffle)
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-            given = examples(*(*data, None, None)[:3], self.fields)
+            x, y, weight = (*data, None, None)[:3]
+            given = examples(x, y, weight, self.fields)
             validation_data = self._encoded(*given, batch_size)
         if not self._compiled_by_user:
             self._check_trainable()

@@ -317,7 +317,9 @@ class CausalLM(Task):
 
         begun = begin.get_concrete_function()
 
-        @tf.function(input_signature=[generation.growing(begun.structured_outputs), read[1]], autograph=False)
+        @tf.function(
+            input_signature=[generation.growing(begun.structured_outputs), read[1]], autograph=False
+        )
         def advance(progress, seed):
             return generation.advance(self._step, progress, options, stops, 0, seed)
 

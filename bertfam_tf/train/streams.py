@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf import optimizers
 from bertfam_tf.data.streams import segments
 from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
@@ -63,6 +64,7 @@ class StreamLM(keras.Model):
         # The optimizer's variables are made where the weights were: `compile` and `fit` may be
         # called outside of the strategy's scope.
         with self.distribute_strategy.scope():
+            optimizers.check_scope(args[0] if args else kwargs.get("optimizer"))
             super().compile(*args, **kwargs)
 
     def log_probabilities(
