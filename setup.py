@@ -14,7 +14,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["bertfam_tf", "bertfam_tf.*"]),
-    package_data={"bertfam_tf": ["py.typed"]},
+    package_data={"bertfam_tf": ["py.typed", "models/table.json"]},
     # constraints.txt has the versions that are tested together.
     install_requires=[
         "tensorflow>=2.20,<2.21",
@@ -52,6 +52,7 @@ setup(
             "hypothesis",
             "kubernetes-validate",
             "mypy",
+            "pandas",
             "psutil",
             "pytest",
             "pytest-xdist",

@@ -4,6 +4,8 @@ Names are imported when first used, so ``import bertfam_tf`` alone costs millise
 program that only serves a SavedModel never loads Keras.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +30,21 @@ _HOME = {
 }
 
 __all__ = ["__version__", *_HOME]
+
+
+def _quiet() -> None:
+    """Has TensorFlow's C++ code log what a user can act on, unless the user has said what.
+
+    It greets every process with lines on CUDA and oneDNN, and reads the level when it is imported.
+    Where there is no NVIDIA driver all of them, errors too, come down to that there is none; where
+    there is one, a library that is missing beside it is a warning.
+    """
+    if "tensorflow" not in sys.modules:
+        driver = os.path.exists("/proc/driver/nvidia/version")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if driver else "3")
+
+
+_quiet()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,14 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf.names import unknown
 from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
 
 # Texts that stand in a column of their own.
@@ -24,6 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         options.run(options)
+    except KeyboardInterrupt:
+        print(f"bertfam {options.command}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except Exception as error:
         if not _is_users(error):
             raise
@@ -87,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
         "--choices", metavar="COLUMNS", help="with the choices, with commas between"
     )
     predict.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
+    predict.add_argument(
+        "--top", type=int, metavar="K", help="of classifiers the K best scores; all if left out"
+    )
 
     export = command("export", _export, "write a SavedModel for TF Serving, or a .tflite file")
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
@@ -160,28 +168,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _families(options: argparse.Namespace) -> None:
-    from bertfam_tf import models, registry
-
-    cards = [registry.get(name) for name in options.name or models.families()]
-    # Counting takes a while for large sizes: each row is printed when it is known.
-    rows = [
-        [card.name, size, "", card.tokenizer, ", ".join(card.objectives), ", ".join(card.heads)]
-        for card in cards
-        for size in card.sizes
-    ]
-    header = ["family", "size", "parameters", "tokenizer", "objectives", "heads"]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    widths[2] = len("9,999,999,999")
-
-    def line(cells: list[str]) -> str:
-        aligned = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        aligned[2] = cells[2].rjust(widths[2])
-        return "  ".join(aligned).rstrip()
-
-    print(line(header))
+    # A table, because the cards need Keras, which takes seconds to import. It stands beside them.
+    table = json.loads((Path(__file__).parent / "models" / "table.json").read_text("utf-8"))
+    for name in options.name:
+        if name not in table:
+            raise ValueError(unknown("family", name, table))
+    rows = [["family", "size", "parameters", "tokenizer", "objectives", "heads"]]
+    for name in options.name or table:
+        card = table[name]
+        rest = [card["tokenizer"], ", ".join(card["objectives"]), ", ".join(card["heads"])]
+        rows += [[name, size, f"{count:,}", *rest] for size, count in card["parameters"].items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        row[2] = f"{models.count_parameters(row[0], row[1]):,}"
-        print(line(row), flush=True)
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[2] = row[2].rjust(widths[2])
+        print("  ".join(cells).rstrip())
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -221,8 +222,20 @@ def _predict(options: argparse.Namespace) -> None:
 
     texts = options.text or [line.rstrip("\n") for line in sys.stdin]
     task = _saved_task(options.model)
+    _check_top(options.top, task)
     for answer in task.predict(texts):
-        print(json.dumps(as_json(answer, task.answer_name), ensure_ascii=False))
+        print(json.dumps(as_json(answer, task, options.top), ensure_ascii=False))
+
+
+def _check_top(top: int | None, task: Any) -> None:
+    from bertfam_tf.tasks import TextClassifier
+
+    if top is None:
+        return
+    if not isinstance(task, TextClassifier):
+        raise ValueError(f"--top is for classifiers; a {type(task).__name__} has no such scores")
+    if top < 1:
+        raise ValueError(f"--top is 1 or more, not {top}")
 
 
 def _predict_file(options: argparse.Namespace) -> None:
@@ -241,6 +254,7 @@ def _predict_file(options: argparse.Namespace) -> None:
         data = load_recipe(directory / RECIPE).data
         directory = directory / MODEL
     task = _saved_task(options.model)
+    _check_top(options.top, task)
     named = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
     given = {name: getattr(options, f"column_{name}") for name in _FEATURES}
@@ -257,7 +271,9 @@ def _predict_file(options: argparse.Namespace) -> None:
     kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
     rows = read_rows(file, wanted, format=kind)
     source = source_of(file, directory, format=kind, columns=wanted)
-    count = answer_file(task, rows, options.output, source, batch_size=options.batch_size)
+    count = answer_file(
+        task, rows, options.output, source, batch_size=options.batch_size, top=options.top
+    )
     print(f"{count:,} answers in {options.output}")
 
 

@@ -131,8 +131,8 @@ def _hub(repository: str) -> Path:
         except Exception as error:  # its errors share no base class, and httpx's come through
             raise CheckpointError(
                 f"{repository!r} is not a directory here, and could not be fetched as a hub id: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+                f"{type(error).__name__}: {' '.join(str(error).split())}"
+            ) from None
         if any(directory.glob(weights[0])):
             break
     return directory

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -16,7 +17,9 @@ from bertfam_tf import registry
 from bertfam_tf.cli import main
 from bertfam_tf.export import BatchingOptions, ExportError
 from bertfam_tf.serve import load
+from bertfam_tf.train import as_json
 from tests.test_families import PUBLISHED
+from tools import make_family_table
 
 COMMANDS = (
     "families", "train", "evaluate", "predict", "convert", "export", "serve", "tokenize",
@@ -69,6 +72,12 @@ def test_families(capsys):
         assert rest == [card.tokenizer, ", ".join(card.objectives), ", ".join(card.heads)]
 
 
+def test_the_table_of_families_is_what_the_cards_say():
+    stored = make_family_table.FILE.read_text("utf-8")
+    assert json.loads(stored) == make_family_table.table(), "python -m tools.make_family_table"
+    assert "models/table.json" in Path("setup.py").read_text("utf-8")
+
+
 def test_families_by_name(capsys):
     assert main(["families", "spanbert", "tinybert"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
@@ -101,13 +110,44 @@ def test_predict(trained, capsys, monkeypatch, source, what):
     expected = bf.load(run / "model").predict(TEXTS)
     assert [row["label"] for row in rows] == [answer["label"] for answer in expected]
     for row, answer in zip(rows, expected, strict=True):
-        assert row["scores"] == pytest.approx(answer["scores"].tolist(), abs=1e-6)
+        named = dict(zip(["negative", "positive"], answer["scores"].tolist(), strict=True))
+        assert row["scores"] == pytest.approx(named, abs=1e-6)
+        # Best first.
+        assert next(iter(row["scores"])) == row["label"]
+
+
+def test_predict_the_best_alone(trained, capsys, tmp_path):
+    run, _ = trained
+    assert main(["predict", str(run), TEXTS[0], "--top", "1"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert list(row["scores"]) == [row["label"]]
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+    command = ["predict", str(run), "--input", str(tmp_path / "in.txt"), "--format", "txt"]
+    output = tmp_path / "out.jsonl"
+    assert main([*command, "--output", str(output), "--top", "1"]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [list(row["scores"]) for row in rows] == [[row["label"]] for row in rows]
+    # What goes on after a kill has lines of one kind.
+    capsys.readouterr()
+    assert main([*command, "--output", str(output)]) == 1
+    assert "has answers for another top" in capsys.readouterr().err
+
+
+def test_scores_of_several_labels_have_names(smallest):
+    task = bf.MultiLabelClassifier.from_pretrained(smallest, labels=["x", "y", "z"])
+    answer = {"labels": ["y"], "scores": np.float32([0.25, 0.75, 0.5])}
+    shown = as_json(answer, task)
+    assert shown == {"labels": ["y"], "scores": {"y": 0.75, "z": 0.5, "x": 0.25}}
+    assert list(shown["scores"]) == ["y", "z", "x"]
+    assert as_json(answer, task, 2)["scores"] == {"y": 0.75, "z": 0.5}
 
 
 def test_predict_embeddings(smallest, tmp_path, capsys):
     bf.TextEmbedder.from_pretrained(smallest).save(tmp_path / "task")
     assert main(["predict", str(tmp_path / "task"), "a"]) == 0
     assert len(json.loads(capsys.readouterr().out)["embedding"]) == 32
+    assert main(["predict", str(tmp_path / "task"), "a", "--top", "1"]) == 1
+    assert "--top is for classifiers" in capsys.readouterr().err
 
 
 def test_export(trained, tmp_path, capsys):
@@ -327,6 +367,7 @@ def test_usage(arguments, capsys):
         (["evaluate", "{tmp}"], "There is no recipe"),
         (["predict", "{tmp}", "text"], "No bertfam.json in"),
         (["predict", "{run}"], "There is no text in the input."),
+        (["predict", "{run}", "a", "--top", "0"], "--top is 1 or more, not 0"),
         (["export", "{tmp}", "{tmp}/out"], "No bertfam.json in"),
         (["export", "{run}", "{run}/recipe.yaml"], "File exists"),
         (["serve", "{tmp}"], "NOT_FOUND"),
@@ -384,7 +425,7 @@ def test_a_bug_keeps_its_traceback(trained, monkeypatch):
 
 def test_the_process(tmp_path):
     command = [sys.executable, "-m", "bertfam_tf.cli", "serve", str(tmp_path), "--port", "0"]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {n: v for n, v in os.environ.items() if n != "TF_CPP_MIN_LOG_LEVEL"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 1
     assert result.stderr.startswith("bertfam serve: NOT_FOUND: ")
@@ -392,10 +433,23 @@ def test_the_process(tmp_path):
     assert not result.stdout
 
 
-def test_mistakes_do_not_wait_for_tensorflow():
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(["train", "absent.yaml"], 1), (["families"], 0), (["families", "bret"], 1)],
+)
+def test_what_needs_no_tensorflow_does_not_wait_for_it(command, status):
     code = (
-        "import sys; from bertfam_tf.cli import main; status = main(['train', 'absent.yaml']); "
-        "print(status, 'tensorflow' in sys.modules)"
+        f"import sys; from bertfam_tf.cli import main; status = main({command}); "
+        "print(status, 'tensorflow' in sys.modules, 'keras' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout == "1 False\n"
+    assert result.stdout.splitlines()[-1] == f"{status} False False"
+
+
+def test_an_interruption_is_one_line(trained, monkeypatch, capsys):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bf.TextClassifier, "export", interrupt)
+    assert main(["export", str(trained[0]), "x"]) == 130
+    assert capsys.readouterr().err == "bertfam export: interrupted\n"

@@ -4,7 +4,6 @@ Everything is written under runs/quickstart.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,8 +11,6 @@ import time
 import urllib.request
 from collections import Counter
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 RECIPE = "configs/bert/support_desk.yaml"
 OUTPUT = Path("runs/quickstart")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.data.frames import columns_of, is_frame, plain
 from bertfam_tf.data.grouping import shuffled_batches
 
 TEXT = "text"
@@ -32,8 +33,8 @@ class Fields(NamedTuple):
 
 TEXTS = Fields()
 _SHAPES = (
-    "a list of strings, a tuple with a list for each feature, a dict with {}, or a tf.data.Dataset "
-    "of those"
+    "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
+    "or a tf.data.Dataset of those"
 )
 
 
@@ -49,10 +50,12 @@ def batches(
     """A stream of ``(features, y, sample_weight)`` as far as they are given.
 
     Args:
-        x: texts in one of the shapes that Keras users have them in: a list or array of strings, a
-            tuple with one such for each feature, a dict ``{"text": …, "text_pair": …}``, or a
+        x: texts in one of the shapes that Keras users have them in: a list, array or
+            ``pandas.Series`` of strings, a tuple with one such for each feature, a dict ``{"text":
+            …, "text_pair": …}`` or ``pandas.DataFrame`` with such columns, or a
             ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not. A dict may hold y itself, as ``"label"``. A feature
+            sample weight), batched or not. A dict may hold y itself, as ``"label"``, and so may a
+            ``DataFrame``, whose other columns are passed over. A feature
             may be several strings of each row, (rows, strings); the first is one.
         y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
         sample_weight: weights, when ``x`` is not a data set.
@@ -66,8 +69,9 @@ def batches(
         (batch, strings).
 
     Raises:
-        ValueError: for another type, empty input, or lengths that differ.
+        ValueError: for another type, empty input, missing values, or lengths that differ.
     """
+    x, y, sample_weight = examples(x, y, sample_weight, fields)
     if isinstance(x, tf.data.Dataset):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight come inside the data set when x is one.")
@@ -105,22 +109,83 @@ def batches(
     return dataset.batch(batch_size)
 
 
-def _features(x: Any, fields: Fields) -> dict[str, np.ndarray]:
+def examples(x: Any, y: Any, sample_weight: Any, fields: Fields = TEXTS) -> tuple[Any, Any, Any]:
+    """The arguments of ``batches`` without pandas: its columns become lists and arrays.
+
+    Raises:
+        ValueError: for a column that is not there, or that has a missing value.
+    """
+    if is_frame(x):
+        label = (LABEL,) if y is None else ()
+        x = columns_of(x, fields.required, (*fields.optional, *label))
+    if is_frame(y):
+        columns = {str(name): plain(y[name], str(name)) for name in y.columns}
+        y = columns if len(columns) > 1 else next(iter(columns.values()))
+    return plain(x, fields.required[0]), plain(y, "the labels"), plain(sample_weight, "the weights")
+
+
+def texts_of(x: Any, fields: Fields = TEXTS) -> Any:
+    """What is to be answered, without pandas: one text, or one dict of texts, is a list of one.
+
+    Raises:
+        ValueError: as ``examples`` does.
+    """
+    if is_frame(x):
+        return columns_of(x, fields.required, fields.optional)
+    if isinstance(x, str | bytes):
+        return [x]
+    if isinstance(x, Mapping) and isinstance(x.get(fields.required[0]), str | bytes):
+        return {name: [value] for name, value in x.items()}
+    return plain(x, fields.required[0])
+
+
+def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields = TEXTS) -> tuple:
+    """Two of ``(x, y, sample_weight)``, of which the second has the last ``part`` of the rows.
+
+    Args:
+        x, y, sample_weight: as ``examples`` returns them, or None.
+
+    Raises:
+        ValueError: for a part outside of 0 to 1, a data set, or a side without rows.
+    """
+    if isinstance(x, tf.data.Dataset):
+        raise ValueError("validation_split is for lists and arrays; take() and skip() split x.")
+    if not 0 < part < 1:
+        raise ValueError(f"validation_split is a part of all rows, between 0 and 1, not {part}.")
+    given = (_by_name(x, fields), y, sample_weight)
+    count = len(next(iter(given[0].values())))
+    first = int(count * (1 - part))
+    if not 0 < first < count:
+        raise ValueError(f"validation_split={part} of {count} rows leaves a side without any.")
+
+    def rows(values: Any, which: slice) -> Any:
+        if isinstance(values, Mapping):
+            return {name: rows(column, which) for name, column in values.items()}
+        return None if values is None else values[which]
+
+    parts = (slice(first), slice(first, None))
+    return tuple(tuple(rows(values, which) for values in given) for which in parts)
+
+
+def _by_name(x: Any, fields: Fields) -> dict[str, Any]:
     names = (*fields.required, *fields.optional)
     if isinstance(x, Mapping):
-        named = dict(x)
-    elif isinstance(x, tuple) and 1 < len(x) <= len(names) and not isinstance(x[0], str | bytes):
-        named = dict(zip(names, x, strict=False))
-    elif isinstance(x, str | bytes):
+        return dict(x)
+    if isinstance(x, tuple) and 1 < len(x) <= len(names) and not isinstance(x[0], str | bytes):
+        return dict(zip(names, x, strict=False))
+    if isinstance(x, str | bytes):
         raise ValueError(f"A single string; expected {_SHAPES.format(fields)}.")
-    elif isinstance(x, Sequence | np.ndarray | tf.Tensor):
-        named = {names[0]: x}
-    else:
-        raise ValueError(
-            f"Cannot read texts from a {type(x).__name__}; expected {_SHAPES.format(fields)}."
-        )
+    if isinstance(x, Sequence | np.ndarray | tf.Tensor):
+        return {names[0]: x}
+    raise ValueError(
+        f"Cannot read texts from a {type(x).__name__}; expected {_SHAPES.format(fields)}."
+    )
+
+
+def _features(x: Any, fields: Fields) -> dict[str, np.ndarray]:
+    named = _by_name(x, fields)
     fields.check(named)
-    first = names[0]
+    first = fields.required[0]
     return {
         name: _strings(values, name, nested=name != first and _is_nested(values))
         for name, values in named.items()
@@ -144,7 +209,8 @@ def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
         return np.stack(rows)
     for row, value in enumerate(values):
         if not isinstance(value, str | bytes):
-            raise ValueError(f"Row {row} of {name!r} is {value!r}, not a string.")
+            shown = value.item() if isinstance(value, np.generic) else value
+            raise ValueError(f"Row {row} of {name!r} is {shown!r}, not a string.")
     # Lone surrogates cannot be encoded; they get the fate of other broken bytes.
     encoded = [v.encode("utf-8", "replace") if isinstance(v, str) else v for v in values]
     # dtype object keeps trailing NUL bytes, which numpy's own string type drops.

@@ -49,10 +49,10 @@ def token_stream(texts: Iterable[str | bytes], tokenizer: Any, end: str | None) 
         ends = tf.fill([pieces.nrows(), len(behind)], tf.constant([*behind, 0])[0])
         return tf.concat([pieces, tf.cast(ends, pieces.dtype)], axis=1).values
 
-    texts = iter(texts)
+    texts, encoded = iter(texts), encode.get_concrete_function()
     parts = []
     while batch := list(itertools.islice(texts, _LINES)):
-        parts.append(encode(tf.constant(batch, tf.string)).numpy())
+        parts.append(encoded(tf.constant(batch, tf.string)).numpy())
     ids = np.concatenate(parts) if parts else np.zeros(0, "int32")
     if not len(ids):
         raise ValueError("The texts have no tokens.")

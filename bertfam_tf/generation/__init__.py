@@ -8,7 +8,7 @@ from bertfam_tf.generation.models import (
     decoder,
 )
 from bertfam_tf.generation.options import Options
-from bertfam_tf.generation.rows import Progress, advance, among, begin, run
+from bertfam_tf.generation.rows import Progress, advance, among, begin, growing, run
 from bertfam_tf.generation.sampling import filtered, sample
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "decoder",
     "filtered",
     "generate",
+    "growing",
     "run",
     "sample",
 ]

@@ -96,11 +96,15 @@ def run(
         unfinished,
         body,
         tuple(first),
-        shape_invariants=tuple(tf.nest.map_structure(_growing, first)),
+        shape_invariants=tuple(tf.nest.map_structure(lambda spec: spec.shape, growing(first))),
     )[0]
 
 
-def _growing(tensor: tf.Tensor) -> tf.TensorShape:
-    """Any number of rows and of columns; other dimensions stay."""
-    shape = tensor.shape.as_list()
-    return tf.TensorShape([None, None, *shape[2:]] if len(shape) == 2 else shape)
+def growing(progress: Progress) -> Progress:
+    """What stays of tensors' shapes while tokens are added, as ``tf.TensorSpec``."""
+
+    def spec(tensor: Any) -> tf.TensorSpec:
+        shape = tensor.shape
+        return tf.TensorSpec([None, None] if shape.rank == 2 else shape, tensor.dtype)
+
+    return tf.nest.map_structure(spec, progress)

@@ -45,11 +45,13 @@ class Head(keras.layers.Layer):
         """What it is called on the family's card."""
         return self.name.removesuffix(_SUFFIX)
 
-    def _source(self) -> str:
+    @property
+    def source(self) -> str:
+        """The backbone's output that it reads, or reads a part of."""
         return "sequence_output" if self.reads == "first_token" else self.reads
 
     def build(self, input_shape):
-        shape = input_shape[self._source()]
+        shape = input_shape[self.source]
         if self.reads == "first_token":
             shape = (shape[0], shape[2])
         for part in self.parts:
@@ -57,7 +59,7 @@ class Head(keras.layers.Layer):
             shape = part.compute_output_shape(shape)
 
     def call(self, outputs, targets=None, training=None):
-        x = outputs[self._source()]
+        x = outputs[self.source]
         if self.reads == "first_token":
             x = x[:, 0, :]
         for part in self.parts[:-1]:

@@ -204,6 +204,10 @@ class Backbone(keras.Model):
         """The inputs (batch, length) that say what stands in each row: all but memories."""
         return {n: spec for n, spec in self.input.items() if getattr(spec, "ndim", None) == 2}
 
+    def weights_behind(self, *outputs: str) -> list[keras.Variable]:
+        """The weights that the named outputs depend on: without the pooler's, say."""
+        return keras.Model(self.input, [self.output[name] for name in outputs]).weights
+
     @property
     def max_length(self) -> int | None:
         """Most tokens of an input; None where positions are relative, and there is no end."""

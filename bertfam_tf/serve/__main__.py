@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -211,9 +210,6 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ServingError, OSError, ValueError: when the server cannot start.
     """
-    # Warnings are of graphs that nobody here can change.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
     from bertfam_tf.serve.connections import raise_file_limit
     from bertfam_tf.serve.grpc import parse_channel_arguments
     from bertfam_tf.serve.server import serve

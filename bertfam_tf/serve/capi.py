@@ -29,6 +29,7 @@ class _Output(ctypes.Structure):
     _fields_ = [("operation", c_void_p), ("index", c_int)]
 
 
+_FATAL = 3  # of absl::LogSeverity
 _TSTRING_BYTES = 24  # sizeof(TF_TString), part of TensorFlow's stable C ABI
 # A message that brings one value may declare any shape to be filled with it.
 _MOST_FILLED_BYTES = 64 << 20
@@ -91,6 +92,14 @@ def _library() -> ctypes.CDLL:
     for name, (result, arguments) in _PROTOTYPES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
+    # Half of TensorFlow logs through absl, which does not read the variable that the rest reads.
+    # A C++ name, outside the C API: a build that lacks it says a little more.
+    set_level = getattr(
+        lib, "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE", None
+    )
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "")
+    if set_level is not None and level.isdecimal():
+        set_level(min(int(level), _FATAL))
     # Only the kernels: `import tensorflow_text` also defines a Keras layer, and so needs Keras.
     text = importlib.util.find_spec("tensorflow_text")
     for folder in (text and text.submodule_search_locations) or []:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +19,7 @@ from bertfam_tf.checkpoints import Checkpoint, Tensors, fill, safetensors
 from bertfam_tf.checkpoints.fill import compare
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.checkpoints.shapes import declared
-from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches
+from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches, examples, split_rows, texts_of
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
@@ -68,6 +69,7 @@ class Task(keras.Model):
     Args:
         inputs, outputs: of the Keras model, from packed ids to the head's output.
         backbone: the encoder inside.
+        reads: the backbone's output that the model's outputs are made of.
         tokenizer: its tokenizer.
         pair: whether the optional one of ``fields`` is there; None decides at the first data seen.
         max_length: most tokens of an input; None for as many as the backbone has positions, or
@@ -99,6 +101,7 @@ class Task(keras.Model):
         outputs: Any,
         *,
         backbone: Backbone,
+        reads: str,
         tokenizer: Tokenizer,
         pair: bool | None = False,
         max_length: int | None = None,
@@ -123,6 +126,14 @@ class Task(keras.Model):
         self.language_id = _checked_language(backbone, language_id)
         self._packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
         self._compiled_by_user = False
+        read = {id(variable) for variable in backbone.weights_behind(reads)}
+        self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        """Has what ``predict`` runs traced anew, as after a change of the layers."""
+        # Made once: what is called eagerly takes many times as long.
+        self._compiled_answer = compiled(self.answer)
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -138,7 +149,11 @@ class Task(keras.Model):
         if self.language_id is not None:
             inputs[_LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
         inputs = self.backbone.complete(inputs)
-        return {name: inputs[name] for name in self.backbone.row_inputs}
+        # Grappler does not see the rank of what comes out of a tokenizer's function or enters a
+        # loop, and warns of every softmax for which it cannot estimate a cost.
+        return {
+            name: tf.ensure_shape(inputs[name], [None, None]) for name in self.backbone.row_inputs
+        }
 
     def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
         """The head's outputs to answers; dim 0 of each is the batch."""
@@ -205,6 +220,15 @@ class Task(keras.Model):
 
     # Keras' verbs, on text -------------------------------------------------------------------
 
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """Those that learn: of the backbone those that this task reads, so no idle pooler's."""
+        return [v for v in super().trainable_variables if id(v) not in self._unread]
+
+    @property
+    def trainable_weights(self) -> list[keras.Variable]:
+        return [v for v in super().trainable_weights if id(v) not in self._unread]
+
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
         """As ``keras.Model.compile``; what is left out gets the task's default.
 
@@ -214,20 +238,38 @@ class Task(keras.Model):
         XLA would compile once for every width.
         """
         self._compiled_by_user = True
-        self._compile(optimizer or optimizers.adamw(), loss, **kwargs)
+        self._compile(optimizer, loss, **kwargs)
 
-    def _compile(self, optimizer: Any, loss: Any = None, **kwargs: Any) -> None:
+    def _compile(
+        self, optimizer: Any = None, loss: Any = None, *, steps: int | None = None, **kwargs: Any
+    ) -> None:
         kwargs.setdefault("jit_compile", False)
-        if isinstance(kwargs.get("metrics"), list | tuple):
-            kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
-        for name, value in self._compile_defaults().items():
-            kwargs.setdefault(name, value)
-        if loss is not None:
-            kwargs["loss"] = loss
-        super().compile(optimizer=optimizer, **kwargs)
+        # Optimizers and metrics have variables, which belong into the scope that the weights were
+        # made in: `fit` may be called outside of it.
+        with self.distribute_strategy.scope():
+            if isinstance(kwargs.get("metrics"), list | tuple):
+                kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
+            for name, value in self._compile_defaults().items():
+                kwargs.setdefault(name, value)
+            if loss is not None:
+                kwargs["loss"] = loss
+            if optimizer is None:
+                optimizer = optimizers.adamw(total_steps=steps)
+            optimizers.check_scope(optimizer)
+            super().compile(optimizer=optimizer, **kwargs)
+        self._forget_graphs()
 
     def _compile_defaults(self) -> dict[str, Any]:
         return {}
+
+    def _make_function(self, step_function: Callable) -> Callable:
+        # TensorFlow counts traces by code, and that of Keras' loop is every model's: a few small
+        # models, each traced once, would look like one that is traced again and again.
+        function = super()._make_function(step_function)
+        for traced in inspect.getclosurevars(function).nonlocals.values():
+            if isinstance(traced, tf.types.experimental.PolymorphicFunction):
+                traced._omit_frequent_tracing_warning = True
+        return function
 
     def fit(
         self,
@@ -236,6 +278,7 @@ class Task(keras.Model):
         *,
         batch_size: int = 32,
         epochs: int = 1,
+        validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
         sample_weight: Any = None,
@@ -247,19 +290,23 @@ class Task(keras.Model):
         steps of this call (or a constant rate when the data set does not know its size).
 
         Raises:
-            ValueError: for no data, data in a shape that is not known, or a label that is not in
-                the list.
+            ValueError: for no data, data in a shape that is not known, missing values, or a label
+                that is not in the list.
         """
-        dataset = self._encoded(x, y, sample_weight, batch_size, shuffle)
+        given = examples(x, y, sample_weight, self.fields)
+        if validation_split and validation_data is None:
+            given, validation_data = split_rows(*given, validation_split, self.fields)
+        dataset = self._encoded(*given, batch_size, shuffle)
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             x, y, weight = (*data, None, None)[:3]
-            validation_data = self._encoded(x, y, weight, batch_size)
+            given = examples(x, y, weight, self.fields)
+            validation_data = self._encoded(*given, batch_size)
         if not self._compiled_by_user:
             self._check_trainable()
             steps = kwargs.get("steps_per_epoch") or int(dataset.cardinality())
             steps *= epochs - kwargs.get("initial_epoch", 0)
-            self._compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
+            self._compile(steps=steps if steps > 0 else None)
         with as_value_errors():
             history = super().fit(
                 dataset,
@@ -285,10 +332,11 @@ class Task(keras.Model):
         # Keras' fit() comes back here with the data set that fit() made.
         if kwargs.get("_use_cached_eval_dataset"):
             return super().evaluate(x, y, **kwargs)
-        dataset = self._encoded(x, y, sample_weight, batch_size)
+        given = examples(x, y, sample_weight, self.fields)
+        dataset = self._encoded(*given, batch_size)
         if not self.compiled:
             self._check_trainable()
-            self._compile(optimizers.adamw())
+            self._compile()
         with as_value_errors():
             results = super().evaluate(dataset, **kwargs)
         if results in ([], {}):
@@ -298,31 +346,47 @@ class Task(keras.Model):
     def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
         """Answers for raw texts; labels in a data set are passed over.
 
-        Raises:
-            ValueError: for data in a shape that is not known, or no data at all.
-        """
-        stream = batches(x, batch_size=batch_size, fields=self.fields)
-        self._settle_pair(stream)
-        try:
-            with as_value_errors():
-                outputs = self._run_model(stream, verbose=verbose, **kwargs)
-        except UnboundLocalError:  # what Keras makes of a data set that turns out to be empty
-            raise ValueError(NO_DATA) from None
-        return self._answers(self.postprocess(tf.nest.map_structure(tf.constant, outputs)))
+        A single string (or a dict of them) is answered as a list of one is.
 
-    def _run_model(self, stream: tf.data.Dataset, *, verbose: Any, **kwargs: Any) -> Any:
-        # Keras' loop takes some tenths of a second to set up: for one batch, most of the time.
-        if not kwargs and stream.cardinality() == 1 and self._on_one_device():
-            features = next(iter(stream))[0]
-            return self.predict_on_batch(self.preprocess(features))
+        Raises:
+            ValueError: for data in a shape that is not known, missing values, or no data at all.
+        """
+        x = texts_of(x, self.fields)
+        stream = batches(x, batch_size=batch_size, fields=self.fields)
+        if kwargs or self.distribute_strategy.num_replicas_in_sync > 1:
+            return self._answers(self._predicted_by_keras(stream, verbose=verbose, **kwargs))
+        # Keras' loop takes some tenths of a second to set up: for few texts, most of the time.
+        found = [outputs for outputs, _ in self._run(self._compiled_answer, stream, verbose)]
+        return self._answers({name: tf.concat([x[name] for x in found], 0) for name in found[0]})
+
+    def _predicted_by_keras(self, stream: tf.data.Dataset, **kwargs: Any) -> dict[str, tf.Tensor]:
+        self._settle_pair(stream)
         dataset = stream.map(
             lambda features, *_: self.preprocess(features), num_parallel_calls=tf.data.AUTOTUNE
         )
-        return super().predict(dataset.prefetch(2), verbose=verbose, **kwargs)
+        try:
+            with as_value_errors():
+                outputs = super().predict(dataset.prefetch(2), **kwargs)
+        except UnboundLocalError:  # what Keras makes of a data set that turns out to be empty
+            raise ValueError(NO_DATA) from None
+        return self.postprocess(tf.nest.map_structure(tf.constant, outputs))
 
-    def _on_one_device(self) -> bool:
-        strategy = self.distribute_strategy
-        return strategy is None or strategy.num_replicas_in_sync == 1
+    def _run(
+        self, function: Any, stream: tf.data.Dataset, verbose: Any = 0
+    ) -> Iterator[tuple[Any, tuple]]:
+        """What a ``tf.function`` makes of each batch, and the batch."""
+        self._settle_pair(stream)
+        steps = int(stream.cardinality())
+        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
+        number = 0
+        with as_value_errors():
+            # Traced for batches of any size: the last one is often smaller.
+            traced = function.get_concrete_function(*stream.element_spec)
+            for number, batch in enumerate(stream.prefetch(2), 1):
+                yield traced(*batch), batch
+                bar.update(number)
+        if not number:
+            raise ValueError(NO_DATA)
 
     def _answers(self, outputs: dict[str, tf.Tensor]) -> Any:
         """Answers as ``predict`` hands them out."""
@@ -468,6 +532,11 @@ class Task(keras.Model):
         from bertfam_tf.export import export_tflite
 
         return export_tflite(self, file, **kwargs)
+
+
+def compiled(function: Callable[[dict[str, tf.Tensor]], Any]) -> Any:
+    """A ``tf.function`` of a batch of features, whatever else stands in it."""
+    return tf.function(lambda features, *rest: function(features), autograph=False)
 
 
 def tokenizer_and_language(

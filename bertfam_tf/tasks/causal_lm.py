@@ -87,6 +87,7 @@ class CausalLM(Task):
             inputs,
             logits,
             backbone=backbone,
+            reads=head.source,
             tokenizer=tokenizer,
             pair=False,
             max_length=max_length,
@@ -96,6 +97,9 @@ class CausalLM(Task):
         self._windows = Windows(A_THEN_B, tokenizer.special_ids, self.max_length, stride=1)
         self._prompts = Frame(_PROMPT, tokenizer.special_ids)
         self._step = generation.decoder(backbone, lambda x: head({head.reads: x}))
+
+    def _forget_graphs(self) -> None:
+        super()._forget_graphs()
         self._compiled_loop = lru_cache(maxsize=8)(self._make_loop)
         self._compiled_steps = lru_cache(maxsize=8)(self._make_steps)
 
@@ -147,16 +151,11 @@ class CausalLM(Task):
         Of the first ``max_length`` tokens; ``tokens`` were predicted, all but the first. The same
         rows as the exported model answers over HTTP. Errors as for ``Task.predict``.
         """
-        stream = batches(x, batch_size=batch_size)
-        self._settle_pair(stream)
-        score = tf.function(self.answer, autograph=False, reduce_retracing=True)
-        rows = []
-        for features, *_ in stream:
-            found = {name: value.numpy().tolist() for name, value in score(features).items()}
-            rows += [
-                dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)
-            ]
-        return rows
+        return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+
+    def _answers(self, outputs: dict[str, tf.Tensor]) -> list[dict[str, Any]]:
+        columns = [value.numpy().tolist() for value in outputs.values()]
+        return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
         """exp of the mean loss of all tokens but each text's first; long texts in windows.
@@ -304,7 +303,7 @@ class CausalLM(Task):
         def loop(prompts, seed):
             return self._continued(prompts, seed, options, stops)
 
-        return loop
+        return loop.get_concrete_function()
 
     def _make_steps(self, options: Options, stops: tuple[int, ...]) -> Any:
         """What reads the prompts, what chooses one more token, what writes: for streaming."""
@@ -316,7 +315,11 @@ class CausalLM(Task):
             ids, mask = inputs["token_ids"], inputs["padding_mask"]
             return generation.begin(self._step, ids, mask, options, stops, seed)
 
-        @tf.function(autograph=False, reduce_retracing=True)
+        begun = begin.get_concrete_function()
+
+        @tf.function(
+            input_signature=[generation.growing(begun.structured_outputs), read[1]], autograph=False
+        )
         def advance(progress, seed):
             return generation.advance(self._step, progress, options, stops, 0, seed)
 
@@ -324,7 +327,7 @@ class CausalLM(Task):
         def write(tokens):
             return self._written(tokens, stops)
 
-        return begin, advance, write
+        return begun, advance.get_concrete_function(), write.get_concrete_function()
 
     def _stream(
         self,

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.data.batching import TEXT, batches
+from bertfam_tf.data.batching import TEXT, batches, texts_of
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.answering import AnsweringTask, compiled
-from bertfam_tf.tasks.base import Signature
+from bertfam_tf.tasks.answering import AnsweringTask
+from bertfam_tf.tasks.base import Signature, compiled
 from bertfam_tf.tasks.pretrained import open_task
 from bertfam_tf.text import Tokenizer
 
@@ -60,6 +60,7 @@ class MaskedLM(AnsweringTask):
             inputs,
             head(backbone(inputs)),
             backbone=backbone,
+            reads=head.source,
             tokenizer=tokenizer,
             pair=False,
             max_length=max_length,
@@ -69,6 +70,9 @@ class MaskedLM(AnsweringTask):
         self.head = head
         self.top_k = self._checked_top_k(top_k)
         self._mask_id = mask
+
+    def _forget_graphs(self) -> None:
+        super()._forget_graphs()
         self._compiled_fill: dict[int, Any] = {}
 
     @classmethod
@@ -207,8 +211,7 @@ class MaskedLM(AnsweringTask):
             ValueError: for a ``top_k`` beyond the vocabulary, or as ``predict`` raises it.
         """
         k = self.top_k if top_k is None else self._checked_top_k(top_k)
-        given = [texts] if isinstance(texts, str) else texts
-        stream = batches(given, batch_size=batch_size, fields=self.fields)
+        stream = batches(texts_of(texts, self.fields), batch_size=batch_size, fields=self.fields)
         found = self._fill(stream, k)
         return found[0] if isinstance(texts, str) else found
 

@@ -17,15 +17,16 @@ from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.text import Tokenizer
 
 _SHAPES = (
-    "a matrix of 0 and 1 (texts, labels), a list of names for each text, or strings of names "
-    "joined by ','"
+    "a matrix of 0 and 1 (texts, labels), a pandas.DataFrame of them with a column for each "
+    "label, a list of names for each text, or strings of names joined by ','"
 )
 
 
 class MultiLabelClassifier(TextClassifier):
     """Those labels of a fixed list that hold for each text or pair of texts; each on its own.
 
-    What is given as labels is a matrix of 0 and 1 (texts, labels), a list of lists of names, or
+    What is given as labels is a matrix of 0 and 1 (texts, labels), a ``pandas.DataFrame`` of them
+    with a column for each label, a list of lists of names, or
     strings of names joined by ``","`` (``""`` for none), the last two in data sets as well. The
     loss is the binary cross-entropy of each label, the metric the micro-averaged F1.
 
@@ -89,6 +90,11 @@ class MultiLabelClassifier(TextClassifier):
         # Lists of names differ in length, which arrays cannot.
         if y is None and isinstance(x, Mapping) and LABEL in x:
             x, y = {k: v for k, v in x.items() if k != LABEL}, x[LABEL]
+        if isinstance(y, Mapping):  # a DataFrame's columns
+            missing = [label for label in self.labels if label not in y]
+            if missing or len(y) > len(self.labels):
+                raise ValueError(f"Columns are the labels, {self.labels}, not {list(y)}.")
+            y = np.stack([np.asarray(y[label]) for label in self.labels], axis=1)
         if isinstance(y, list | tuple) and any(isinstance(row, list | tuple) for row in y):
             y = self._matrix(y)
         return super()._encoded(x, y, *args, **kwargs)

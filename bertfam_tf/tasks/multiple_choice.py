@@ -88,6 +88,7 @@ class MultipleChoice(AnsweringTask):
             inputs,
             ops.reshape(scores, (-1, num_choices)),
             backbone=backbone,
+            reads=head.source,
             tokenizer=tokenizer,
             pair=pair,
             max_length=max_length,

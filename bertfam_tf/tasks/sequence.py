@@ -45,6 +45,7 @@ class SequenceTask(Task):
             inputs,
             head(backbone(inputs)),
             backbone=backbone,
+            reads=head.source,
             tokenizer=tokenizer,
             pair=pair,
             max_length=max_length,

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.data.batching import Fields, batches
+from bertfam_tf.data.batching import Fields, batches, examples
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
@@ -121,6 +121,7 @@ class SpanQA(WindowedTask):
             inputs,
             keras.ops.where(here, logits, keras.ops.cast(_NOWHERE, logits.dtype)),
             backbone=backbone,
+            reads=head.source,
             tokenizer=tokenizer,
             max_length=max_length,
             stride=min(_STRIDE, max_length // 3) if stride is None else stride,
@@ -189,7 +190,7 @@ class SpanQA(WindowedTask):
         if threshold is not None and np.isnan(threshold):
             raise ValueError("null_threshold is NaN, expected a number or None.")
         self._null_threshold = None if threshold is None else float(threshold)
-        self._compile_answer()
+        self._forget_graphs()
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -369,6 +370,7 @@ class SpanQA(WindowedTask):
             return super().evaluate(x, y, **kwargs)
         if kwargs:
             raise TypeError(f"evaluate() got an unexpected keyword argument {min(kwargs)!r}")
+        x, y, _ = examples(x, y, None, self.fields)
         if y is not None:
             y = _arrays(y)
         stream = batches(x, y, batch_size=batch_size, fields=self.fields)

@@ -183,7 +183,9 @@ class TextClassifier(SequenceTask):
             raise ValueError(
                 f"Labels are a vector, one for each text, not of shape {values.shape}."
             )
-        if values.dtype.kind in "iu":
+        if values.dtype.kind == "b":
+            wrong = [] if self._names_of_bools else [values[0]]
+        elif values.dtype.kind in "iu":
             wrong = values[(values < 0) | (values >= len(self.labels))].tolist()
         else:
             given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
@@ -191,12 +193,22 @@ class TextClassifier(SequenceTask):
         if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
 
+    @property
+    def _names_of_bools(self) -> list[str]:
+        """The labels that False and True stand for, where they do: of two, the first and second."""
+        names = ["False", "True"]
+        if set(names) <= set(self.labels):
+            return names
+        return self.labels if len(self.labels) == 2 else []
+
     def _known(self, kind: str) -> list[str]:
         return [str(i) for i in range(len(self.labels))] if kind in "iu" else self.labels
 
     def _encode_labels(self, y: tf.Tensor) -> tf.Tensor:
         if y.shape.rank != 1:
             raise ValueError(f"Labels are a vector in each batch, not of shape {y.shape}.")
+        if y.dtype == tf.bool and self._names_of_bools:
+            y = tf.where(y, *self._names_of_bools[::-1])
         if y.dtype.is_integer:
             return index_of(tf.strings.as_string(y), self._known("i"), "label")
         if y.dtype == tf.string:

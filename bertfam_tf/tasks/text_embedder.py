@@ -56,6 +56,7 @@ class TextEmbedder(Task):
             inputs,
             x,
             backbone=backbone,
+            reads="sequence_output",
             tokenizer=tokenizer,
             pair=pair,
             max_length=max_length,

@@ -11,12 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads, metrics
-from bertfam_tf.data.batching import LABEL, TEXT, Fields, batches
+from bertfam_tf.data.batching import LABEL, TEXT, Fields, batches, examples, texts_of
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.answering import compiled
-from bertfam_tf.tasks.base import Signature, as_text
+from bertfam_tf.tasks.base import Signature, as_text, compiled
 from bertfam_tf.tasks.pretrained import checked_labels, open_labelled_task
 from bertfam_tf.tasks.windowed import WindowedTask
 from bertfam_tf.text import Tokenizer, reading_words, tokenize_words
@@ -107,6 +106,7 @@ class TokenTagger(WindowedTask):
             inputs,
             head(backbone(inputs)),
             backbone=backbone,
+            reads=head.source,
             tokenizer=reading_words(tokenizer),
             stride=stride,
             max_length=max_length,
@@ -172,8 +172,10 @@ class TokenTagger(WindowedTask):
     @split.setter
     def split(self, split: Split) -> None:
         self._splitter = WordSplitter(split)
-        # What was compiled has the old one in it.
-        self._compile_answer()
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        super()._forget_graphs()
         self._compiled_entities = compiled(self._find_entities)
         self._compiled_tags = tf.function(self._tags_and_labels, autograph=False)
 
@@ -210,7 +212,8 @@ class TokenTagger(WindowedTask):
         """The tag of each word of the batch, int32 [words], and its score, float32 [words]."""
         places = tf.where(windows["word"] >= 0)
         word = tf.gather_nd(windows["word"], places)[:, tf.newaxis]
-        scores = tf.nn.softmax(tf.cast(tf.gather_nd(logits, places), tf.float32))
+        logits = tf.ensure_shape(tf.gather_nd(logits, places), [None, len(self.tags)])
+        scores = tf.nn.softmax(tf.cast(logits, tf.float32))
         count = tf.shape(windows["words"].text.values)
         return (
             tf.tensor_scatter_nd_update(
@@ -308,7 +311,7 @@ class TokenTagger(WindowedTask):
         space between them. Arguments and errors
         as for ``Task.predict``.
         """
-        return super().predict(self._joined(x), **kwargs)
+        return super().predict(self._joined(texts_of(x, self.fields)), **kwargs)
 
     def _answers(self, outputs: dict[str, tf.Tensor]) -> list[list[dict[str, Any]]]:
         start, end = tf.unstack(outputs["offsets"], axis=2)
@@ -325,7 +328,8 @@ class TokenTagger(WindowedTask):
             ValueError: when the tags mark no entities; and as ``predict`` raises it.
         """
         self._check_spans()
-        stream = batches(self._joined(x), batch_size=batch_size, fields=self.fields)
+        x = self._joined(texts_of(x, self.fields))
+        stream = batches(x, batch_size=batch_size, fields=self.fields)
         found = []
         for outputs, _ in self._run(self._compiled_entities, stream):
             columns = {"entity": outputs["text"], "label": outputs["type"]}
@@ -359,6 +363,7 @@ class TokenTagger(WindowedTask):
             return super().evaluate(x, y, return_dict=return_dict, **kwargs)
         if kwargs:
             raise TypeError(f"evaluate takes no {sorted(kwargs)[0]!r}.")
+        x, y, _ = examples(x, y, None, self.fields)
         x, y = self._prepared(x, y)
         stream = batches(x, y, batch_size=batch_size, fields=self.fields)
         if len(stream.element_spec) == 1:
@@ -567,14 +572,14 @@ def _shown(numbers: tf.Tensor) -> tf.Tensor:
 def _sentence(row: int, words: Any) -> str:
     if not isinstance(words, list | tuple):
         raise ValueError(f"Row {row} is {words!r}; the others are lists of words.")
-    texts = [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
-    for place, word in enumerate(texts):
+    named = [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
+    for place, word in enumerate(named):
         if not isinstance(word, str) or word.split() != [word]:
             raise ValueError(
                 f"Row {row} has {word!r} for word {place}, expected a string that is not empty and "
                 "has no white space."
             )
-    return " ".join(texts)
+    return " ".join(named)
 
 
 def _rows(columns: dict[str, tf.Tensor], counts: tf.Tensor) -> list[list[dict[str, Any]]]:

@@ -81,6 +81,7 @@ class WindowedTask(AnsweringTask):
 
         def more(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             here = {name: x[i * _AT_ONCE : (i + 1) * _AT_ONCE] for name, x in inputs.items()}
+            here = {name: tf.ensure_shape(x, [None, None]) for name, x in here.items()}
             return i + 1, done.write(i, tf.cast(self(here, training=False), dtype))
 
         _, parts = tf.while_loop(

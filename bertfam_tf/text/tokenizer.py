@@ -200,7 +200,7 @@ class Tokenizer(tf.Module):
             ValueError: `text` has no known rank.
             TypeError: `text` is not of strings.
         """
-        return _over_any_rank(text, self._ids)[0]
+        return _over_any_rank(text, self._ids.get_concrete_function())[0]
 
     @tf.autograph.experimental.do_not_convert
     def tokenize_with_offsets(self, text: TextLike) -> tuple[Any, Any, Any]:
@@ -216,7 +216,8 @@ class Tokenizer(tf.Module):
         Raises:
             ValueError, TypeError: as `tokenize`.
         """
-        ids, starts, ends = _over_any_rank(text, self._ids_and_offsets)
+        function = self._ids_and_offsets.get_concrete_function()
+        ids, starts, ends = _over_any_rank(text, function)
         return ids, starts, ends
 
     def detokenize(self, ids: Any) -> tf.Tensor:

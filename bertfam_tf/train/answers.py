@@ -17,7 +17,7 @@ from bertfam_tf.data import Row, Rows
 from bertfam_tf.data.race import archive_of
 from bertfam_tf.files import exclusive, settle, write
 from bertfam_tf.sources import sha256
-from bertfam_tf.tasks import Task
+from bertfam_tf.tasks import Task, TextClassifier
 
 _PIECE = 1 << 20
 _log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ def answer_file(
     source: Mapping[str, Any],
     *,
     batch_size: int = 32,
+    top: int | None = None,
     verbose: bool = True,
 ) -> int:
     """Writes an answer for each row, a JSON object on each line, in the order of the rows.
@@ -44,6 +45,7 @@ def answer_file(
         output: the file.
         source: what tells this input and model from others, as JSON values; see ``source_of``.
         batch_size: rows that are answered together.
+        top: as ``as_json`` takes it.
         verbose: whether a progress bar is shown.
 
     Returns:
@@ -56,7 +58,7 @@ def answer_file(
     """
     output = Path(os.path.realpath(output))
     with exclusive(output, output.with_name(f".{output.name}.lock")):
-        return _answer(task, rows, output, source, batch_size, verbose)
+        return _answer(task, rows, output, source, batch_size, verbose, top)
 
 
 def _answer(
@@ -66,8 +68,9 @@ def _answer(
     source: Mapping[str, Any],
     batch_size: int,
     verbose: bool,
+    top: int | None,
 ) -> int:
-    wanted = {**source, "batch_size": batch_size, "rows": rows.count}
+    wanted = {**source, "batch_size": batch_size, "rows": rows.count, "top": top}
     done = _claim(output, wanted)
     if done:
         _log.info("Going on from row %d of %d.", done, rows.count)
@@ -78,7 +81,7 @@ def _answer(
     left = islice(rows, begin, None)
     with output.open("ab", buffering=0) as file:
         while batch := list(islice(left, batch_size)):
-            lines = _lines(task, batch, batch_size)
+            lines = _lines(task, batch, batch_size, top)
             _append(file, b"".join(islice(lines, max(done - begin, 0), None)), output)
             begin += len(batch)
             bar.update(begin)
@@ -113,10 +116,22 @@ def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
     }
 
 
-def as_json(answer: Any, name: str) -> dict[str, Any]:
-    """An answer of any task as an object of JSON values; ``name`` is the task's ``answer_name``."""
+def as_json(answer: Any, task: Task, top: int | None = None) -> dict[str, Any]:
+    """One of a task's answers as an object of JSON values.
+
+    Args:
+        answer: of ``task.predict``.
+        task: classifiers' scores get the names of their labels, the highest score first.
+        top: how many of these; None for all.
+    """
     plain = _plain(answer)
-    return plain if isinstance(plain, dict) else {name: plain}
+    if not isinstance(plain, dict):
+        return {task.answer_name: plain}
+    if isinstance(task, TextClassifier):
+        named = zip(task.labels, plain["scores"], strict=True)
+        best = sorted(named, key=lambda item: item[1], reverse=True)
+        plain["scores"] = dict(best[:top])
+    return plain
 
 
 def _plain(value: Any) -> Any:
@@ -172,9 +187,9 @@ def _whole_lines(file: BinaryIO) -> tuple[int, int]:
     return lines, end
 
 
-def _lines(task: Task, batch: list[Row], batch_size: int) -> Iterator[bytes]:
+def _lines(task: Task, batch: list[Row], batch_size: int, top: int | None) -> Iterator[bytes]:
     features = {name: [row.features[name] for row in batch] for name in batch[0].features}
     for row, answer in zip(batch, task.predict(features, batch_size=batch_size), strict=True):
         named = {} if row.id is None else {"id": row.id}
-        text = json.dumps({**named, **as_json(answer, task.answer_name)}, ensure_ascii=False)
+        text = json.dumps({**named, **as_json(answer, task, top)}, ensure_ascii=False)
         yield text.encode("utf-8", "replace") + b"\n"

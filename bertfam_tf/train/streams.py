@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf import optimizers
 from bertfam_tf.data.streams import segments
 from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
@@ -40,37 +41,79 @@ class StreamLM(keras.Model):
         self.backbone = backbone
         self.head = head
         self.loss_mean = keras.metrics.Mean(name="loss")
+        # Each replica of a strategy has rows of its own, and so a memory.
         self._memory = [
             tf.Variable(
-                tf.zeros([0, 0, spec.shape[-1]], spec.dtype), shape=spec.shape, trainable=False
+                tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
+                shape=spec.shape,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
             for spec in backbone.input.get("memory", ())
         ]
+        # Made once: perplexity would trace it anew each time.
+        self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
         self.built = True
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         return [self.loss_mean]
 
-    def log_probabilities(self, inputs: Mapping[str, tf.Tensor], targets: tf.Tensor, **kwargs: Any):
-        """Of each target, float32 (batch, length); and the memory for the batch that follows."""
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        # The optimizer's variables are made where the weights were: `compile` and `fit` may be
+        # called outside of the strategy's scope.
+        with self.distribute_strategy.scope():
+            optimizers.check_scope(args[0] if args else kwargs.get("optimizer"))
+            super().compile(*args, **kwargs)
+
+    def log_probabilities(
+        self, inputs: Mapping[str, tf.Tensor], targets: tf.Tensor, memory: Any = None, **kwargs: Any
+    ) -> tuple[tf.Tensor, Any]:
+        """Of each target, float32 (batch, length); and the memory for the batch that follows.
+
+        Args:
+            inputs, targets: of ``bertfam_tf.data.segments``.
+            memory: of the batch before; None for the one that this model holds.
+            **kwargs: of the backbone's and the head's call.
+        """
         tokens = inputs["token_ids"]
-        rows, begins = tf.shape(tokens)[0], inputs["begins"][0]
-        memory = []
-        for variable in self._memory:
-            empty = tf.zeros([rows, 0, variable.shape[-1]], variable.dtype)
-            memory.append(tf.cond(begins, lambda e=empty: e, lambda v=variable: v.read_value()))
+        begins = tf.reduce_all(inputs["begins"])
+        empty = self._empty_memory(tf.shape(tokens)[0])
+        held = [v.read_value for v in self._memory]
+        if memory is not None:
+            held = [lambda x=x: x for x in memory]
+        memory = tuple(
+            tf.cond(begins, lambda e=e: e, before) for e, before in zip(empty, held, strict=True)
+        )
         given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
-        given |= {"memory": tuple(memory)} if memory else {}
+        given |= {"memory": memory} if memory else {}
         outputs = self.backbone(given, **kwargs)
         found = self.head(outputs, targets=targets, **kwargs)
         return tf.cast(found, tf.float32), outputs["memory"] if memory else ()
 
-    def _loss(self, data: Any, training: bool) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    def _empty_memory(self, rows: Any) -> list[tf.Tensor]:
+        return [tf.zeros([rows, 0, v.shape[-1]], v.dtype) for v in self._memory]
+
+    def _loss(self, data: Any, training: bool) -> tuple[tf.Tensor, ...]:
+        """What is differentiated, the mean loss of a token, the memory, and the tokens' number.
+
+        Replicas add their gradients, so that each divides by the tokens of all.
+        """
         inputs, targets, weights = data
         found, memory = self.log_probabilities(inputs, targets, training=training)
-        count = tf.reduce_sum(weights)
-        return -tf.reduce_sum(found * weights) / tf.maximum(count, 1.0), memory, count
+        own = -tf.reduce_sum(found * weights)
+        total, count = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, [own, tf.reduce_sum(weights)]
+        )
+        tokens = tf.maximum(count, 1.0)
+        return own / tokens, total / tokens, memory, count
+
+    def _score(self, data: Any, memory: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """The sum of a batch's losses, the number of its tokens, and the memory that follows."""
+        inputs, targets, weights = data
+        found, memory = self.log_probabilities(inputs, targets, memory, training=False)
+        return -tf.reduce_sum(found * weights), tf.reduce_sum(weights), memory
 
     def _remember(self, memory: Any) -> None:
         for variable, value in zip(self._memory, memory, strict=True):
@@ -82,15 +125,15 @@ class StreamLM(keras.Model):
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
-            loss, memory, count = self._loss(data, training=True)
-            scaled = self.optimizer.scale_loss(loss)
+            own, *told = self._loss(data, training=True)
+            scaled = self.optimizer.scale_loss(own)
         variables = self.trainable_variables
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
-        return self._told(loss, memory, count)
+        return self._told(*told)
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        return self._told(*self._loss(data, training=False))
+        return self._told(*self._loss(data, training=False)[1:])
 
     def _told(self, loss: tf.Tensor, memory: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
         self._remember(memory)
@@ -118,7 +161,6 @@ class StreamLM(keras.Model):
         Returns:
             A number for each corpus, and ``"all"`` of all tokens together where there are several.
         """
-        step = tf.function(self.test_step, autograph=False, reduce_retracing=True)
         found, sums = {}, np.zeros(2)
         for name, ids in corpora.items():
             if verbose:
@@ -129,11 +171,11 @@ class StreamLM(keras.Model):
                 unit_name="token",
                 stateful_metrics=["perplexity"],
             )
-            self.loss_mean.reset_state()
+            memory, here = self._empty_memory(batch_size), np.zeros(2)
             for batch in segments(ids, batch_size, length):
-                told = step(batch)
-                bar.add(int(np.sum(batch[2])), [("perplexity", float(told["perplexity"]))])
-            loss = float(self.loss_mean.result())
-            found[name] = float(np.exp(loss))
-            sums += loss * (len(ids) - 1), len(ids) - 1
+                loss, count, memory = self._compiled_score(batch, tuple(memory))
+                here += float(loss), float(count)
+                bar.add(int(count), [("perplexity", float(np.exp(here[0] / here[1])))])
+            found[name] = float(np.exp(here[0] / here[1]))
+            sums += here
         return found if len(found) == 1 else {**found, "all": float(np.exp(sums[0] / sums[1]))}

@@ -4,6 +4,7 @@ import fnmatch
 import importlib
 import os
 import sys
+import traceback
 
 import huggingface_hub
 import pytest
@@ -171,3 +172,21 @@ def test_what_is_fetched_from_the_hub(hub, kind):
 def test_no_pickle_is_fetched_where_there_is_safetensors(hub):
     every = set().union(*REPOSITORIES.values())
     assert not any(f.endswith((".bin", ".h5", ".index")) for f in hub(*every, *OTHERS))
+
+
+def test_no_network_is_one_error(monkeypatch):
+    def snapshot_download(*args, **kwargs):
+        try:
+            raise OSError("[Errno -2] Name or service not known")
+        except OSError as error:
+            raise RuntimeError("Cannot reach the hub.\n\nCheck your connection.") from error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(CheckpointError) as caught:
+        resolve("google/bert")
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count("Traceback") == 1
+    assert str(caught.value) == (
+        "'google/bert' is not a directory here, and could not be fetched as a hub id: "
+        "RuntimeError: Cannot reach the hub. Check your connection."
+    )

@@ -1,4 +1,7 @@
-"""Two replicas: `tf.distribute` needs its devices before TensorFlow starts, so in a process."""
+"""Two replicas: `tf.distribute` needs its devices before TensorFlow starts, so in a process.
+
+Tasks are built in a strategy's scope and used outside of it, as Keras' guides do.
+"""
 
 import subprocess
 import sys
@@ -17,55 +20,67 @@ PREAMBLE = """
 
     import keras
     import bertfam_tf as bf
-"""
-CLASSIFIER = """
-    texts = ["a good film", "bad movie", "it is", "very dull", "plot"] * 2
-    labels = ["positive", "negative", "neutral", "negative", "neutral"] * 2
 
-    def make():
-        task = bf.TextClassifier.from_pretrained(sys.argv[1], dropout=0.0, attention_dropout=0.0)
-        task.compile(keras.optimizers.SGD(0.1))
-        return task
-
-    one = make()
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     assert strategy.num_replicas_in_sync == 2
+    quiet = dict(dropout=0.0, attention_dropout=0.0)
+    texts = ["a good film", "bad movie", "it is", "very dull", "plot"] * 2
+    labels = ["positive", "negative", "neutral", "negative", "neutral"] * 2
+    rows = {
+        "text": texts,
+        "choices": [["good", "bad film"], ["it", ""], ["a", "the"], ["we", "you"], ["i", "!"]] * 2,
+    }
+    short = dict(batch_size=4, verbose=0)
+
+    def make(cls, *args, compiled=True, **kwargs):
+        keras.utils.set_random_seed(0)
+        task = cls.from_pretrained(sys.argv[1], *args, **quiet, **kwargs)
+        if compiled:
+            task.compile(keras.optimizers.SGD(0.1))
+        return task
+"""
+CLASSIFIER = """
+    one = make(bf.TextClassifier)
     with strategy.scope():
-        both = make()
+        both = make(bf.TextClassifier)
     losses = [
-        task.fit(texts, labels, batch_size=4, shuffle=False, verbose=0).history["loss"]
-        for task in (one, both)
+        task.fit(texts, labels, shuffle=False, **short).history["loss"] for task in (one, both)
     ]
     np.testing.assert_allclose(*losses, rtol=1e-4)
     scores = [np.stack([a["scores"] for a in task.predict(texts)]) for task in (one, both)]
     np.testing.assert_allclose(*scores, atol=1e-3)
     assert isinstance(both.backbone.weights[0].value, tf.distribute.DistributedValues)
+
+    # Compiled, saved and exported outside, and built from what was saved.
+    both.compile("adam", metrics=["accuracy"])
+    both.fit(texts, labels, validation_data=(texts, labels), **short)
+    both.save(sys.argv[2] + "/saved")
+    both.export(sys.argv[2] + "/export")
+    with strategy.scope():
+        again = bf.load(sys.argv[2] + "/saved")
+    scores = [np.stack([a["scores"] for a in task.predict(texts)]) for task in (both, again)]
+    np.testing.assert_allclose(*scores, atol=1e-5)
+    again.evaluate(texts, labels, **short)
+    again.fit(texts, labels, **short)
+    try:
+        again.compile(keras.optimizers.SGD(0.1))
+    except ValueError as error:
+        assert "strategy's scope" in str(error), error
+    else:
+        raise AssertionError("an optimizer of another strategy was taken")
 """
 
 
 # The batch is the first axis of every input, whatever stands behind it; ranks are of all rows.
 CHOICES_AND_RANKS = """
-    rows = {
-        "text": ["a good film", "bad movie", "it is", "very dull", "plot"] * 2,
-        "choices": [["good", "bad film"], ["it", ""], ["a", "the"], ["we", "you"], ["i", "!"]] * 2,
-    }
-
-    def make(cls, *args):
-        keras.utils.set_random_seed(0)
-        quiet = dict(dropout=0.0, attention_dropout=0.0)
-        task = cls.from_pretrained(sys.argv[1], *args, **quiet)
-        task.compile(keras.optimizers.SGD(0.1))
-        return task
-
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     ones = make(bf.MultipleChoice, 2), make(bf.TextRegressor)
     with strategy.scope():
         boths = make(bf.MultipleChoice, 2), make(bf.TextRegressor)
     weights = np.arange(10.0)
     losses = [
-        task.fit(
-            rows, list("ABABA") * 2, sample_weight=weights, batch_size=4, shuffle=False, verbose=0
-        ).history["loss"]
+        task.fit(rows, list("ABABA") * 2, sample_weight=weights, shuffle=False, **short).history[
+            "loss"
+        ]
         for task in (ones[0], boths[0])
     ]
     np.testing.assert_allclose(*losses, rtol=1e-4)
@@ -76,8 +91,7 @@ CHOICES_AND_RANKS = """
     texts = [*rows["text"][:5], "film", "good movie", "it is a plot", "dull"]
     data = (texts, [3.0, 1.0, 2.0, 5.0, 4.0, 0.0, 1.0, 7.0, 2.5])
     found = [
-        task.evaluate(*data, batch_size=4, verbose=0, return_dict=True)
-        for task in (ones[1], boths[1], boths[1])
+        task.evaluate(*data, return_dict=True, **short) for task in (ones[1], boths[1], boths[1])
     ]
     for name in ("loss", "pearson", "spearman"):
         np.testing.assert_allclose(found[1][name], found[0][name], atol=1e-5, err_msg=name)
@@ -85,9 +99,75 @@ CHOICES_AND_RANKS = """
     assert abs(found[0]["spearman"]) > 0.01
 """
 
+# What compiles itself, in every task; verbs of their own beside it.
+THE_OTHERS = """
+    from bertfam_tf import heads
+    from bertfam_tf.data import segments
+    from bertfam_tf.train import StreamLM
 
-@pytest.mark.parametrize("script", [CLASSIFIER, CHOICES_AND_RANKS], ids=["labels", "others"])
-def test_two_replicas_learn_and_answer_as_one(smallest, script):
-    command = [sys.executable, "-c", textwrap.dedent(PREAMBLE + script), str(smallest)]
+    asked = {"question": ["good"] * 8, "context": ["a good film it is"] * 8}
+    found = {"answer": ["film"] * 8, "answer_start": [7] * 8}
+    tags = ["O O B-PER"] * 8
+    words = ["a good film"] * 8
+    with strategy.scope():
+        qa = make(bf.SpanQA, compiled=False)
+        tagger = make(bf.TokenTagger, ["O", "B-PER", "I-PER"], compiled=False)
+        several = make(bf.MultiLabelClassifier, ["x", "y"], compiled=False)
+        regressor = make(bf.TextRegressor, compiled=False)
+        choice = make(bf.MultipleChoice, 2, compiled=False)
+        masked = make(bf.MaskedLM, compiled=False)
+        embedder = make(bf.TextEmbedder, compiled=False)
+    qa.fit(asked, found, **short)
+    qa.predict(asked), qa.evaluate(asked, found)
+    tagger.fit(words, tags, validation_data=(words, tags), **short)
+    tagger.predict(words), tagger.entities(words), tagger.evaluate(words, tags)
+    several.fit(texts, [["x"], [], ["x", "y"], ["y"], []] * 2, **short)
+    several.predict(texts)
+    regressor.fit(texts, list(range(10)), **short)
+    regressor.predict(texts)
+    choice.fit(rows, [0, 1] * 5, **short)
+    choice.predict(rows), choice.evaluate(rows, [0, 1] * 5, **short)
+    masked.fill("a [MASK] film"), masked.predict(["a [MASK] film"])
+    assert embedder.predict(texts).shape == (10, 32)
+
+    sys.path.insert(0, ".")
+    from tests.tasks.test_causal_lm import _model
+
+    with strategy.scope():
+        lm = _model()
+    lm.fit(texts, **short)
+    lm.perplexity(texts), lm.predict(texts), lm.generate("a", max_new_tokens=2)
+
+    # The memory of each replica is that of its own rows.
+    ids = np.random.default_rng(0).integers(0, 40, 129)
+    shape = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=32, num_layers=2)
+    shape |= dict(mem_len=8, dropout=0.0, attention_dropout=0.0, cutoffs=())
+    losses, perplexities = [], []
+    for scope in (tf.distribute.get_strategy().scope(), strategy.scope()):
+        keras.utils.set_random_seed(0)
+        with scope:
+            backbone = bf.build("transformer_xl", "tiny", **shape)
+            learner = StreamLM(backbone, heads.build(backbone, "causal_lm"))
+        learner.compile("sgd", jit_compile=False)
+        losses.append(
+            learner.fit(
+                segments(ids, 4, 8), epochs=2, validation_data=segments(ids, 1, 8), verbose=0
+            ).history
+        )
+        perplexities.append(list(learner.perplexity({"x": ids}, length=8, verbose=False).values()))
+    for name in losses[0]:
+        np.testing.assert_allclose(losses[1][name], losses[0][name], rtol=1e-4, err_msg=name)
+    np.testing.assert_allclose(*perplexities, rtol=1e-4)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [CLASSIFIER, CHOICES_AND_RANKS, THE_OTHERS],
+    ids=["labels", "choices and ranks", "others"],
+)
+def test_two_replicas_learn_and_answer_as_one(smallest, tmp_path, script):
+    code = textwrap.dedent(PREAMBLE + script)
+    command = [sys.executable, "-c", code, str(smallest), str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -57,7 +57,7 @@ def test_a_file_of_lines(model, lines, tmp_path, capsys):
     expected = bf.load(model).predict([text.encode() for text in TEXTS] + [b"\xff broken"])
     assert [row["label"] for row in found] == [row["label"] for row in expected]
     for row, answer in zip(found, expected, strict=True):
-        assert row["scores"] == pytest.approx(answer["scores"].tolist(), abs=1e-5)
+        assert sorted(row["scores"].values()) == pytest.approx(sorted(answer["scores"]), abs=1e-5)
     # Done is done.
     before = output.stat().st_mtime_ns
     assert _predict(model, lines, output) == 0

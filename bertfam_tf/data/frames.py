@@ -1,0 +1,61 @@
+"""Columns of pandas, and of what has its interface, as lists and arrays. pandas is not imported."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def is_frame(x: Any) -> bool:
+    """Whether it is a ``DataFrame``."""
+    return hasattr(x, "columns") and hasattr(x, "iloc")
+
+
+def plain(x: Any, name: str = "") -> Any:
+    """A ``Series``, ``Index`` or array of pandas as a list or a NumPy array, a frame as its rows.
+
+    Args:
+        x: anything; what pandas does not have is returned as it is. Dicts and tuples are searched.
+        name: what to call it in errors, where it has no name of its own.
+
+    Raises:
+        ValueError: for a missing value (None, NaN, ``pandas.NA``), naming its row and column.
+    """
+    if isinstance(x, Mapping):
+        return {key: plain(values, str(key)) for key, values in x.items()}
+    if type(x) is tuple:
+        return tuple(plain(values, name) for values in x)
+    if is_frame(x):
+        rows = np.stack([np.asarray(plain(x[c], str(c))) for c in x.columns], axis=1)
+        return rows.tolist() if rows.dtype == object else rows
+    if not hasattr(x, "to_numpy"):
+        return x
+    name = str(getattr(x, "name", None) or name)
+    values = x.to_numpy()
+    missing = np.flatnonzero(x.isna()) if hasattr(x, "isna") else np.zeros(0, int)
+    if len(missing):
+        row = int(missing[0])
+        label = x.index[row] if hasattr(x, "index") and hasattr(x, "iloc") else row
+        at = f"Row {row}" if label == row else f"Row {row} (index {label})"
+        raise ValueError(
+            f"{at} of {name!r} is missing, and {len(missing)} of {len(values)} rows are; leave "
+            "them out, as dropna() does, or fill them in."
+        )
+    if values.dtype != object:
+        return values
+    # Parquet files have arrays for lists.
+    return [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+
+
+def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
+    """Columns of a ``DataFrame`` by name, as ``plain`` has them; others are passed over.
+
+    Raises:
+        ValueError: for a column that is not there, or that has a missing value.
+    """
+    there = list(frame.columns)
+    absent = [name for name in required if name not in there]
+    if absent:
+        raise ValueError(f"The DataFrame has no column {absent[0]!r}, only {there}.")
+    names = [name for name in (*required, *optional) if name in there]
+    return {name: plain(frame[name], name) for name in names}
