@@ -13,6 +13,7 @@ import numpy as np
 
 from bertfam_tf.checkpoints import shards
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
+from bertfam_tf.names import shown
 from bertfam_tf.sources import CheckpointError
 
 SINGLE = "pytorch_model.bin"
@@ -37,7 +38,12 @@ def read(directory: Path) -> Tensors:
 def _tensors(file: Path) -> Iterator[Stored]:
     for name, tensor in _load(file).items():
         if not isinstance(name, str) or not hasattr(tensor, "numpy"):
-            raise CheckpointError(f"{file} is not a table of tensors: it holds {name!r}.")
+            raise CheckpointError(f"{file} is not a table of tensors: it holds {shown(name)}.")
+        if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
+            raise CheckpointError(
+                f"{file}: {name} is a {tensor.dtype} of the layout {tensor.layout}, expected a "
+                "dense tensor of floats."
+            )
         size = tensor.numel() * tensor.element_size()
         if size > tensor.untyped_storage().nbytes():
             raise CheckpointError(

@@ -155,7 +155,7 @@ CHANGES = {
     ),
     "description is a list": (
         lambda d: (d / "bertfam.json").write_text("[]"),
-        "is not JSON",
+        "is not the description of a task",
     ),
     "description lacks a key": (
         lambda d: (d / "bertfam.json").write_text('{"task": "TextClassifier"}'),
@@ -167,7 +167,7 @@ CHANGES = {
     "unknown family": (_edit(family="brt"), "Unknown family 'brt'"),
     "unknown config": (_edit(config={"hidden": 1}), "Unknown BertConfig field 'hidden'"),
     "another config": (_edit(config={"num_layers": 1}), "do not fit each other"),
-    "no config": (_edit(config=None), "cannot be loaded"),
+    "no config": (_edit(config=None), "it has no config"),
     "unknown option": (_edit(options={"label": []}), "cannot be loaded"),
     "other labels": (
         _edit(options={"labels": ["a", "b"], "pair": None, "max_length": 8}),
