@@ -133,7 +133,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     names = {path: card.huggingface.prefix + name for path, name in _sources(backbone).items()}
     names |= card.huggingface.expand(card.heads[head].weights(head), backbone.config)
     # What is tied has either name.
-    also, decoder = {}, card.heads[head].decoder()
+    also, decoder = {}, card.heads[head].tied_output
     if decoder:
         also = {names["token_embedding/embeddings"]: f"{decoder.theirs}.weight"}
         if decoder.bias:
@@ -157,8 +157,7 @@ def load_head(directory, family: str, head: str) -> tuple[keras.Model, keras.lay
     """A checkpoint's backbone and the head on it, both filled."""
     checkpoint = Checkpoint(directory, family)
     backbone = checkpoint.backbone()
-    last = registry.get(family).heads[head].parts[-1]
-    labels = checkpoint.head_labels(head) if getattr(last, "width", None) == "labels" else None
+    labels = checkpoint.head_labels(head) if registry.get(family).heads[head].has_labels else None
     layer = heads.build(backbone, head, labels and len(labels))
     layer(backbone.output)
     checkpoint.fill_head(layer, head)

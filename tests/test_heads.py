@@ -40,8 +40,7 @@ def _build(family, head, num_labels=5, **overrides):
     shape |= {"num_layers": 1}
     shape = {name: value for name, value in shape.items() if name in fields}
     backbone = bf.build(family, "tiny", **{**shape, **overrides})
-    last = registry.get(family).heads[head].parts[-1]
-    free = getattr(last, "width", None) == "labels"
+    free = registry.get(family).heads[head].has_labels
     layer = heads.build(backbone, head, num_labels if free else None)
     layer(backbone.output)
     for variable in layer.weights:
@@ -167,7 +166,7 @@ def test_dropout_is_the_configs(family, head):
     calm = layer(outputs, training=False)
     np.testing.assert_array_equal(layer(outputs, training=True), calm)
     backbone, layer = _build(family, head, dropout=0.5, **dict.fromkeys(own, 0.5))
-    drops = any(isinstance(p, registry.Dropout) for p in registry.get(family).heads[head].parts)
+    drops = any(isinstance(p, registry.DropoutSpec) for p in registry.get(family).heads[head].parts)
     outputs = backbone(_inputs())
     differ = np.abs(layer(outputs, training=True) - layer(outputs, training=False)).max() > 0
     assert differ == drops

@@ -158,7 +158,7 @@ class Checkpoint:
     def _name_tied(self) -> None:
         """Of a tied table a file may hold the decoder's name alone."""
         table = self.family.huggingface.weights.get("token_embedding/embeddings")
-        decoders = [head.decoder() for head in self.family.heads.values()]
+        decoders = [head.tied_output for head in self.family.heads.values()]
         copies = {f"{decoder.theirs}.weight" for decoder in decoders if decoder}
         found = copies & self._tensors.keys()
         if table and table not in self._tensors and found:
@@ -167,7 +167,7 @@ class Checkpoint:
 
     def _check_tied(self, head: str) -> None:
         """Raises where the stored decoder is another than the token embedding."""
-        decoder = self.family.heads[head].decoder()
+        decoder = self.family.heads[head].tied_output
         if decoder is None:
             return
         embedding = self.family.huggingface.weights["token_embedding/embeddings"]

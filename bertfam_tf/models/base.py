@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from bertfam_tf import registry
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 
 
@@ -103,6 +104,9 @@ class Backbone(keras.Model):
     Args:
         family: a name from ``bertfam_tf.families()``.
         config: that family's config, or a dict of its fields.
+        parts: layers to take in place of new ones, by name: another backbone's ``parts``, or some
+            of them. Their weights are shared from then on.
+        dtype: dtype policy of the new layers and of this model; None for Keras' global one.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
@@ -127,15 +131,26 @@ class Backbone(keras.Model):
         ``target_mapping``. What nobody reads is pruned when a graph is compiled.
     """
 
-    def __init__(self, family: str, config: Config | dict[str, Any], **kwargs):
+    def __init__(
+        self,
+        family: str,
+        config: Config | dict[str, Any],
+        *,
+        parts: Mapping[str, keras.layers.Layer] | None = None,
+        dtype: Any = None,
+        **kwargs,
+    ):
         card = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
         typed: Any = card.config.from_dict(fields)
-        inputs, outputs = card.wire(typed)
+        wired = Parts(parts, dtype)
+        inputs, outputs = card.wire(typed, wired)
         kwargs.setdefault("name", f"{family}_backbone")
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.dtype_policy = wired.dtype_policy
         self.family = family
         self.config = typed
+        self.parts = wired
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -194,14 +209,4 @@ class Backbone(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> Backbone:
-        config = dict(config)
-        policy = config.pop("dtype", None)
-        if policy is None:
-            return cls(**config)
-        # Layers take their policy when they are wired, so the model's has to rule meanwhile.
-        previous = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(keras.saving.deserialize_keras_object(policy))
-        try:
-            return cls(**config)
-        finally:
-            keras.config.set_dtype_policy(previous)
+        return cls(**config)

@@ -68,7 +68,7 @@ def measure(context: int, rounds: int = 5) -> tuple[float, float]:
     @tf.function(autograph=False)
     def with_window(ids, target):
         last = outputs(ids)["sequence_output"][:, -1:]
-        return head({"sequence_output": last}, targets=target)
+        return head.logits(last, target)
 
     width, layers = SHAPE["hidden_size"], SHAPE["num_layers"]
     memory = tuple(tf.zeros([1, context, width]) for _ in range(layers))
