@@ -29,6 +29,7 @@ from bertfam_tf.layers.memory import prepend_memory, updated_memory
 from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, MeanPooling
 from bertfam_tf.layers.positions import (
     DisentangledScores,
+    DistanceEmbedding,
     RelativeBias,
     RotaryAngles,
     add_bias,
@@ -50,6 +51,7 @@ __all__ = [
     "CausalPermutation",
     "DecoderMask",
     "DisentangledScores",
+    "DistanceEmbedding",
     "Distances",
     "FeedForward",
     "FirstTokenPooler",

@@ -142,6 +142,37 @@ class RelativeBias(keras.layers.Layer):
         return (1, self.shape[1], *buckets_shape)
 
 
+class DistanceEmbedding(keras.layers.Layer):
+    """A learnt vector for each distance, the same for all rows.
+
+    Args:
+        count: how many distances there are.
+        stddev: of the initial weights.
+
+    Call:
+        x: (batch, length, width); only its width is read.
+
+    Returns:
+        (1, count, width).
+    """
+
+    def __init__(self, count: int, stddev: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.stddev = stddev
+
+    def build(self, x_shape):
+        self.embeddings = self.add_weight(
+            shape=(self.count, x_shape[-1]), initializer=normal(self.stddev), name="embeddings"
+        )
+
+    def call(self, x):
+        return ops.expand_dims(ops.cast(self.embeddings, self.compute_dtype), 0)
+
+    def compute_output_shape(self, x_shape):
+        return (1, self.count, x_shape[-1])
+
+
 class DisentangledScores(keras.layers.Layer):
     """Scores of contents with distances and of distances with contents (arXiv 2006.03654).
 
