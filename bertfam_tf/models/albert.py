@@ -66,6 +66,8 @@ def _blocks(config: AlbertConfig, parts: Parts) -> list[layers.TransformerBlock]
         raise ValueError(unknown("sharing", config.sharing, _SHARED))
     if not 1 <= config.num_groups <= config.num_layers:
         raise ValueError(f"{config.num_groups} groups do not fit {config.num_layers} layers.")
+    if config.heads_per_layer:
+        raise ValueError("ALBERT's layers share their heads; heads_per_layer does not apply.")
     share_attention, share_feed_forward = _SHARED[config.sharing]
 
     def part(make, kind, *place):

@@ -12,14 +12,16 @@ from bertfam_tf.registry import DenseSpec, Family, HeadSpec, HuggingFaceNames, r
 class BertConfig(Config):
     """The root of the family: learnt positions, two segments, norms after the residual sums.
 
-    ``pooler`` is false for checkpoints that were published without one. ``classifier_dropout`` is
-    that of classification heads; None means ``dropout``.
+    ``heads_per_layer`` is how many heads each layer has left where some were removed; empty for
+    ``num_heads``. ``pooler`` is false for checkpoints that were published without one.
+    ``classifier_dropout`` is that of classification heads; None means ``dropout``.
     """
 
     vocab_size: int = 30522
     hidden_size: int = 768
     num_layers: int = 12
     num_heads: int = 12
+    heads_per_layer: tuple[int, ...] = ()
     intermediate_size: int = 3072
     max_positions: int = 512
     num_segments: int = 2

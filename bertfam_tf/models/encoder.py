@@ -159,15 +159,37 @@ def feed_forward(
 
 
 def block(
-    config: Any, *, name: str, dtype: Any = None, **parts: keras.layers.Layer
+    config: Any,
+    num_heads: int | None = None,
+    *,
+    name: str,
+    dtype: Any = None,
+    **parts: keras.layers.Layer,
 ) -> layers.TransformerBlock:
     """One layer: attention and feed-forward of its own, or those in ``parts``."""
-    for part, make in (("attention", attention), ("feed_forward", feed_forward)):
-        if part not in parts:
-            parts[part] = make(config, dtype=dtype)
+    if "attention" not in parts:
+        parts["attention"] = attention(config, num_heads, dtype=dtype)
+    if "feed_forward" not in parts:
+        parts["feed_forward"] = feed_forward(config, dtype=dtype)
     return layers.TransformerBlock(
         **parts, epsilon=config.norm_epsilon, dropout=config.dropout, name=name, dtype=dtype
     )
+
+
+def heads_per_layer(config: Any) -> tuple[int, ...]:
+    """How many heads each layer has.
+
+    Raises:
+        ValueError: for a config that does not say it of each layer, or where a layer has none or
+            more than ``num_heads``.
+    """
+    counts = getattr(config, "heads_per_layer", ()) or (config.num_heads,) * config.num_layers
+    if len(counts) != config.num_layers or not all(1 <= n <= config.num_heads for n in counts):
+        raise ValueError(
+            f"heads_per_layer is {list(counts)}, expected {config.num_layers} numbers from 1 to "
+            f"num_heads, {config.num_heads}."
+        )
+    return counts
 
 
 def encode(
@@ -198,7 +220,8 @@ def encode(
         The dict that ``Backbone`` returns; hidden states and scores have an entry for each block.
     """
     if blocks is None:
-        blocks = [parts(f"layer_{i}", block, config) for i in range(config.num_layers)]
+        counts = heads_per_layer(config)
+        blocks = [parts(f"layer_{i}", block, config, n) for i, n in enumerate(counts)]
     if call_with is None:
         everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}
         call_with = lambda index: everywhere  # noqa: E731

@@ -200,6 +200,32 @@ def test_removed_heads_are_heads_whose_gate_is_0(kind, removed):
     assert np.abs(full(X, attention_mask=MASK)[0] - gated).max() > 1e-2
 
 
+def test_a_model_with_fewer_heads_in_some_layers():
+    """It computes what the full one does with nothing coming from the removed heads."""
+    full = _build("bert", num_heads=4)
+    _perturb(full.weights)
+    small = _build("bert", num_heads=4, heads_per_layer=[4, 1])
+    assert [x.shape[1] for x in small.output["attention_scores"]] == [4, 1]
+    kept = slice(8, 12)  # the third of four heads
+    of = {variable.path: variable for variable in full.weights}
+    output = of["layer_1/attention/output/kernel"].numpy()
+    output[:8], output[12:] = 0, 0
+    of["layer_1/attention/output/kernel"].assign(output)
+    for variable in small.weights:
+        value = of[variable.path].numpy()
+        if value.shape != tuple(variable.shape):
+            value = value[kept] if "output" in variable.path else value[..., kept]
+        variable.assign(value)
+    np.testing.assert_allclose(
+        small(GIVEN)["sequence_output"], full(GIVEN)["sequence_output"], atol=1e-5
+    )
+    for counts in ([4], [4, 0], [5, 4]):
+        with pytest.raises(ValueError, match=r"expected 2 numbers from 1 to num_heads, 4"):
+            _build("bert", num_heads=4, heads_per_layer=counts)
+    with pytest.raises(ValueError, match="ALBERT's layers share their heads"):
+        _build("albert", heads_per_layer=[1, 1])
+
+
 @pytest.mark.parametrize("kind", [layers.SelfAttention, layers.CachedSelfAttention])
 def test_a_gate_of_1_is_none_and_learns(kind):
     gated, plain = _attention(kind, gate=layers.HeadGate(name="gate")), _attention(kind)
