@@ -6,14 +6,7 @@ from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
-from bertfam_tf.registry import (
-    DenseSpec,
-    DropoutSpec,
-    Family,
-    Field,
-    HeadSpec,
-    register,
-)
+from bertfam_tf.registry import DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
 
 # Which parts of a layer stand in all layers of a group: attention, feed-forward.
 _SHARED = {

@@ -4,14 +4,7 @@ from dataclasses import dataclass, replace
 
 from bertfam_tf.models import bert, encoder, heads
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import (
-    DenseSpec,
-    DropoutSpec,
-    Family,
-    Field,
-    HeadSpec,
-    register,
-)
+from bertfam_tf.registry import DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
 
 
 @dataclass(frozen=True)

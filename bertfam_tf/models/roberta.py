@@ -5,11 +5,7 @@ from dataclasses import dataclass, replace
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import (
-    Family,
-    Field,
-    register,
-)
+from bertfam_tf.registry import Family, Field, register
 
 
 @dataclass(frozen=True)
