@@ -22,13 +22,11 @@ def wire(config: RobertaConfig, parts: Parts) -> tuple[dict, dict]:
     """As BERT's; padding has the position in row ``pad_id``."""
     inputs = encoder.inputs(config)
     position_ids = layers.position_ids_from_padding(inputs["padding_mask"])
-    offset = config.pad_id + 1
-    x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=offset)
+    x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=config.pad_id + 1)
     return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])
 
 
-HUGGINGFACE = replace(
-    bert.HUGGINGFACE, model_type="roberta", model="Roberta", prefix="roberta.",
+HUGGINGFACE = replace(bert.HUGGINGFACE, model_type="roberta", model="Roberta", prefix="roberta.",
     ignored=(bert.HUGGINGFACE.ignored[0], r"(classifier|qa_outputs|lm_head)\..*"),
     defaults=dict(pad_token_id=1, layer_norm_eps=1e-12, type_vocab_size=2)
     | dict(max_position_embeddings=512),
