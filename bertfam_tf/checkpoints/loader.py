@@ -203,13 +203,16 @@ def _canonical(name: str, prefix: str) -> str:
     return name
 
 
-def load_backbone(path: str | Path, family: str | None = None, **overrides: Any) -> Backbone:
+def load_backbone(
+    path: str | Path, family: str | None = None, *, dtype: Any = None, **overrides: Any
+) -> Backbone:
     """The backbone of a checkpoint, with its weights.
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
         family: the family that it is read as, where its config names none or one that several
             share; ``load_backbone(path, "spanbert")``. None takes the one that the config names.
+        dtype: dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
         **overrides: config fields to set otherwise than the checkpoint does, such as
             ``dropout=0.0`` or ``pooler=False``.
 
@@ -217,4 +220,4 @@ def load_backbone(path: str | Path, family: str | None = None, **overrides: Any)
         CheckpointError: a missing or damaged file, an unsupported option, tensors missing, left
             over or of a wrong shape. Nothing is loaded then.
     """
-    return Checkpoint(path, family, **overrides).backbone()
+    return Checkpoint(path, family, **overrides).backbone(dtype=dtype)

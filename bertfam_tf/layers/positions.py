@@ -51,19 +51,19 @@ class RotaryAngles(keras.layers.Layer):
 
 
 def rotate(query, key, positions):
-    """Rotary positions: pairs of columns (i, i + head size / 2) are turned by an angle.
+    """Rotary positions: pairs of columns (i, i + head size / 2) are rotated by an angle.
 
     Args:
         positions: from ``RotaryAngles``.
     """
     cosines, sines = positions
 
-    def turned(x):
+    def rotated(x):
         half = x.shape[-1] // 2
         other = ops.concatenate([-x[..., half:], x[..., :half]], axis=-1)
         return x * cosines + other * sines
 
-    return turned(query), turned(key), None
+    return rotated(query), rotated(key), None
 
 
 def add_bias(query, key, positions):

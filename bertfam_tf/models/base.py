@@ -56,33 +56,33 @@ def _check_tuple(name: str, value: Any, kind: type) -> None:
         raise ValueError(f"{name} is a list of {kind.__name__}, not {value!r}.")
 
 
-def _nothing(tokens: Any, spec: Any) -> Any:
-    """Of the rows' number, and of length 0 where the length is free."""
+def _empty(tokens: Any, spec: Any) -> Any:
+    """Empty tensors for the batch, of length 0 where the length is free."""
 
-    def empty(like):
+    def tensor(like):
         x = ops.cast(tokens[:, :0], like.dtype)
         for axis, size in enumerate(like.shape[1:], 1):
             if size is not None:
                 x = ops.repeat(ops.expand_dims(x, axis), size, axis)
         return x
 
-    return keras.tree.map_structure(empty, spec)
+    return keras.tree.map_structure(tensor, spec)
 
 
 def _no_predictions(tokens: Any, spec: Any) -> Any:
     return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
 
 
-# What inputs there are, and what one that is left out is taken for: a function of the tokens, and
-# of the input's shape and dtype.
+# All inputs, and the default of one that is left out: a function of the tokens, and of the input's
+# shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
     "token_ids": None,
     "padding_mask": None,
     "segment_ids": lambda tokens, spec: ops.zeros_like(tokens),
     "position_ids": lambda tokens, spec: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
     "language_ids": None,
-    "cache": _nothing,
-    "memory": _nothing,
+    "cache": _empty,
+    "memory": _empty,
     # One value for all pairs: there are many.
     "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
     "target_mapping": _no_predictions,
