@@ -23,7 +23,6 @@ def make_step(directory, kind=generation.decoder):
     backbone = bf.load_backbone(directory)
     any_order = "target_mapping" in backbone.input
     head = heads.build(backbone, "permutation_lm" if any_order else "causal_lm")
-    head(backbone.output)
     Checkpoint(directory).fill_head(head, head.name.removesuffix("_head"))
     return kind(backbone, head.logits)
 
