@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from bertfam_tf.names import unknown
@@ -16,7 +17,8 @@ class Family:
     Attributes:
         name: the family's name, as in ``bertfam_tf.build(name)``.
         config: the card's frozen ``Config`` dataclass.
-        wire: ``wire(config) -> (inputs, outputs)``, two dicts of Keras tensors.
+        wire: ``wire(config, parts) -> (inputs, outputs)``, two dicts of Keras tensors; ``parts``
+            makes the layers, or has them already (``bertfam_tf.models.Parts``).
         sizes: for each published size, the config fields that differ from the defaults.
         huggingface: where the parts are found in a Hugging Face checkpoint.
         tokenizer: the kind of tokenizer that the published checkpoints use.
@@ -26,40 +28,56 @@ class Family:
 
     name: str
     config: Any
-    wire: Callable[[Any], tuple[dict, dict]]
+    wire: Callable[[Any, Any], tuple[dict, dict]]
     sizes: Mapping[str, Mapping[str, Any]]
     huggingface: HuggingFaceNames
     tokenizer: str
-    heads: Mapping[str, Head]
+    heads: Mapping[str, HeadSpec]
     objectives: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Dropout:
-    """Part of a head: dropout. ``rate`` names a config field; None in it means ``dropout``'s."""
+class Field:
+    """In a head's description: the value of that field of the backbone's config."""
 
-    rate: str = "dropout"
+    name: str
+
+
+class Labels(Enum):
+    """The type of ``LABELS``: in a head's description, as wide as there are labels."""
+
+    LABELS = "labels"
+
+
+LABELS = Labels.LABELS
+
+
+@dataclass(frozen=True)
+class DropoutSpec:
+    """Part of a head: dropout. A ``rate`` of None, as a config may have it, means ``dropout``'s."""
+
+    rate: Field = Field("dropout")
 
     def weights(self) -> dict[str, str]:
         return {}
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseSpec:
     """Part of a head: a dense layer.
 
     Attributes:
         name: ours.
         theirs: Hugging Face's.
-        width: a number, the name of a config field, or ``"labels"`` for the number of labels.
-        activation: its name, the name of a config field, or None.
+        width: a number, a field, or ``LABELS``.
+        activation: its name, a field, or None.
         bias: whether there is one.
     """
 
     name: str
     theirs: str
-    width: int | str
-    activation: str | None = None
+    width: int | Field | Labels
+    activation: str | Field | None = None
     bias: bool = True
 
     def weights(self) -> dict[str, str]:
@@ -69,12 +87,12 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Norm:
-    """Part of a head: a layer norm. ``epsilon`` is a number or the name of a config field."""
+class NormSpec:
+    """Part of a head: a layer norm."""
 
     name: str
     theirs: str
-    epsilon: float | str = "norm_epsilon"
+    epsilon: float | Field = Field("norm_epsilon")
 
     def weights(self) -> dict[str, str]:
         path = f"{self.name}/"
@@ -82,12 +100,12 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """Part of a head: the token embedding turned round, and a bias.
+class TiedOutputSpec:
+    """Part of a head: an output projection tied to the token embedding, and a bias.
 
     Attributes:
         bias: Hugging Face's name of the bias; None where there is none.
-        theirs: their decoder, of which checkpoints may hold copies of both.
+        theirs: their layer, of which checkpoints may hold copies of both.
     """
 
     bias: str | None
@@ -99,8 +117,8 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class AdaptiveSoftmax:
-    """Part of a head: log-probabilities from an adaptive token embedding turned round.
+class AdaptiveSoftmaxSpec:
+    """Part of a head: log-probabilities from an adaptive softmax tied to the token embedding.
 
     Attributes:
         theirs: what the names of its weights begin with.
@@ -120,7 +138,7 @@ class AdaptiveSoftmax:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadSpec:
     """One of a family's heads.
 
     Attributes:
@@ -131,7 +149,7 @@ class Head:
     """
 
     reads: str
-    parts: tuple[Dropout | Dense | Norm | Decoder | AdaptiveSoftmax, ...]
+    parts: tuple[DropoutSpec | DenseSpec | NormSpec | TiedOutputSpec | AdaptiveSoftmaxSpec, ...]
     required: Mapping[str, tuple] = field(default_factory=dict)
 
     def weights(self, name: str) -> dict[str, str]:
@@ -142,13 +160,19 @@ class Head:
         pairs = [pair for part in reversed(self.parts) for pair in part.weights().items()]
         return {f"{name}_head/{path}": theirs for path, theirs in pairs}
 
-    def decoder(self) -> Decoder | None:
+    @property
+    def has_labels(self) -> bool:
+        """Whether the logits are as wide as there are labels, and no fixed width."""
+        return getattr(self.parts[-1], "width", None) is LABELS
+
+    @property
+    def tied_output(self) -> TiedOutputSpec | None:
         """The part that reads the token embedding."""
         last = self.parts[-1]
-        return last if isinstance(last, Decoder) else None
+        return last if isinstance(last, TiedOutputSpec) else None
 
 
-# What Hugging Face calls the class of a model with a head, behind the model's name.
+# What Hugging Face calls the class of a model with a head, after the model's name.
 CLASSES = {
     "sequence": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
@@ -181,7 +205,7 @@ class HuggingFaceNames:
         defaults: what an absent config key means, where that is not our field's default.
         read: from config fields as renamed to the fields as they are meant, where a field follows
             from others; ``write`` is the way back.
-        classes: what the class of a head is called behind ``model``, where that is not as in
+        classes: what the class of a head is called after ``model``, where that is not as in
             ``CLASSES``.
         indices: letters in braces that a path may have -> the config field that says how many.
     """

@@ -83,13 +83,7 @@ def assert_equal(directory, family: str, expected: dict[str, np.ndarray]) -> Non
 
     Outputs and gradients are compared in float64, and outputs once more in float32.
     """
-    found = {}
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float64")
-    try:
-        found = differences(bf.load_backbone(directory, family), expected)
-    finally:
-        keras.config.set_dtype_policy(before)
+    found = differences(bf.load_backbone(directory, family, dtype="float64"), expected)
     wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
     assert not wrong, f"{len(wrong)} of {len(found)} differ: {wrong}"
     single = differences(bf.load_backbone(directory, family), expected)
@@ -109,12 +103,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
         family, head: what it is.
         expected: inputs and logits, as ``tools.reference`` makes them.
     """
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float64")
-    try:
-        backbone, layer = load_head(directory, family, head)
-    finally:
-        keras.config.set_dtype_policy(before)
+    backbone, layer = load_head(directory, family, head, dtype="float64")
     theirs = expected["logits"]
     with tf.GradientTape() as tape:
         found = [layer(each, training=False) for each in _outputs(backbone, expected)]
@@ -133,7 +122,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     names = {path: card.huggingface.prefix + name for path, name in _sources(backbone).items()}
     names |= card.huggingface.expand(card.heads[head].weights(head), backbone.config)
     # What is tied has either name.
-    also, decoder = {}, card.heads[head].decoder()
+    also, decoder = {}, card.heads[head].tied_output
     if decoder:
         also = {names["token_embedding/embeddings"]: f"{decoder.theirs}.weight"}
         if decoder.bias:
@@ -153,14 +142,14 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     return result
 
 
-def load_head(directory, family: str, head: str) -> tuple[keras.Model, keras.layers.Layer]:
+def load_head(
+    directory, family: str, head: str, dtype: str | None = None
+) -> tuple[keras.Model, keras.layers.Layer]:
     """A checkpoint's backbone and the head on it, both filled."""
     checkpoint = Checkpoint(directory, family)
-    backbone = checkpoint.backbone()
-    last = registry.get(family).heads[head].parts[-1]
-    labels = checkpoint.head_labels(head) if getattr(last, "width", None) == "labels" else None
+    backbone = checkpoint.backbone(dtype=dtype)
+    labels = checkpoint.head_labels(head) if registry.get(family).heads[head].has_labels else None
     layer = heads.build(backbone, head, labels and len(labels))
-    layer(backbone.output)
     checkpoint.fill_head(layer, head)
     return backbone, layer
 

@@ -311,13 +311,7 @@ def test_tflite_round_trip(family, tmp_path):
 @families
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float64"])
 def test_other_precisions(family, policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        backbone = _small(family)
-    finally:
-        keras.config.set_dtype_policy(before)
-    full = _small(family)
+    backbone, full = _small(family, dtype=policy), _small(family)
     for ours, theirs in zip(backbone.weights, full.weights, strict=True):
         ours.assign(theirs)
     inputs = _inputs(full)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert, save_pretrained
+from bertfam_tf.layers import activation
 from tests import parity
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -40,10 +41,8 @@ def _build(family, head, num_labels=5, **overrides):
     shape |= {"num_layers": 1}
     shape = {name: value for name, value in shape.items() if name in fields}
     backbone = bf.build(family, "tiny", **{**shape, **overrides})
-    last = registry.get(family).heads[head].parts[-1]
-    free = getattr(last, "width", None) == "labels"
+    free = registry.get(family).heads[head].has_labels
     layer = heads.build(backbone, head, num_labels if free else None)
-    layer(backbone.output)
     for variable in layer.weights:
         variable.assign_add(np.random.default_rng(1).normal(0, 0.3, variable.shape))
     return backbone, layer
@@ -167,7 +166,7 @@ def test_dropout_is_the_configs(family, head):
     calm = layer(outputs, training=False)
     np.testing.assert_array_equal(layer(outputs, training=True), calm)
     backbone, layer = _build(family, head, dropout=0.5, **dict.fromkeys(own, 0.5))
-    drops = any(isinstance(p, registry.Dropout) for p in registry.get(family).heads[head].parts)
+    drops = any(isinstance(p, registry.DropoutSpec) for p in registry.get(family).heads[head].parts)
     outputs = backbone(_inputs())
     differ = np.abs(layer(outputs, training=True) - layer(outputs, training=False)).max() > 0
     assert differ == drops
@@ -184,13 +183,40 @@ def test_dropout_that_is_not_said_is_the_encoders():
 
 
 @every_kind
+def test_selected_vectors_have_the_logits_of_their_places(family, head):
+    """So that only masked places need to reach the vocabulary."""
+    backbone, layer = _build(family, head)
+    outputs = backbone(_inputs())
+    everything, x = layer(outputs).numpy(), layer.select(outputs)
+    np.testing.assert_allclose(layer.logits(x), everything, atol=1e-6)
+    places = [(0,), (2,)] if x.shape.ndims == 2 else [(0, 1), (2, 0), (1, 1)]
+    chosen = layer.logits(tf.gather_nd(x, places))
+    np.testing.assert_allclose(chosen, tf.gather_nd(everything, places), atol=1e-5)
+    if everything.shape[-1] == 40:
+        targets = tf.constant([3] * len(places))
+        found = layer.logits(tf.gather_nd(x, places), targets)
+        expected = tf.nn.log_softmax(chosen)[:, 3]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@every_head
+def test_fields_of_heads_are_the_configs(family, head):
+    card = registry.get(family)
+    spec = card.heads[head]
+    values = [value for part in spec.parts for value in vars(part).values()]
+    fields = {value.name for value in values if isinstance(value, registry.Field)}
+    assert fields <= set(card.config.__dataclass_fields__)
+    assert all(getattr(part, "width", None) is not registry.LABELS for part in spec.parts[:-1])
+    # A field's name alone, where the field was meant, would be taken for an activation.
+    words = {getattr(part, "activation", None) for part in spec.parts}
+    assert all(
+        word is None or isinstance(word, registry.Field) or activation(word) for word in words
+    )
+
+
+@every_kind
 def test_half_precision_answers_in_float32(family, head):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        backbone, layer = _build(family, head)
-    finally:
-        keras.config.set_dtype_policy(before)
+    backbone, layer = _build(family, head, dtype="mixed_bfloat16")
     logits = layer(backbone(_inputs()))
     assert logits.dtype == tf.float32
     assert np.isfinite(logits).all()
@@ -199,7 +225,6 @@ def test_half_precision_answers_in_float32(family, head):
 def test_a_new_head_is_as_large_as_the_config_says():
     backbone = bf.build("bert", "tiny", initializer_range=0.05)
     layer = heads.build(backbone, "tokens", num_labels=1000)
-    layer(backbone.output)
     assert np.std(layer.trainable_variables[0]) == pytest.approx(0.05, rel=0.02)
 
 

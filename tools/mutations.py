@@ -150,7 +150,10 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         _edited(layers.RelativeAttention, "call", "(self.head_size**-0.5)", "1.0")
         if _has("position_bias")(family)
         else _edited(
-            attention._Attention, "_attend", "query * self.scale", "query * self.head_size**0"
+            attention._DotProductAttention,
+            "_attend",
+            "query * self.scale",
+            "query * self.head_size**0",
         )
     ),
     "positions + 1": lambda family: _edited(
@@ -158,9 +161,11 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     ),
     "query not transposed": _transposed,
     "mask ignored": lambda family: _edited(
-        attention, "attend", "attention_mask is not None", "False"
+        attention, "attention_probabilities", "attention_mask is not None", "False"
     ),
-    "future attended to": lambda family: _edited(masks, "causal", "<= queries", "<= queries + 1"),
+    "future attended to": lambda family: _edited(
+        masks, "causal_padding_mask", "<= queries", "<= queries + 1"
+    ),
     "u and v swapped": lambda family: _swapped(family, "content_bias", "position_bias"),
     "no relative shift": lambda family: mock.patch.object(
         relative, "_shift", lambda scores, keys: scores[..., :keys]
@@ -169,11 +174,11 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         layers.RelativePositions, "call", "self.clamp_len > 0", "False"
     ),
     "gradient into memory": lambda family: _all(
-        _edited(layers, "with_memory", "ops.stop_gradient", ""),
-        _edited(layers, "remembered", "ops.stop_gradient", ""),
+        _edited(layers, "prepend_memory", "ops.stop_gradient", ""),
+        _edited(layers, "updated_memory", "ops.stop_gradient", ""),
     ),
     "memory + 1": lambda family: _edited(
-        layers, "remembered", "kept[:, -mem_len:]", "kept[:, -mem_len - 1 : -1]"
+        layers, "updated_memory", "kept[:, -mem_len:]", "kept[:, -mem_len - 1 : -1]"
     ),
     "clusters + 1": lambda family: _edited(
         layers.AdaptiveEmbedding, "call", "token_ids - start", "token_ids - start + 1"

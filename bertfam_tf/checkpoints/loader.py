@@ -173,7 +173,7 @@ class Checkpoint:
     def _name_tied(self) -> None:
         """Of a tied table a file may hold the decoder's name alone."""
         table = self.family.huggingface.weights.get("token_embedding/embeddings")
-        decoders = [head.decoder() for head in self.family.heads.values()]
+        decoders = [head.tied_output for head in self.family.heads.values()]
         copies = {f"{decoder.theirs}.weight" for decoder in decoders if decoder}
         found = copies & self._tensors.keys()
         if table and table not in self._tensors and found:
@@ -182,7 +182,7 @@ class Checkpoint:
 
     def _check_tied(self, head: str) -> None:
         """Raises where the stored decoder is another than the token embedding."""
-        decoder = self.family.heads[head].decoder()
+        decoder = self.family.heads[head].tied_output
         if decoder is None:
             return
         embedding = self.family.huggingface.weights["token_embedding/embeddings"]
@@ -212,13 +212,16 @@ def _canonical(name: str, prefix: str) -> str:
     return name
 
 
-def load_backbone(path: str | Path, family: str | None = None, **overrides: Any) -> Backbone:
+def load_backbone(
+    path: str | Path, family: str | None = None, *, dtype: Any = None, **overrides: Any
+) -> Backbone:
     """The backbone of a checkpoint, with its weights.
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
         family: the family that it is read as, where its config names none or one that several
             share; ``load_backbone(path, "spanbert")``. None takes the one that the config names.
+        dtype: dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
         **overrides: config fields to set otherwise than the checkpoint does, such as
             ``dropout=0.0`` or ``pooler=False``.
 
@@ -226,4 +229,4 @@ def load_backbone(path: str | Path, family: str | None = None, **overrides: Any)
         CheckpointError: a missing or damaged file, an unsupported option, tensors missing, left
             over or of a wrong shape. Nothing is loaded then.
     """
-    return Checkpoint(path, family, **overrides).backbone()
+    return Checkpoint(path, family, **overrides).backbone(dtype=dtype)

@@ -190,16 +190,14 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
     }
 
 
-def _needs_pooler(head: registry.Head) -> bool:
+def _needs_pooler(head: registry.HeadSpec) -> bool:
     """Whether a model with that head has a pooler: to read it, or to be trained on."""
-    return head.reads == "pooled_output" or head.decoder() is not None
+    return head.reads == "pooled_output" or head.tied_output is not None
 
 
-def _unnamed(head: registry.Head, layer: Any) -> list[str] | None:
+def _unnamed(head: registry.HeadSpec, layer: Any) -> list[str] | None:
     """Names for the scores of a head whose width is free, as transformers names them."""
-    last = head.parts[-1]
-    free = isinstance(last, registry.Dense) and last.width == "labels"
-    return [f"LABEL_{i}" for i in range(layer.parts[-1].units)] if free else None
+    return [f"LABEL_{i}" for i in range(layer.parts[-1].units)] if head.has_labels else None
 
 
 def _classes(card: registry.Family, heads: Sequence[str]) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from bertfam_tf import registry
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import shown
 from bertfam_tf.sources import CheckpointError
 
@@ -21,7 +22,7 @@ def declared(
 ) -> dict[str, tuple[int, ...]]:
     """Path and shape of each variable of the backbone, without memory for them.
 
-    One layer is wired, for all layers have the same shapes.
+    One layer is wired, for all layers have the same shapes, unless heads were removed from some.
 
     Args:
         family: the card.
@@ -44,6 +45,8 @@ def declared(
                 )
     fields = {field.name for field in dataclasses.fields(config)}
     capped = {"num_layers", *names.indices.values()} & fields
+    if getattr(config, "heads_per_layer", ()):
+        capped = set()
     one = dataclasses.replace(config, **{f: min(getattr(config, f), 1) for f in capped})
     try:
         shapes = _wired(family, one)
@@ -73,7 +76,7 @@ def _numbered(path: str, letters: Any, numbers: tuple[int, ...]) -> str:
 def _wired(family: registry.Family, config: Any) -> dict[str, tuple[int, ...]]:
     def shapes() -> dict[str, tuple[int, ...]]:
         with keras.StatelessScope(initialize_variables=False):
-            model = keras.Model(*family.wire(config))
+            model = keras.Model(*family.wire(config, Parts()))
         return {variable.path: tuple(variable.shape) for variable in model.weights}
 
     # A thread of its own, as in ``models.count_parameters``.

@@ -1,4 +1,4 @@
-"""A head's layers, made from what the family's card says of it."""
+"""A head's layers, made from its description on the family's card."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,17 +14,16 @@ _SUFFIX = "_head"
 
 
 class Head(keras.layers.Layer):
-    """A row of parts between a backbone's outputs and logits.
+    """From a backbone's outputs to logits: ``logits(select(outputs))``.
 
     Args:
-        reads: as ``registry.Head`` has it.
+        reads: as ``registry.HeadSpec`` has it.
         parts: layers, called one after the other.
         scalar: whether the logits' last axis, of width 1, is left out.
 
     Call:
         outputs: a backbone's dict.
-        targets: int (batch, length), tokens, for the log-probabilities of these alone: (batch,
-            length). Heads over the vocabulary take it.
+        targets: as ``logits`` takes them.
 
     Returns:
         Logits (from an adaptive softmax log-probabilities), float32 (float64 under that policy):
@@ -50,33 +49,49 @@ class Head(keras.layers.Layer):
         """The backbone's output that it reads, or reads a part of."""
         return "sequence_output" if self.reads == "first_token" else self.reads
 
-    def build(self, input_shape):
-        shape = input_shape[self.source]
+    def select(self, outputs: dict[str, Any]) -> Any:
+        """What the head reads of a backbone's outputs: (batch, width) or (batch, length, width)."""
         if self.reads == "first_token":
-            shape = (shape[0], shape[2])
-        for part in self.parts:
-            part.build(shape)
-            shape = part.compute_output_shape(shape)
+            return outputs["sequence_output"][:, 0, :]
+        return outputs[self.reads]
 
-    def call(self, outputs, targets=None, training=None):
-        x = outputs[self.source]
-        if self.reads == "first_token":
-            x = x[:, 0, :]
+    def logits(self, x: Any, targets: Any = None) -> Any:
+        """Logits of vectors, all that ``select`` gives or some of them, as of masked tokens.
+
+        Args:
+            x: (…, width).
+            targets: int (…), tokens, for the log-probabilities of these alone. Heads over the
+                vocabulary take it.
+
+        Returns:
+            (…, labels), or (…) for one score; with ``targets`` log-probabilities (…).
+        """
         for part in self.parts[:-1]:
             x = part(x)
         x = self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
         return ops.squeeze(x, -1) if self.scalar else x
 
+    def build(self, input_shape):
+        sequence = input_shape["sequence_output"]
+        first = (sequence[0], sequence[-1])
+        shape = first if self.reads == "first_token" else input_shape[self.reads]
+        for part in self.parts:
+            part.build(shape)
+            shape = part.compute_output_shape(shape)
 
-class TokenDecoder(keras.layers.Layer):
-    """Logits over the vocabulary: the token embedding turned round, and a bias where there is one.
+    def call(self, outputs, targets=None, training=None):
+        return self.logits(self.select(outputs), targets)
+
+
+class TiedOutput(keras.layers.Layer):
+    """Logits over the vocabulary: an output projection tied to the token embedding, and a bias.
 
     The table stays the backbone's weight; this layer has the bias alone.
 
     Args:
         table: gives the table, (vocabulary, width).
         size: of the vocabulary.
-        bias: whether there is one.
+        use_bias: whether there is a bias.
 
     Call:
         x: (…, width).
@@ -86,11 +101,11 @@ class TokenDecoder(keras.layers.Layer):
         (…, vocabulary); with ``targets`` their log-probabilities, (…).
     """
 
-    def __init__(self, table: Callable[[], Any], size: int, bias: bool = True, **kwargs: Any):
+    def __init__(self, table: Callable[[], Any], size: int, use_bias: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
         self.table = table
         self.size = size
-        self.use_bias = bias
+        self.use_bias = use_bias
 
     def build(self, input_shape):
         if self.use_bias:
@@ -98,7 +113,7 @@ class TokenDecoder(keras.layers.Layer):
 
     def call(self, x, targets=None):
         logits = ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype)))
-        logits = logits + self.bias if self.use_bias else logits
+        logits = logits + self.bias if self.use_bias else logits  # (…, vocabulary)
         if targets is None:
             return logits
         chosen = ops.take_along_axis(
@@ -113,6 +128,9 @@ class TokenDecoder(keras.layers.Layer):
 def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
     """A head for ``backbone`` with random weights, called ``NAME_head``.
 
+    It has the backbone's dtype policy, but for its last layer, which is float32 where that is of
+    half precision.
+
     Args:
         backbone: the encoder below; a language model's head shares its token embedding.
         name: one of the heads that the family's card lists.
@@ -125,89 +143,91 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
     card = registry.get(backbone.family)
     if name not in card.heads:
         raise ValueError(unknown(f"head of {card.name}", name, card.heads))
-    head = card.heads[name]
-    if head.reads == "pooled_output" and head.reads not in backbone.output:
+    spec = card.heads[name]
+    if spec.reads == "pooled_output" and spec.reads not in backbone.output:
         raise ValueError(
             f"This {card.name} backbone has no pooler, whose output the {name} head reads."
         )
-    last = head.parts[-1]
-    free = isinstance(last, registry.Dense) and last.width == "labels"
-    if free != (num_labels is not None):
-        says = "needs num_labels" if free else "has a fixed width and takes no num_labels"
+    if spec.has_labels != (num_labels is not None):
+        says = (
+            "needs num_labels" if spec.has_labels else "has a fixed width and takes no num_labels"
+        )
         raise ValueError(f"The {name} head of {card.name} {says}.")
-    values = _Values(backbone, num_labels)
-    # What is trained for scores is computed in full precision: half of it is too coarse there.
-    half = keras.config.dtype_policy().compute_dtype in ("float16", "bfloat16")
+    values, policy = _Values(backbone, num_labels), backbone.dtype_policy
     parts = []
-    for i, part in enumerate(head.parts):
-        dtype = "float32" if half and part is last else None
-        parts.append(_LAYERS[type(part)](part, values, name=f"part_{i}", dtype=dtype))
-    scalar = isinstance(last, registry.Dense) and last.width == 1
-    return Head(head.reads, parts, scalar, name=name + _SUFFIX)
+    for i, part in enumerate(spec.parts):
+        dtype = policy
+        # Logits are computed in full precision: half of it is too coarse for a loss.
+        if part is spec.parts[-1] and policy.compute_dtype in ("float16", "bfloat16"):
+            dtype = "float32"
+        named = getattr(part, "name", f"part_{i}")
+        parts.append(_LAYERS[type(part)](part, values, name=named, dtype=dtype))
+    scalar = getattr(spec.parts[-1], "width", None) == 1
+    head = Head(spec.reads, parts, scalar, name=name + _SUFFIX, dtype=policy)
+    head.build({key: x.shape for key, x in backbone.output.items() if hasattr(x, "shape")})
+    return head
 
 
 class _Values:
-    """What the words in a card's parts stand for: a config field's name is its value."""
+    """What stands in a head's description, for one backbone."""
 
     def __init__(self, backbone: Backbone, num_labels: int | None):
         self.backbone = backbone
         self.config = backbone.config
         self.num_labels = num_labels
 
-    def __call__(self, word: Any) -> Any:
-        if word == "labels":
+    def __call__(self, value: Any) -> Any:
+        if value is registry.LABELS:
             return self.num_labels
-        return getattr(self.config, word, word) if isinstance(word, str) else word
+        return getattr(self.config, value.name) if isinstance(value, registry.Field) else value
 
 
-def _dropout(part: registry.Dropout, values: _Values, **kwargs: Any) -> keras.layers.Layer:
+def _dropout(part: registry.DropoutSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
     rate = values(part.rate)
     return keras.layers.Dropout(values.config.dropout if rate is None else rate, **kwargs)
 
 
-def _dense(part: registry.Dense, values: _Values, **kwargs: Any) -> keras.layers.Layer:
+def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
     activation = values(part.activation)
     return keras.layers.Dense(
         values(part.width),
         activation=layers.activation(activation) if activation else None,
         use_bias=part.bias,
-        # Not cut, which would take an eighth off: at the rates of fine-tuning a head hardly moves,
-        # so its size is how fast its logits do.
+        # Not truncated, which would take an eighth off: at the rates of fine-tuning a head hardly
+        # moves, so its size is how fast its logits do.
         kernel_initializer=keras.initializers.RandomNormal(stddev=values.config.initializer_range),
-        **{**kwargs, "name": part.name},
+        **kwargs,
     )
 
 
-def _norm(part: registry.Norm, values: _Values, **kwargs: Any) -> keras.layers.Layer:
-    return keras.layers.LayerNormalization(
-        epsilon=values(part.epsilon), **{**kwargs, "name": part.name}
-    )
+def _norm(part: registry.NormSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
+    return keras.layers.LayerNormalization(epsilon=values(part.epsilon), **kwargs)
 
 
-def _decoder(part: registry.Decoder, values: _Values, **kwargs: Any) -> keras.layers.Layer:
-    embedding = values.backbone.get_layer("token_embedding")
+def _tied_output(
+    part: registry.TiedOutputSpec, values: _Values, **kwargs: Any
+) -> keras.layers.Layer:
+    embedding = values.backbone.parts["token_embedding"]
     # In a function, so that Keras does not count the table among the head's own weights.
-    return TokenDecoder(
+    return TiedOutput(
         lambda: embedding.embeddings,
         values.config.vocab_size,
-        bias=part.bias is not None,
-        **{**kwargs, "name": part.name},
+        use_bias=part.bias is not None,
+        **kwargs,
     )
 
 
 def _adaptive_softmax(
-    part: registry.AdaptiveSoftmax, values: _Values, **kwargs: Any
+    part: registry.AdaptiveSoftmaxSpec, values: _Values, **kwargs: Any
 ) -> keras.layers.Layer:
-    embedding = values.backbone.get_layer("token_embedding")
-    return layers.AdaptiveSoftmax(
-        lambda: embedding, values.config.initializer_range, **{**kwargs, "name": part.name}
-    )
+    embedding = values.backbone.parts["token_embedding"]
+    return layers.AdaptiveSoftmax(lambda: embedding, values.config.initializer_range, **kwargs)
 
 
 _LAYERS: dict[type, Callable[..., keras.layers.Layer]] = {
-    registry.Dropout: _dropout,
-    registry.Dense: _dense,
-    registry.Norm: _norm,
-    registry.Decoder: _decoder,
-    registry.AdaptiveSoftmax: _adaptive_softmax,
+    registry.DropoutSpec: _dropout,
+    registry.DenseSpec: _dense,
+    registry.NormSpec: _norm,
+    registry.TiedOutputSpec: _tied_output,
+    registry.AdaptiveSoftmaxSpec: _adaptive_softmax,
 }

@@ -1,27 +1,43 @@
-"""Bricks with weights. Keras operations alone, so that they run on each of Keras' backends."""
+"""The layers that models are made of. Keras operations alone, so that they run on all backends."""
 
 from bertfam_tf.layers.activations import activation
 from bertfam_tf.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from bertfam_tf.layers.attention import CachedSelfAttention, SelfAttention
+from bertfam_tf.layers.attention import (
+    CachedSelfAttention,
+    HeadGate,
+    SelfAttention,
+    attention_probabilities,
+)
 from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
-from bertfam_tf.layers.feed_forward import FeedForward
+from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import (
+    CausalPermutation,
     DecoderMask,
-    KeysWithMemory,
-    LeftToRight,
-    causal,
-    keys_from_padding,
-    nothing_behind,
+    Distances,
+    MemoryMask,
+    attention_mask_from_padding,
+    causal_mask,
+    causal_padding_mask,
+    local_mask,
     other_segment,
-    real_positions,
+    position_ids_from_padding,
     zero_padding,
 )
-from bertfam_tf.layers.memory import remembered, with_memory
+from bertfam_tf.layers.memory import prepend_memory, updated_memory
 from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, MeanPooling
+from bertfam_tf.layers.positions import (
+    DisentangledScores,
+    DistanceEmbedding,
+    RelativeBias,
+    RotaryAngles,
+    add_bias,
+    log_buckets,
+    rotate,
+    symmetric_buckets,
+)
 from bertfam_tf.layers.relative import (
-    Distances,
     QueryBias,
     RelativeAttention,
     RelativePositions,
@@ -32,31 +48,43 @@ __all__ = [
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
     "CachedSelfAttention",
+    "CausalPermutation",
     "DecoderMask",
+    "DisentangledScores",
+    "DistanceEmbedding",
     "Distances",
     "FeedForward",
     "FirstTokenPooler",
-    "KeysWithMemory",
+    "GatedFeedForward",
+    "HeadGate",
     "LastTokenPooling",
-    "LeftToRight",
     "MaskEmbedding",
     "MeanPooling",
+    "MemoryMask",
     "PositionEmbedding",
     "QueryBias",
     "RelativeAttention",
+    "RelativeBias",
     "RelativePositions",
+    "RotaryAngles",
     "SegmentScores",
     "SelfAttention",
     "SinusoidalEmbedding",
     "TransformerBlock",
     "activation",
-    "causal",
-    "keys_from_padding",
+    "add_bias",
+    "attention_mask_from_padding",
+    "attention_probabilities",
+    "causal_mask",
+    "causal_padding_mask",
+    "local_mask",
+    "log_buckets",
     "normal",
-    "nothing_behind",
     "other_segment",
-    "real_positions",
-    "remembered",
-    "with_memory",
+    "position_ids_from_padding",
+    "prepend_memory",
+    "rotate",
+    "symmetric_buckets",
+    "updated_memory",
     "zero_padding",
 ]

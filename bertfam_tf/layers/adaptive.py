@@ -169,7 +169,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return ops.reshape(found, shape)
 
     def _logits(self, x, i):
-        """Scores of the cluster's tokens, behind the first's those of the other clusters."""
+        """Scores of the cluster's tokens; after those of the first cluster, the other clusters'."""
         table, projection = self.embedding().output_tables()[i]
         start, end = self.clusters[i]
         bias = self.biases[i] if len(self.biases) > 1 else self.biases[0][start:end]

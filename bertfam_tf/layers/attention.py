@@ -1,4 +1,10 @@
-"""Scaled dot-product self-attention with several heads (arXiv 1706.03762)."""
+"""Scaled dot-product attention with several heads (arXiv 1706.03762), as parts.
+
+Projections, heads, positions, scores, mask, probabilities, a gate per head, merge. What a model
+does without is None, and adds no operation to the graph.
+"""
+
+from collections.abc import Callable
 
 import keras
 from keras import ops
@@ -6,17 +12,16 @@ from keras import ops
 from bertfam_tf.layers.initializers import normal
 
 
-def attend(scores, value, attention_mask, dropout, training=None):
-    """Mean of values, weighted by the softmax of scores.
+def attention_probabilities(scores, attention_mask=None):
+    """Softmax of the scores over the keys that the mask allows.
 
     Args:
         scores: (batch, heads, queries, keys).
-        value: (batch, heads, keys, head size).
-        attention_mask: as ``SelfAttention`` takes it, or None.
-        dropout: a layer for the weights.
+        attention_mask: boolean, broadcastable to the scores, true where a query may attend to a
+            key; None for everywhere. A fully masked query gets uniform attention.
 
     Returns:
-        (batch, heads, queries, head size).
+        The same shape and dtype.
     """
     # In half precision exp() overflows and sums lose digits long before float32 does.
     half = keras.backend.standardize_dtype(scores.dtype) in ("float16", "bfloat16")
@@ -26,122 +31,234 @@ def attend(scores, value, attention_mask, dropout, training=None):
         # its graph in pieces.
         ceiling = ops.where(attention_mask, 1e9, -1e9)
         logits = ops.minimum(logits, ops.cast(ceiling, logits.dtype))
-    probabilities = ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
-    return ops.matmul(dropout(probabilities, training=training), value)
+    return ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
 
 
-class _Attention(keras.layers.Layer):
-    """What both kinds have: dense layers before and behind, heads, the weighted sum."""
+def split_heads(x, num_heads):
+    """(batch, length, heads · head size) to (batch, heads, length, head size)."""
+    batch, length, width = ops.shape(x)
+    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
+    return ops.transpose(x, (0, 2, 1, 3))
 
-    # Dense layers that make queries, keys and values: name -> how many times as wide as the input.
-    _PROJECTIONS: dict[str, int] = {}
+
+def merge_heads(x):
+    """(batch, heads, length, head size) to (batch, length, heads · head size)."""
+    batch, heads, length, size = ops.shape(x)
+    return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
+
+
+class HeadGate(keras.layers.Layer):
+    """A learnt factor for the output of each head (arXiv 1905.10650); 0 turns a head off.
+
+    Call:
+        context: (batch, heads, queries, head size).
+
+    Returns:
+        The same shape. The factors start at 1.
+    """
+
+    def build(self, context_shape):
+        self.gate = self.add_weight(shape=(context_shape[1],), initializer="ones", name="gate")
+
+    def call(self, context):
+        return context * ops.expand_dims(ops.expand_dims(self.gate, -1), -1)
+
+
+class Attention(keras.layers.Layer):
+    """What the kinds of attention share: from scores and values to the heads' output.
+
+    Args:
+        num_heads, head_size: the heads. Their product need not be the width of the model, so that
+            heads can be removed.
+        dropout: rate on the attention probabilities.
+        gate: layer called with the heads' output (batch, heads, queries, head size) before they
+            are merged, such as ``HeadGate``; None for none.
+    """
 
     def __init__(
         self,
-        hidden_size: int,
         num_heads: int,
+        head_size: int,
         dropout: float = 0.0,
-        stddev: float = 0.02,
-        scale: float | None = None,
-        output_stddev: float | None = None,
+        gate: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if hidden_size % num_heads:
-            raise ValueError(
-                f"hidden_size {hidden_size} is not a multiple of num_heads {num_heads}."
-            )
+        if num_heads < 1 or head_size < 1:
+            raise ValueError(f"Attention needs heads: num_heads={num_heads}, {head_size=}.")
         self.num_heads = num_heads
-        self.head_size = hidden_size // num_heads
-        self.scale = self.head_size**-0.5 if scale is None else scale
-        self.projections = [
-            keras.layers.Dense(times * hidden_size, kernel_initializer=normal(stddev), name=name)
-            for name, times in self._PROJECTIONS.items()
-        ]
-        self.output_dense = keras.layers.Dense(
-            hidden_size, kernel_initializer=normal(output_stddev or stddev), name="output"
+        self.head_size = head_size
+        self.gate = gate
+        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+
+    def _build_gate(self):
+        if self.gate is not None and not self.gate.built:
+            self.gate.build((None, self.num_heads, None, self.head_size))
+
+    def _context(self, scores, value, attention_mask, training):
+        """Mean of the values, weighted by the probabilities; (batch, heads, queries, head size)."""
+        probabilities = attention_probabilities(scores, attention_mask)
+        context = ops.matmul(self.dropout(probabilities, training=training), value)
+        return context if self.gate is None else self.gate(context)
+
+
+class _DotProductAttention(Attention):
+    """Dense layers around scaled dot products. Arguments as for ``SelfAttention``."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        dropout: float = 0.0,
+        stddev: float = 0.02,
+        *,
+        scale: float | None = None,
+        output_stddev: float | None = None,
+        use_bias: bool = True,
+        positions: Callable | None = None,
+        gate: keras.layers.Layer | None = None,
+        **kwargs,
+    ):
+        super().__init__(num_heads, head_size, dropout, gate, **kwargs)
+        self.scale = head_size**-0.5 if scale is None else scale
+        self.stddev = stddev
+        self.output_stddev = output_stddev or stddev
+        self.use_bias = use_bias
+        self.positions = positions
+
+    def _dense(self, width, name, stddev=None):
+        return keras.layers.Dense(
+            width,
+            use_bias=self.use_bias,
+            kernel_initializer=normal(stddev or self.stddev),
+            name=name,
+            dtype=self.dtype_policy,
         )
-        self.dropout = keras.layers.Dropout(dropout, name="dropout")
 
-    def build(self, input_shape):
-        for dense in (*self.projections, self.output_dense):
-            dense.build(input_shape)
+    def _build_output(self, x_shape):
+        width = self.num_heads * self.head_size
+        self.output_dense = self._dense(x_shape[-1], "output", self.output_stddev)
+        self.output_dense.build((*x_shape[:-1], width))
+        if isinstance(self.positions, keras.layers.Layer) and not self.positions.built:
+            self.positions.build((None, self.num_heads, None, self.head_size))
+        self._build_gate()
 
-    def _split(self, x):
-        batch, length = ops.shape(x)[:2]
-        heads = ops.reshape(x, (batch, length, self.num_heads, self.head_size))
-        return ops.transpose(heads, (0, 2, 1, 3))
-
-    def _attend(self, x, query, key, value, attention_mask, training):
+    def _attend(self, query, key, value, attention_mask, positions, training):
+        bias = None
+        if self.positions is not None:
+            query, key, bias = self.positions(query, key, positions)
+        # (batch, heads, queries, keys)
         scores = ops.matmul(query * self.scale, ops.transpose(key, (0, 1, 3, 2)))
-        context = attend(scores, value, attention_mask, self.dropout, training)
-        context = ops.transpose(context, (0, 2, 1, 3))
-        return self.output_dense(ops.reshape(context, ops.shape(x))), scores
+        if bias is not None:
+            scores = scores + bias
+        context = self._context(scores, value, attention_mask, training)
+        return self.output_dense(merge_heads(context)), scores
 
 
-class SelfAttention(_Attention):
+class SelfAttention(_DotProductAttention):
     """Every position attends to the positions that ``attention_mask`` allows.
 
     Args:
-        hidden_size: width of input and output; a multiple of ``num_heads``.
-        num_heads: number of heads.
+        num_heads, head_size: the heads. Their product need not be the width of the input, which
+            is that of the output.
         dropout: rate on the attention probabilities.
         stddev: of the initial weights.
         scale: factor of the scores; None for 1/√(head size).
         output_stddev: of the output's initial weights, where that is another.
+        use_bias: whether the dense layers have biases.
+        positions: a function or layer called with ``(query, key, positions)``, both (batch,
+            num_heads, length, head size), and the call's ``positions``; returns the query and key
+            that are multiplied, and what is added to the scaled scores or None. See
+            ``bertfam_tf.layers.positions``. None for none.
+        gate: layer for the heads' output before they are merged, such as ``HeadGate``.
+        query, key: the dense layers, where another part has them too.
 
     Call:
-        x: (batch, length, hidden_size).
+        x: (batch, length, width).
         attention_mask: boolean, broadcastable to (batch, num_heads, length, length), true where
-            a query (third axis) may attend to a key (fourth). A query with no key allowed attends
-            to all alike, so that it stays finite.
+            a query (third axis) may attend to a key (fourth). A fully masked query gets uniform
+            attention.
+        positions: what the part ``positions`` is called with.
+        value: (batch, length, another width), what values are made from; None for ``x``.
 
     Returns:
-        ``(output, scores)``: (batch, length, hidden_size), and the scaled scores before mask and
+        ``(output, scores)``: (batch, length, width), and the scaled scores before mask and
         softmax, (batch, num_heads, length, length).
     """
 
-    _PROJECTIONS = {"query": 1, "key": 1, "value": 1}
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        dropout: float = 0.0,
+        stddev: float = 0.02,
+        *,
+        query: keras.layers.Layer | None = None,
+        key: keras.layers.Layer | None = None,
+        **kwargs,
+    ):
+        super().__init__(num_heads, head_size, dropout, stddev, **kwargs)
+        width = num_heads * head_size
+        self.query = query or self._dense(width, "query")
+        self.key = key or self._dense(width, "key")
+        self.value = self._dense(width, "value")
 
-    def compute_output_shape(self, input_shape):
-        batch, length, _ = input_shape
-        return input_shape, (batch, self.num_heads, length, length)
+    def build(self, x_shape, value_shape=None):
+        self.query.build(x_shape)
+        self.key.build(x_shape)
+        self.value.build(value_shape or x_shape)
+        self._build_output(x_shape)
 
-    def call(self, x, attention_mask=None, training=None):
-        query, key, value = (self._split(dense(x)) for dense in self.projections)
-        return self._attend(x, query, key, value, attention_mask, training)
+    def compute_output_shape(self, x_shape, value_shape=None):
+        batch, length, _ = x_shape
+        return x_shape, (batch, self.num_heads, length, length)
+
+    def call(self, x, attention_mask=None, positions=None, value=None, training=None):
+        # Each (batch, heads, length, head size).
+        query = split_heads(self.query(x), self.num_heads)
+        key = split_heads(self.key(x), self.num_heads)
+        value = split_heads(self.value(x if value is None else value), self.num_heads)
+        return self._attend(query, key, value, attention_mask, positions, training)
 
 
-class CachedSelfAttention(_Attention):
-    """Self-attention to what came before as well: keys and values of earlier calls are data.
+class CachedSelfAttention(_DotProductAttention):
+    """Self-attention to earlier tokens as well: keys and values of earlier calls are data.
 
-    Query, key and value are one dense layer three times as wide (GPT, Radford et al. 2018). Which
-    keys a query may see is said by the mask alone. Arguments as for ``SelfAttention``.
+    Query, key and value are one dense layer three times as wide (GPT, Radford et al. 2018). The
+    mask alone decides which keys a query may attend to. Arguments as for ``SelfAttention``, less
+    ``query`` and ``key``.
 
     Call:
-        x: (batch, length, hidden_size).
+        x: (batch, length, width).
         cache: ``(keys, values)`` of the tokens before, both (batch, num_heads, cached length,
             head size); None for none.
         attention_mask: boolean, broadcastable to (batch, num_heads, length, cached length +
             length).
+        positions: what the part ``positions`` is called with; it meets all keys.
 
     Returns:
         ``(output, scores, cache)``: as ``SelfAttention`` returns the first two, scores with
-        cached length + length keys; and the keys and values of both, for the call that follows.
+        cached length + length keys; and the keys and values of both, for the next call.
     """
 
-    _PROJECTIONS = {"query_key_value": 3}
+    def __init__(self, num_heads, head_size, dropout=0.0, stddev=0.02, **kwargs):
+        super().__init__(num_heads, head_size, dropout, stddev, **kwargs)
+        self.query_key_value = self._dense(3 * num_heads * head_size, "query_key_value")
 
-    def compute_output_shape(self, input_shape):
-        batch, length, _ = input_shape
+    def build(self, x_shape):
+        self.query_key_value.build(x_shape)
+        self._build_output(x_shape)
+
+    def compute_output_shape(self, x_shape):
+        batch, length, _ = x_shape
         cached = (batch, self.num_heads, None, self.head_size)
-        return input_shape, (batch, self.num_heads, length, None), (cached, cached)
+        return x_shape, (batch, self.num_heads, length, None), (cached, cached)
 
-    def call(self, x, cache=None, attention_mask=None, training=None):
-        (dense,) = self.projections
-        query, key, value = map(self._split, ops.split(dense(x), 3, axis=-1))
+    def call(self, x, cache=None, attention_mask=None, positions=None, training=None):
+        projected = ops.split(self.query_key_value(x), 3, axis=-1)
+        query, key, value = (split_heads(each, self.num_heads) for each in projected)
         if cache is not None:
-            key = ops.concatenate([cache[0], key], axis=2)
+            key = ops.concatenate([cache[0], key], axis=2)  # (batch, heads, keys, head size)
             value = ops.concatenate([cache[1], value], axis=2)
-        output, scores = self._attend(x, query, key, value, attention_mask, training)
+        output, scores = self._attend(query, key, value, attention_mask, positions, training)
         return output, scores, (key, value)

@@ -17,13 +17,14 @@ class TransformerBlock(keras.layers.Layer):
             each part, leaving the residual path untouched (GPT-2).
         epsilon: of the norms.
         dropout: rate on each part's output.
-        attention_norm, feed_forward_norm: the norms, where they are not the block's own.
+        attention_norm, feed_forward_norm: other layers in the place of the norms, such as
+            ``keras.layers.Identity`` for none.
 
     Call:
         x: (batch, length, width); attention_mask and ``given``: as the attention takes them.
 
     Returns:
-        ``(output, …)``: (batch, length, width), and what else the attention returns: its scores,
+        ``(output, …)``: (batch, length, width), and the attention's further outputs: its scores,
         and the cache where it has one.
     """
 
@@ -45,12 +46,12 @@ class TransformerBlock(keras.layers.Layer):
         self.attention = attention
         self.feed_forward = feed_forward
         self.attention_norm = attention_norm or keras.layers.LayerNormalization(
-            epsilon=epsilon, name="attention_norm"
+            epsilon=epsilon, name="attention_norm", dtype=self.dtype_policy
         )
         self.feed_forward_norm = feed_forward_norm or keras.layers.LayerNormalization(
-            epsilon=epsilon, name="feed_forward_norm"
+            epsilon=epsilon, name="feed_forward_norm", dtype=self.dtype_policy
         )
-        self.dropout = keras.layers.Dropout(dropout, name="dropout")
+        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def build(self, input_shape):
         for part in (
@@ -63,7 +64,7 @@ class TransformerBlock(keras.layers.Layer):
                 part.build(input_shape)
 
     def compute_output_shape(self, input_shape):
-        # Said here, a symbolic call need not trace the block: models build several times faster.
+        # With it a symbolic call need not trace the block: models build several times faster.
         return input_shape, *self.attention.compute_output_shape(input_shape)[1:]
 
     def call(self, x, attention_mask=None, training=None, **given):

@@ -14,8 +14,9 @@ class FeedForward(keras.layers.Layer):
         intermediate_size: width between the two.
         activation: function between the two.
         stddev: of the initial weights.
-        dropout: rate behind the activation.
+        dropout: rate after the activation.
         output_stddev: of the output's initial weights, where that is another.
+        use_bias: whether the dense layers have biases.
 
     Call:
         x: (batch, length, width).
@@ -31,24 +32,54 @@ class FeedForward(keras.layers.Layer):
         stddev: float = 0.02,
         dropout: float = 0.0,
         output_stddev: float | None = None,
+        use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.intermediate_size = intermediate_size
         self.activation = activation
+        self.stddev = stddev
         self.output_stddev = output_stddev or stddev
-        self.intermediate = keras.layers.Dense(
-            intermediate_size, kernel_initializer=normal(stddev), name="intermediate"
+        self.use_bias = use_bias
+        self.intermediate = self._dense(intermediate_size, "intermediate", stddev)
+        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+
+    def _dense(self, width, name, stddev):
+        return keras.layers.Dense(
+            width,
+            use_bias=self.use_bias,
+            kernel_initializer=normal(stddev),
+            name=name,
+            dtype=self.dtype_policy,
         )
-        self.dropout = keras.layers.Dropout(dropout, name="dropout")
 
     def build(self, input_shape):
-        self.output_dense = keras.layers.Dense(
-            input_shape[-1], kernel_initializer=normal(self.output_stddev), name="output"
-        )
+        self.output_dense = self._dense(input_shape[-1], "output", self.output_stddev)
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))
 
+    def _hidden(self, x):
+        return self.activation(self.intermediate(x))  # (batch, length, intermediate size)
+
     def call(self, x, training=None):
-        x = self.dropout(self.activation(self.intermediate(x)), training=training)
-        return self.output_dense(x)
+        return self.output_dense(self.dropout(self._hidden(x), training=training))
+
+
+class GatedFeedForward(FeedForward):
+    """A feed-forward part whose activation multiplies a second dense layer (arXiv 2002.05202).
+
+    Arguments and call as for ``FeedForward``.
+    """
+
+    def __init__(
+        self, intermediate_size: int, activation: Callable, stddev: float = 0.02, **kwargs
+    ):
+        super().__init__(intermediate_size, activation, stddev, **kwargs)
+        self.gate = self._dense(intermediate_size, "gate", stddev)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.gate.build(input_shape)
+
+    def _hidden(self, x):
+        return super()._hidden(x) * self.gate(x)

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 
-def keys_from_padding(padding_mask):
+def attention_mask_from_padding(padding_mask):
     """Lets every position attend to the real tokens of its own row.
 
     Args:
@@ -20,8 +20,8 @@ def keys_from_padding(padding_mask):
     return ops.expand_dims(ops.expand_dims(ops.cast(padding_mask, "bool"), 1), 1)
 
 
-def real_positions(padding_mask):
-    """Positions that count the real tokens of each row alone.
+def position_ids_from_padding(padding_mask):
+    """Position ids that count the real tokens of each row alone.
 
     Args:
         padding_mask: (batch, length), non-zero at real tokens.
@@ -39,8 +39,8 @@ def zero_padding(x, padding_mask):
     return x * ops.expand_dims(real, -1)
 
 
-class KeysWithMemory(keras.layers.Layer):
-    """Lets positions attend to memory and tokens that are real, and not hidden from them.
+class MemoryMask(keras.layers.Layer):
+    """Lets positions attend to memory and to the real tokens that ``hidden`` does not exclude.
 
     A layer, because lengths are only known in a call.
 
@@ -59,7 +59,7 @@ class KeysWithMemory(keras.layers.Layer):
         before, length = ops.shape(memory)[1], ops.shape(x)[1]
         real = ops.ones_like(memory[:, :, 0], dtype="bool")
         real = ops.concatenate([real, ops.cast(padding_mask, "bool")], axis=1)
-        real = real[:, ops.shape(real)[1] - before - length :]
+        real = real[:, ops.shape(real)[1] - before - length :]  # (batch, keys)
         earlier, seen = ops.expand_dims(real[:, :before], 1), ops.expand_dims(real[:, before:], 1)
         if hidden is not None:
             seen = ops.logical_and(seen, ops.logical_not(ops.cast(hidden, "bool")))
@@ -72,16 +72,15 @@ class KeysWithMemory(keras.layers.Layer):
         return keras.KerasTensor((x.shape[0], 1, queries, None), "bool")
 
 
-class LeftToRight(keras.layers.Layer):
-    """What has a model of any order predict each token from those before it.
+class CausalPermutation(keras.layers.Layer):
+    """The inputs that make a permutation language model predict each token from those before it.
 
     Call:
         token_ids: (batch, length); only its shape is read.
 
     Returns:
         ``(perm_mask, target_mapping)``: int32 (batch, length, length), 1 where a token must not
-        see another, as all do themselves and what stands behind them; and 1 where the two
-        positions are one.
+        see another, as all must not themselves and later ones; and the identity matrix.
     """
 
     def call(self, token_ids):
@@ -95,18 +94,53 @@ class LeftToRight(keras.layers.Layer):
         return keras.KerasTensor(shape, "int32"), keras.KerasTensor(shape, "int32")
 
 
-def nothing_behind(distances, reach=None):
-    """Lets positions attend to themselves and to what stands before them.
+class Distances(keras.layers.Layer):
+    """How far back each key stands from each query: query position minus key position.
+
+    A layer, because lengths are only known in a call.
+
+    Call:
+        x: (batch, length, …).
+        memory: (batch, memory length, …), keys before those of ``x``; None for none. Of both only
+            the shapes are read.
+
+    Returns:
+        int32 (length, memory length + length): 0 at the query itself, negative at later keys.
+    """
+
+    def call(self, x, memory=None):
+        queries, before = ops.shape(x)[1], 0 if memory is None else ops.shape(memory)[1]
+        ends = ops.expand_dims(ops.arange(0, queries, dtype="int32") + before, 1)
+        return ends - ops.expand_dims(ops.arange(0, before + queries, dtype="int32"), 0)
+
+    def compute_output_spec(self, x, memory=None):
+        return keras.KerasTensor((None, None), "int32")
+
+
+def causal_mask(distances, window=None):
+    """Lets positions attend to themselves and to earlier ones.
 
     Args:
         distances: (length, keys), from ``Distances``.
-        reach: how many keys a position sees, itself included; None for all.
+        window: how many keys a position sees, itself included; None for all.
 
     Returns:
         Boolean (length, keys).
     """
     causal = distances >= 0
-    return causal if reach is None else ops.logical_and(causal, distances < reach)
+    return causal if window is None else ops.logical_and(causal, distances < window)
+
+
+def local_mask(distances, reach):
+    """Lets positions attend to those at most ``reach`` away on either side.
+
+    Args:
+        distances: (length, keys), from ``Distances``.
+
+    Returns:
+        Boolean (length, keys).
+    """
+    return ops.abs(distances) <= reach
 
 
 def other_segment(segment_ids, memory):
@@ -124,12 +158,12 @@ def other_segment(segment_ids, memory):
     return ops.not_equal(ops.expand_dims(segment_ids, 2), ops.expand_dims(keys, 1))
 
 
-def causal(padding_mask, length):
+def causal_padding_mask(padding_mask, length):
     """Lets the last positions attend to the real tokens at and before each.
 
     Args:
         padding_mask: (batch, cached length + length), non-zero at real tokens.
-        length: how many positions ask.
+        length: the number of queries.
 
     Returns:
         Boolean (batch, 1, length, cached length + length).
@@ -138,12 +172,12 @@ def causal(padding_mask, length):
     queries = ops.expand_dims(keys[ops.shape(keys)[0] - length :], 1)
     return ops.logical_and(
         ops.expand_dims(ops.expand_dims(ops.expand_dims(keys, 0) <= queries, 0), 0),
-        keys_from_padding(padding_mask),
+        attention_mask_from_padding(padding_mask),
     )
 
 
 class DecoderMask(keras.layers.Layer):
-    """Positions and mask of tokens that stand at the end of what ``padding_mask`` covers.
+    """Position ids and causal mask of the last tokens that ``padding_mask`` covers.
 
     A layer, because lengths are only known in a call.
 
@@ -154,7 +188,7 @@ class DecoderMask(keras.layers.Layer):
 
     Returns:
         ``(position_ids, attention_mask)``: int32 (batch, length), which count the real tokens of
-        each row, 0 where there is none yet; and as ``causal`` returns it.
+        each row, 0 where there is none yet; and as ``causal_padding_mask`` returns it.
     """
 
     def call(self, token_ids, padding_mask):
@@ -162,7 +196,7 @@ class DecoderMask(keras.layers.Layer):
         real = ops.cast(ops.cast(padding_mask, "bool"), "int32")
         positions = ops.maximum(ops.cumsum(real, axis=1) - 1, 0)
         start = ops.shape(padding_mask)[1] - length
-        return positions[:, start:], causal(padding_mask, length)
+        return positions[:, start:], causal_padding_mask(padding_mask, length)
 
     def compute_output_spec(self, token_ids, padding_mask):
         (batch, length), keys = token_ids.shape, padding_mask.shape[1]

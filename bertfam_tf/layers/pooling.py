@@ -23,7 +23,11 @@ class FirstTokenPooler(keras.layers.Layer):
     def build(self, input_shape):
         width = input_shape[-1]
         self.dense = keras.layers.Dense(
-            width, activation="tanh", kernel_initializer=normal(self.stddev), name="dense"
+            width,
+            activation="tanh",
+            kernel_initializer=normal(self.stddev),
+            name="dense",
+            dtype=self.dtype_policy,
         )
         self.dense.build((input_shape[0], width))
 

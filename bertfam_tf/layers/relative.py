@@ -4,28 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from bertfam_tf.layers import attention
+from bertfam_tf.layers.attention import Attention, merge_heads, split_heads
 from bertfam_tf.layers.initializers import normal
-
-
-class Distances(keras.layers.Layer):
-    """How far back each key stands from each query, where keys are the memory and then ``x``.
-
-    Call:
-        x: (batch, length, …).
-        memory: (batch, memory length, …). Of both only the shapes are read.
-
-    Returns:
-        int32 (length, memory length + length): 0 at the query itself, negative behind it.
-    """
-
-    def call(self, x, memory):
-        queries, before = ops.shape(x)[1], ops.shape(memory)[1]
-        ends = ops.expand_dims(ops.arange(0, queries, dtype="int32") + before, 1)
-        return ends - ops.expand_dims(ops.arange(0, before + queries, dtype="int32"), 0)
-
-    def compute_output_spec(self, x, memory):
-        return keras.KerasTensor((None, None), "int32")
 
 
 class RelativePositions(keras.layers.Layer):
@@ -33,10 +13,10 @@ class RelativePositions(keras.layers.Layer):
 
     Args:
         width: of the encodings; even.
-        clamp_len: distances beyond are taken for this one; 0 or less for no limit.
-        future: whether keys behind a query have distances too, or none follows a query.
-        bi_data: whether the second half of the rows is read from right to left, and has its
-            distances negated.
+        clamp_len: larger distances count as this one; 0 or less for no limit.
+        future: whether keys after a query have distances too.
+        bi_data: whether the second half of the batch is reversed text, and has its distances
+            negated.
 
     Call:
         x: (batch, length, …).
@@ -132,76 +112,88 @@ class SegmentScores(keras.layers.Layer):
         return ops.where(ops.expand_dims(other, 1), scores[..., 1:], scores[..., :1])
 
 
-class HeadsDense(keras.layers.Layer):
-    """A dense layer without bias, to the heads or back from them.
+class HeadProjection(keras.layers.Layer):
+    """A dense layer without bias whose output is split into heads.
 
     Args:
-        width: outside of the heads.
         num_heads, head_size: the heads.
-        back: whether it leads back.
         stddev: of the initial weights.
 
     Call:
-        x: (batch, length, width); on the way back (batch, heads, length, head size).
+        x: (batch, length, width).
 
     Returns:
-        (batch, heads, length, head size); on the way back (batch, length, width).
+        (batch, heads, length, head size).
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        head_size: int,
-        back: bool = False,
-        stddev: float = 0.02,
-        **kwargs,
-    ):
+    def __init__(self, num_heads: int, head_size: int, stddev: float = 0.02, **kwargs):
         super().__init__(**kwargs)
-        self.shape = (width, num_heads, head_size)
-        self.back = back
+        self.num_heads = num_heads
+        self.head_size = head_size
         self.stddev = stddev
 
-    def build(self, input_shape=None):
-        self.kernel = self.add_weight(
-            shape=self.shape, initializer=normal(self.stddev), name="kernel"
-        )
+    def build(self, input_shape):
+        self._add_kernel(input_shape[-1])
+
+    def _add_kernel(self, width):
+        shape = (width, self.num_heads, self.head_size)
+        self.kernel = self.add_weight(shape=shape, initializer=normal(self.stddev), name="kernel")
+
+    def _matrix(self):
+        return ops.reshape(self.kernel, (-1, self.num_heads * self.head_size))
 
     def call(self, x):
-        width, heads, size = self.shape
-        kernel = ops.reshape(self.kernel, (width, heads * size))
-        if self.back:
-            batch, length = ops.shape(x)[0], ops.shape(x)[2]
-            x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
-            return ops.matmul(x, ops.transpose(kernel))
-        batch, length = ops.shape(x)[:2]
-        x = ops.reshape(ops.matmul(x, kernel), (batch, length, heads, size))
-        return ops.transpose(x, (0, 2, 1, 3))
+        return split_heads(ops.matmul(x, self._matrix()), self.num_heads)
 
 
-class RelativeAttention(keras.layers.Layer):
+class HeadMerge(HeadProjection):
+    """The way back: heads are merged and go through a dense layer without bias.
+
+    Args:
+        width: of the output; the others as for ``HeadProjection``.
+
+    Call:
+        x: (batch, heads, length, head size).
+
+    Returns:
+        (batch, length, width).
+    """
+
+    def __init__(self, width: int, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.width = width
+
+    def build(self, input_shape=None):
+        self._add_kernel(self.width)
+
+    def call(self, x):
+        return ops.matmul(merge_heads(x), ops.transpose(self._matrix()))
+
+
+class RelativeAttention(Attention):
     """Attention whose scores are sums: by content, by distance, and perhaps by segment.
 
     Args:
         hidden_size: width of input and output.
         num_heads, head_size: the heads.
-        content_bias, position_bias: what is added to queries that meet content (u) and
-            distances (v). Objects, as layers may share them.
+        content_bias, position_bias: what is added to queries before they are multiplied with
+            content (u) and with distances (v). Objects, as layers may share them.
         segments: scores by segment; None for none.
         dropout: rate on the attention probabilities.
         stddev: of the initial weights.
+        gate: layer for the heads' output before they are merged, such as ``HeadGate``.
 
     Call:
         x: (batch, length, hidden_size), where queries come from.
         context: (batch, keys, hidden_size), where keys and values come from: the memory, and
-            behind it as many positions as there are queries.
+            after it as many positions as there are queries.
         positions: from ``RelativePositions``.
         attention_mask: boolean, broadcastable to (batch, num_heads, length, keys), true where a
-            query may attend to a key. What a query with no key allowed gets is zeros: all alike
-            would show it what it must not see.
+            query may attend to a key. A fully masked query gets zeros: uniform attention would
+            show it what it must not see.
         other_segment: boolean (batch, length, keys), where there are segments.
-        targets: int (batch, predictions, length), 1 where a prediction stands. With it ``x`` is
-            (batch, predictions, hidden_size), and so is the output.
+        targets: int (batch, predictions, length), 1 at the position of a prediction. With it ``x``
+            is (batch, predictions, hidden_size), and so is the output.
 
     Returns:
         ``(output, scores)``: like ``x``, and the scaled scores before mask and softmax, (batch,
@@ -218,26 +210,28 @@ class RelativeAttention(keras.layers.Layer):
         segments: SegmentScores | None = None,
         dropout: float = 0.0,
         stddev: float = 0.02,
+        gate: keras.layers.Layer | None = None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.head_size = head_size
-        shape = (hidden_size, num_heads, head_size)
-        self.query, self.key, self.value, self.position, self.output_dense = (
-            HeadsDense(*shape, back=name == "output", stddev=stddev, name=name)
-            for name in ("query", "key", "value", "position", "output")
+        super().__init__(num_heads, head_size, dropout, gate, **kwargs)
+        self.hidden_size = hidden_size
+        heads = (num_heads, head_size, stddev)
+        self.query, self.key, self.value, self.position = (
+            HeadProjection(*heads, name=name, dtype=self.dtype_policy)
+            for name in ("query", "key", "value", "position")
         )
+        self.output_dense = HeadMerge(hidden_size, *heads, name="output", dtype=self.dtype_policy)
         self.content_bias = content_bias
         self.position_bias = position_bias
         self.segments = segments
-        self.dropout = keras.layers.Dropout(dropout, name="dropout")
 
     def build(self, input_shape):
+        shape = (None, None, self.hidden_size)
         own = (self.query, self.key, self.value, self.position, self.output_dense)
         for part in (*own, self.content_bias, self.position_bias, self.segments):
             if part is not None and not part.built:
-                part.build()
+                part.build(shape)
+        self._build_gate()
 
     def compute_output_shape(self, input_shape):
         return input_shape, (input_shape[0], self.num_heads, None, None)
@@ -252,23 +246,24 @@ class RelativeAttention(keras.layers.Layer):
         targets=None,
         training=None,
     ):
-        query = self.query(x)
+        query = self.query(x)  # (batch, heads, length, head size)
         if targets is not None:
             targets = ops.cast(ops.expand_dims(targets, 1), query.dtype)
             query = ops.matmul(ops.transpose(targets, (0, 1, 3, 2)), query)
         key, value = self.key(context), self.value(context)
         distance = ops.transpose(self.position(positions), (0, 1, 3, 2))
         by_distance = ops.matmul(self.position_bias(query), distance)
+        # (batch, heads, length, keys)
         scores = ops.matmul(self.content_bias(query), ops.transpose(key, (0, 1, 3, 2)))
         scores = scores + _shift(by_distance, ops.shape(key)[2])
         if self.segments is not None:
             scores = scores + self.segments(query, other_segment)
         scores = scores * (self.head_size**-0.5)
-        attended = attention.attend(scores, value, attention_mask, self.dropout, training)
+        attended = self._context(scores, value, attention_mask, training)
         seen = ops.any(attention_mask, axis=-1, keepdims=True)
         attended = attended * ops.cast(seen, attended.dtype)
         if targets is not None:
-            attended = ops.matmul(targets, attended)
+            attended = ops.matmul(targets, attended)  # (batch, heads, predictions, head size)
         return self.output_dense(attended), scores
 
 
@@ -280,7 +275,7 @@ def _shift(scores, keys):
         keys: their number.
 
     Returns:
-        (batch, heads, queries, keys). What stands at keys whose distance has no score is arbitrary.
+        (batch, heads, queries, keys), arbitrary at keys whose distance has no score.
     """
     batch, heads, queries, distances = ops.shape(scores)
     # Each query is one position nearer than the next: read with rows one longer than they are,

@@ -3,6 +3,7 @@
 Importing this module registers every card.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,10 +26,11 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     xlnet,
 )
 from bertfam_tf.models.base import Backbone, Config
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import families
 
-__all__ = ["Backbone", "Config", "build", "config_of", "count_parameters", "families"]
+__all__ = ["Backbone", "Config", "Parts", "build", "config_of", "count_parameters", "families"]
 
 
 def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
@@ -48,9 +50,20 @@ def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
     return card.config.from_dict({**card.sizes[size], **overrides})
 
 
-def build(family: str, size: str = "base", **overrides: Any) -> Backbone:
-    """A backbone with random weights. Arguments and errors as for ``config_of``."""
-    return Backbone(family, config_of(family, size, **overrides))
+def build(
+    family: str,
+    size: str = "base",
+    *,
+    parts: Mapping[str, keras.layers.Layer] | None = None,
+    dtype: Any = None,
+    **overrides: Any,
+) -> Backbone:
+    """A backbone with random weights.
+
+    Args:
+        parts, dtype: as ``Backbone`` takes them; the others and errors as for ``config_of``.
+    """
+    return Backbone(family, config_of(family, size, **overrides), parts=parts, dtype=dtype)
 
 
 def count_parameters(family: str, size: str = "base", **overrides: Any) -> int:

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-import keras
-
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
 from bertfam_tf.models.base import MAX_LAYERS
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
-from bertfam_tf.registry import Dense, Dropout, Family, Head, register
+from bertfam_tf.registry import DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
 
 # Which parts of a layer stand in all layers of a group: attention, feed-forward.
 _SHARED = {
@@ -42,20 +41,21 @@ class AlbertConfig(bert.BertConfig):
     classifier_dropout: float | None = 0.1
 
 
-def wire(config: AlbertConfig) -> tuple[dict, dict]:
-    """As BERT's, with a projection behind the embeddings and shared parts in the blocks."""
+def wire(config: AlbertConfig, parts: Parts) -> tuple[dict, dict]:
+    """As BERT's, with a projection after the embeddings and shared parts in the blocks."""
     inputs = encoder.inputs(config)
-    x = encoder.embed(config, inputs, width=config.embedding_size)
+    x = encoder.embed(config, parts, inputs, width=config.embedding_size)
     if config.project_embeddings:
-        x = encoder.project(config, x)
+        x = encoder.project(config, parts, x)
     elif config.embedding_size != config.hidden_size:
         raise ValueError(
             f"Without a projection embedding_size {config.embedding_size} has to be hidden_size."
         )
-    return inputs, encoder.encode(config, x, inputs["padding_mask"], blocks=_blocks(config))
+    blocks = _blocks(config, parts)
+    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"], blocks=blocks)
 
 
-def _blocks(config: AlbertConfig) -> list[layers.TransformerBlock]:
+def _blocks(config: AlbertConfig, parts: Parts) -> list[layers.TransformerBlock]:
     if config.sharing not in _SHARED:
         raise ValueError(unknown("sharing", config.sharing, _SHARED))
     if not 1 <= config.num_groups <= config.num_layers:
@@ -65,16 +65,16 @@ def _blocks(config: AlbertConfig) -> list[layers.TransformerBlock]:
             f"{config.num_layers} layers of {config.layers_per_group} blocks are more than "
             f"{MAX_LAYERS} blocks."
         )
+    if config.heads_per_layer:
+        raise ValueError("ALBERT's layers share their heads; heads_per_layer does not apply.")
     share_attention, share_feed_forward = _SHARED[config.sharing]
-    parts: dict[str, keras.layers.Layer] = {}
 
     def part(make, kind, *place):
-        name = "_".join(map(str, (kind, *place)))
-        if name not in parts:
-            parts[name] = make(config, name)
+        shared = parts("_".join(map(str, (kind, *place))), make, config)
+        if not shared.built:
             # Built here, a part's weights are named after it and not after its first block.
-            parts[name].build((None, None, config.hidden_size))
-        return parts[name]
+            shared.build((None, None, config.hidden_size))
+        return shared
 
     blocks = []
     for i in range(config.num_layers):
@@ -83,9 +83,10 @@ def _blocks(config: AlbertConfig) -> list[layers.TransformerBlock]:
             a = (group if share_attention else i, k)
             f = (group if share_feed_forward else i, k)
             blocks.append(
-                encoder.block(
-                    config,
+                parts(
                     f"layer_{i}_{k}",
+                    encoder.block,
+                    config,
                     attention=part(encoder.attention, "attention", *a),
                     attention_norm=part(encoder.norm, "attention_norm", *a),
                     feed_forward=part(encoder.feed_forward, "feed_forward", *f),
@@ -102,11 +103,14 @@ HEADS = {
         "predictions.LayerNorm",
         "predictions.bias",
         "predictions.decoder",
-        width="embedding_size",
+        width=Field("embedding_size"),
     ),
-    "pair": Head(
+    "pair": HeadSpec(
         "pooled_output",
-        (Dropout("classifier_dropout"), Dense("classifier", "sop_classifier.classifier", 2)),
+        (
+            DropoutSpec(Field("classifier_dropout")),
+            DenseSpec("classifier", "sop_classifier.classifier", 2),
+        ),
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from bertfam_tf import registry
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import short, shown, unknown
 
 
@@ -86,33 +87,33 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name} is a number from {low} to {high}, not {short(value, 40)}.")
 
 
-def _nothing(tokens: Any, spec: Any) -> Any:
-    """Of the rows' number, and of length 0 where the length is free."""
+def _empty(tokens: Any, spec: Any) -> Any:
+    """Empty tensors for the batch, of length 0 where the length is free."""
 
-    def empty(like):
+    def tensor(like):
         x = ops.cast(tokens[:, :0], like.dtype)
         for axis, size in enumerate(like.shape[1:], 1):
             if size is not None:
                 x = ops.repeat(ops.expand_dims(x, axis), size, axis)
         return x
 
-    return keras.tree.map_structure(empty, spec)
+    return keras.tree.map_structure(tensor, spec)
 
 
 def _no_predictions(tokens: Any, spec: Any) -> Any:
     return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
 
 
-# What inputs there are, and what one that is left out is taken for: a function of the tokens, and
-# of the input's shape and dtype.
+# All inputs, and the default of one that is left out: a function of the tokens, and of the input's
+# shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
     "token_ids": None,
     "padding_mask": None,
     "segment_ids": lambda tokens, spec: ops.zeros_like(tokens),
     "position_ids": lambda tokens, spec: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
     "language_ids": None,
-    "cache": _nothing,
-    "memory": _nothing,
+    "cache": _empty,
+    "memory": _empty,
     # One value for all pairs: there are many.
     "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
     "target_mapping": _no_predictions,
@@ -134,6 +135,9 @@ class Backbone(keras.Model):
     Args:
         family: a name from ``bertfam_tf.families()``.
         config: that family's config, or a dict of its fields.
+        parts: layers to take in place of new ones, by name: another backbone's ``parts``, or some
+            of them. Their weights are shared from then on.
+        dtype: dtype policy of the new layers and of this model; None for Keras' global one.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
@@ -158,15 +162,26 @@ class Backbone(keras.Model):
         ``target_mapping``. What nobody reads is pruned when a graph is compiled.
     """
 
-    def __init__(self, family: str, config: Config | dict[str, Any], **kwargs):
+    def __init__(
+        self,
+        family: str,
+        config: Config | dict[str, Any],
+        *,
+        parts: Mapping[str, keras.layers.Layer] | None = None,
+        dtype: Any = None,
+        **kwargs,
+    ):
         card = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
         typed: Any = card.config.from_dict(fields)
-        inputs, outputs = card.wire(typed)
+        wired = Parts(parts, dtype)
+        inputs, outputs = card.wire(typed, wired)
         kwargs.setdefault("name", f"{family}_backbone")
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.dtype_policy = wired.dtype_policy
         self.family = family
         self.config = typed
+        self.parts = wired
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -229,17 +244,7 @@ class Backbone(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> Backbone:
-        config = dict(config)
-        policy = config.pop("dtype", None)
-        if policy is None:
-            return cls(**config)
-        # Layers take their policy when they are wired, so the model's has to rule meanwhile.
-        previous = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(keras.saving.deserialize_keras_object(policy))
-        try:
-            return cls(**config)
-        finally:
-            keras.config.set_dtype_policy(previous)
+        return cls(**config)
 
 
 def plain_weights(model: keras.layers.Layer) -> dict[str, np.ndarray]:

@@ -4,21 +4,24 @@ from dataclasses import dataclass
 
 from bertfam_tf.models import encoder, heads
 from bertfam_tf.models.base import Config
-from bertfam_tf.registry import Dense, Family, Head, HuggingFaceNames, register
+from bertfam_tf.models.parts import Parts
+from bertfam_tf.registry import DenseSpec, Family, HeadSpec, HuggingFaceNames, register
 
 
 @dataclass(frozen=True)
 class BertConfig(Config):
     """The root of the family: learnt positions, two segments, norms after the residual sums.
 
-    ``pooler`` is false for checkpoints that were published without one. ``classifier_dropout`` is
-    that of classification heads; None means ``dropout``.
+    ``heads_per_layer`` is how many heads each layer has left where some were removed; empty for
+    ``num_heads``. ``pooler`` is false for checkpoints that were published without one.
+    ``classifier_dropout`` is that of classification heads; None means ``dropout``.
     """
 
     vocab_size: int = 30522
     hidden_size: int = 768
     num_layers: int = 12
     num_heads: int = 12
+    heads_per_layer: tuple[int, ...] = ()
     intermediate_size: int = 3072
     max_positions: int = 512
     num_segments: int = 2
@@ -32,11 +35,11 @@ class BertConfig(Config):
     pooler: bool = True
 
 
-def wire(config: BertConfig) -> tuple[dict, dict]:
+def wire(config: BertConfig, parts: Parts) -> tuple[dict, dict]:
     """Token + position + segment embeddings, norm; blocks; tanh pooler on the first token."""
     inputs = encoder.inputs(config)
-    x = encoder.embed(config, inputs)
-    return inputs, encoder.encode(config, x, inputs["padding_mask"])
+    x = encoder.embed(config, parts, inputs)
+    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])
 
 
 _MLM = "cls.predictions."
@@ -48,7 +51,7 @@ HEADS = {
     "masked_lm": heads.masked_lm(
         _MLM + "transform.dense", _MLM + "transform.LayerNorm", _MLM + "bias", _MLM + "decoder"
     ),
-    "pair": Head("pooled_output", (Dense("classifier", "cls.seq_relationship", 2),)),
+    "pair": HeadSpec("pooled_output", (DenseSpec("classifier", "cls.seq_relationship", 2),)),
 }
 SINGLE_HEADS = {name: head for name, head in HEADS.items() if name != "pair"}
 _LAYER = "encoder.layer.{i}."

@@ -6,16 +6,17 @@ import keras
 
 from bertfam_tf import layers
 from bertfam_tf.models import encoder
+from bertfam_tf.models.parts import Parts
 
 
-def inputs(config: Any) -> dict:
-    """``token_ids``, ``padding_mask`` and the ``cache`` of what came before."""
+def inputs(config: Any, parts: Parts) -> dict:
+    """``token_ids``, ``padding_mask`` and the ``cache`` of earlier tokens."""
     given: dict = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("token_ids", "padding_mask")
     }
-    shape = (config.num_heads, None, config.hidden_size // config.num_heads)
-    dtype = keras.config.dtype_policy().compute_dtype
+    shape = (config.num_heads, None, encoder.head_size(config))
+    dtype = parts.dtype_policy.compute_dtype
     given["cache"] = tuple(
         tuple(keras.Input(shape, dtype=dtype, name=f"cached_{x}_{i}") for x in ("keys", "values"))
         for i in range(config.num_layers)
@@ -23,41 +24,47 @@ def inputs(config: Any) -> dict:
     return given
 
 
-def embed(config: Any, tokens: Any, position_ids: Any) -> Any:
+def embed(config: Any, parts: Parts, tokens: Any, position_ids: Any) -> Any:
     """Token + position embeddings, dropout; (batch, length, hidden)."""
-    x = encoder.table(config, config.vocab_size, config.hidden_size, "token_embedding")(tokens)
-    rows = layers.PositionEmbedding(
-        config.max_positions, config.initializer_range, name="position_embedding"
+    x = parts("token_embedding", encoder.table, config, config.vocab_size)(tokens)
+    rows = parts(
+        "position_embedding",
+        layers.PositionEmbedding,
+        config.max_positions,
+        config.initializer_range,
     )
     x = x + rows(x, position_ids)
-    return keras.layers.Dropout(config.embedding_dropout, name="embedding_dropout")(x)
+    return parts("embedding_dropout", keras.layers.Dropout, config.embedding_dropout)(x)
 
 
 def block(
     config: Any,
-    index: int,
     norm: Literal["post", "pre"],
     scale: float | None = None,
     output_stddev: float | None = None,
+    *,
+    name: str,
+    dtype: Any = None,
 ) -> layers.TransformerBlock:
-    """Layer ``index``; ``scale`` and ``output_stddev`` as its parts take them."""
+    """One layer; ``scale`` and ``output_stddev`` as its parts take them."""
     stddev = config.initializer_range
     attention = layers.CachedSelfAttention(
-        config.hidden_size,
         config.num_heads,
+        encoder.head_size(config),
         config.attention_dropout,
-        stddev=stddev,
+        stddev,
         scale=scale,
         output_stddev=output_stddev,
         name="attention",
+        dtype=dtype,
     )
-    activation = layers.activation(config.activation)
     feed_forward = layers.FeedForward(
         config.intermediate_size,
-        activation,
+        layers.activation(config.activation),
         stddev,
         output_stddev=output_stddev,
         name="feed_forward",
+        dtype=dtype,
     )
     return layers.TransformerBlock(
         attention,
@@ -65,24 +72,26 @@ def block(
         norm,
         epsilon=config.norm_epsilon,
         dropout=config.dropout,
-        name=f"layer_{index}",
+        name=name,
+        dtype=dtype,
     )
 
 
 def decode(
     config: Any,
+    parts: Parts,
     given: dict,
     blocks: list[layers.TransformerBlock],
     final_norm: keras.layers.Layer | None = None,
 ) -> dict:
-    """Embeddings, a stack of blocks, and a norm behind the last where there is one.
+    """Embeddings, a stack of blocks, and a norm after the last where there is one.
 
     Returns:
         The dict that ``Backbone`` returns; the last of the hidden states is the sequence output.
     """
     padding_mask = given["padding_mask"]
-    positions, mask = layers.DecoderMask(name="mask")(given["token_ids"], padding_mask)
-    x = embed(config, given["token_ids"], positions)
+    positions, mask = parts("mask", layers.DecoderMask)(given["token_ids"], padding_mask)
+    x = embed(config, parts, given["token_ids"], positions)
     hidden_states, attention_scores, cache = [x], [], []
     for each, before in zip(blocks, given["cache"], strict=True):
         x, scores, now = each(x, attention_mask=mask, cache=before)
@@ -93,7 +102,7 @@ def decode(
         x = hidden_states[-1] = final_norm(x)
     return {
         "sequence_output": x,
-        "last_token": layers.LastTokenPooling(name="last_token")(x, padding_mask),
+        "last_token": parts("last_token", layers.LastTokenPooling)(x, padding_mask),
         "hidden_states": hidden_states,
         "attention_scores": attention_scores,
         "cache": tuple(cache),

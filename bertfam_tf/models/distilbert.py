@@ -4,7 +4,18 @@ from dataclasses import dataclass
 
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
-from bertfam_tf.registry import Dense, Dropout, Family, Head, HuggingFaceNames, register
+from bertfam_tf.models.parts import Parts
+from bertfam_tf.registry import (
+    LABELS,
+    DenseSpec,
+    DropoutSpec,
+    Family,
+    Field,
+    HeadSpec,
+    HuggingFaceNames,
+    Labels,
+    register,
+)
 
 
 @dataclass(frozen=True)
@@ -23,30 +34,30 @@ class DistilBertConfig(bert.BertConfig):
     span_dropout: float = 0.1
 
 
-def wire(config: DistilBertConfig) -> tuple[dict, dict]:
+def wire(config: DistilBertConfig, parts: Parts) -> tuple[dict, dict]:
     """Token + position embeddings, norm; blocks."""
     sines = config.sinusoidal_positions
     positions = layers.SinusoidalEmbedding if sines else layers.PositionEmbedding
     inputs = encoder.inputs(config)
-    x = encoder.embed(config, inputs, positions=positions)
-    return inputs, encoder.encode(config, x, inputs["padding_mask"])
+    x = encoder.embed(config, parts, inputs, positions=positions)
+    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])
 
 
-def _classifier(width: int | str) -> Head:
-    return Head(
+def _classifier(width: int | Labels) -> HeadSpec:
+    return HeadSpec(
         "first_token",
         (
-            Dense("dense", "pre_classifier", "hidden_size", "relu"),
-            Dropout("classifier_dropout"),
-            Dense("classifier", "classifier", width),
+            DenseSpec("dense", "pre_classifier", Field("hidden_size"), "relu"),
+            DropoutSpec(Field("classifier_dropout")),
+            DenseSpec("classifier", "classifier", width),
         ),
     )
 
 
 HEADS = {
-    "sequence": _classifier("labels"),
-    "tokens": heads.tokens("dropout"),
-    "span": heads.span(Dropout("span_dropout")),
+    "sequence": _classifier(LABELS),
+    "tokens": heads.tokens(Field("dropout")),
+    "span": heads.span(DropoutSpec(Field("span_dropout"))),
     "choice": _classifier(1),
     "masked_lm": heads.masked_lm(
         "vocab_transform",

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from bertfam_tf.models import bert, encoder, heads
-from bertfam_tf.registry import Dense, Dropout, Family, Head, register
+from bertfam_tf.models.parts import Parts
+from bertfam_tf.registry import DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,13 @@ class ElectraConfig(bert.BertConfig):
     pooler: bool = False
 
 
-def wire(config: ElectraConfig) -> tuple[dict, dict]:
-    """As BERT's, with a projection behind embeddings that are not as wide as the blocks."""
+def wire(config: ElectraConfig, parts: Parts) -> tuple[dict, dict]:
+    """As BERT's, with a projection after embeddings that are not as wide as the blocks."""
     inputs = encoder.inputs(config)
-    x = encoder.embed(config, inputs, width=config.embedding_size)
+    x = encoder.embed(config, parts, inputs, width=config.embedding_size)
     if config.embedding_size != config.hidden_size:
-        x = encoder.project(config, x)
-    return inputs, encoder.encode(config, x, inputs["padding_mask"])
+        x = encoder.project(config, parts, x)
+    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])
 
 
 _RTD = "discriminator_predictions."
@@ -33,12 +34,12 @@ HEADS = {
     "sequence": heads.first_token("gelu"),
     "tokens": bert.HEADS["tokens"],
     "span": bert.HEADS["span"],
-    "choice": Head(
+    "choice": HeadSpec(
         "first_token",
         (
-            Dense("dense", "sequence_summary.summary", "hidden_size", "gelu"),
-            Dropout("summary_dropout"),
-            Dense("classifier", "classifier", 1),
+            DenseSpec("dense", "sequence_summary.summary", Field("hidden_size"), "gelu"),
+            DropoutSpec(Field("summary_dropout")),
+            DenseSpec("classifier", "classifier", 1),
         ),
         required={
             "summary_type": ("first",),
@@ -51,14 +52,14 @@ HEADS = {
         "generator_predictions.LayerNorm",
         "generator_lm_head.bias",
         "generator_lm_head",
-        width="embedding_size",
+        width=Field("embedding_size"),
         activation="gelu",
     ),
-    "rtd": Head(
+    "rtd": HeadSpec(
         "sequence_output",
         (
-            Dense("dense", _RTD + "dense", "hidden_size", "activation"),
-            Dense("classifier", _RTD + "dense_prediction", 1),
+            DenseSpec("dense", _RTD + "dense", Field("hidden_size"), Field("activation")),
+            DenseSpec("classifier", _RTD + "dense_prediction", 1),
         ),
     ),
 }

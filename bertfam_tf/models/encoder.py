@@ -1,6 +1,7 @@
 """The wiring that encoders share: functions of a config that has BERT's fields.
 
-A card puts them together, and puts its own parts between or in their place.
+A card puts them together, and puts its own parts between or in their place. Functions with
+``name`` and ``dtype`` make a layer, and are handed to ``parts``.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ import keras
 from keras import ops
 
 from bertfam_tf import layers
+from bertfam_tf.models.parts import Parts
 
 # Of inputs, where that is not (length,).
 _SHAPES = {"perm_mask": (None, None), "target_mapping": (None, None)}
@@ -30,23 +32,31 @@ def inputs(config: Any, *more: str) -> dict:
     }
 
 
-def table(config: Any, rows: int, width: int, name: str) -> keras.layers.Embedding:
-    """A look-up table with the config's initial weights."""
-    initializer = layers.normal(config.initializer_range)
-    return keras.layers.Embedding(rows, width, embeddings_initializer=initializer, name=name)
+def table(
+    config: Any, rows: int, width: int | None = None, *, name: str, dtype: Any = None
+) -> keras.layers.Embedding:
+    """An embedding table with the config's initial weights; ``width`` None for the blocks'."""
+    return keras.layers.Embedding(
+        rows,
+        width or config.hidden_size,
+        embeddings_initializer=layers.normal(config.initializer_range),
+        name=name,
+        dtype=dtype,
+    )
 
 
-def norm(config: Any, name: str) -> keras.layers.Layer:
+def norm(config: Any, *, name: str, dtype: Any = None) -> keras.layers.Layer:
     """A layer norm with the config's epsilon."""
-    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name=name)
+    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=dtype)
 
 
 def embed(
     config: Any,
+    parts: Parts,
     given: dict,
     *,
     width: int | None = None,
-    positions: Callable[..., keras.layers.Layer] = layers.PositionEmbedding,
+    positions: Callable[..., keras.layers.Layer] | None = layers.PositionEmbedding,
     position_ids: Any = None,
     offset: int = 0,
     more: Sequence[Any] = (),
@@ -55,102 +65,180 @@ def embed(
 
     Args:
         config: the card's config.
+        parts: the layers.
         given: from ``inputs``.
         width: of the embeddings; None for that of the blocks.
-        positions: class of the table of positions; ``position_ids`` and ``offset`` as it takes
-            them.
+        positions: class of the position embedding, None for a model without; ``position_ids`` and
+            ``offset`` as it takes them.
         more: further embeddings (batch, length, width) to add.
 
     Returns:
         (batch, length, width).
     """
-    tokens, width = given["token_ids"], width or config.hidden_size
-    x = table(config, config.vocab_size, width, "token_embedding")(tokens)
-    if config.num_segments:
+    tokens = given["token_ids"]
+    x = parts("token_embedding", table, config, config.vocab_size, width)(tokens)
+    if getattr(config, "num_segments", 0):
         segments = given.get("segment_ids", ops.zeros_like(tokens))
-        x = x + table(config, config.num_segments, width, "segment_embedding")(segments)
-    rows = positions(
-        config.max_positions, config.initializer_range, offset, name="position_embedding"
-    )
-    x = x + rows(x, position_ids)
+        x = x + parts("segment_embedding", table, config, config.num_segments, width)(segments)
+    if positions is not None:
+        rows = parts(
+            "position_embedding",
+            positions,
+            config.max_positions,
+            config.initializer_range,
+            offset,
+        )
+        x = x + rows(x, position_ids)
     for embedding in more:
         x = x + embedding
-    x = norm(config, "embedding_norm")(x)
-    return keras.layers.Dropout(config.dropout, name="embedding_dropout")(x)
+    x = parts("embedding_norm", norm, config)(x)
+    return parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
 
 
-def project(config: Any, x: Any) -> Any:
+def project(config: Any, parts: Parts, x: Any) -> Any:
     """Embeddings to the width of the blocks (ALBERT, arXiv 1909.11942, section 3.1)."""
     initializer = layers.normal(config.initializer_range)
-    return keras.layers.Dense(
-        config.hidden_size, kernel_initializer=initializer, name="embedding_projection"
+    return parts(
+        "embedding_projection",
+        keras.layers.Dense,
+        config.hidden_size,
+        kernel_initializer=initializer,
     )(x)
 
 
-def attention(config: Any, name: str = "attention") -> keras.layers.Layer:
-    """One layer's attention."""
+def head_size(config: Any) -> int:
+    """Width of an attention head, where all heads together are as wide as the model.
+
+    Raises:
+        ValueError: where that is no whole number.
+    """
+    if config.hidden_size % config.num_heads:
+        raise ValueError(
+            f"hidden_size {config.hidden_size} is not a multiple of num_heads {config.num_heads}."
+        )
+    return config.hidden_size // config.num_heads
+
+
+def attention(
+    config: Any,
+    num_heads: int | None = None,
+    *,
+    name: str = "attention",
+    dtype: Any = None,
+    **parts: Any,
+) -> keras.layers.Layer:
+    """One layer's attention.
+
+    Args:
+        num_heads: how many heads are left, where some were removed; None for all.
+        **parts: as ``SelfAttention`` takes them.
+    """
     return layers.SelfAttention(
-        config.hidden_size,
-        config.num_heads,
+        num_heads or config.num_heads,
+        head_size(config),
         config.attention_dropout,
         config.initializer_range,
         name=name,
+        dtype=dtype,
+        **parts,
     )
 
 
 def feed_forward(
-    config: Any, name: str = "feed_forward", dropout: float = 0.0
+    config: Any, dropout: float = 0.0, *, name: str = "feed_forward", dtype: Any = None
 ) -> keras.layers.Layer:
     """One layer's feed-forward part, with ``dropout`` in the middle."""
-    activation = layers.activation(config.activation)
     return layers.FeedForward(
-        config.intermediate_size, activation, config.initializer_range, dropout, name=name
+        config.intermediate_size,
+        layers.activation(config.activation),
+        config.initializer_range,
+        dropout,
+        name=name,
+        dtype=dtype,
     )
 
 
-def block(config: Any, name: str, **parts: keras.layers.Layer) -> layers.TransformerBlock:
+def block(
+    config: Any,
+    num_heads: int | None = None,
+    *,
+    name: str,
+    dtype: Any = None,
+    **parts: keras.layers.Layer,
+) -> layers.TransformerBlock:
     """One layer: attention and feed-forward of its own, or those in ``parts``."""
-    parts = {"attention": attention(config), "feed_forward": feed_forward(config)} | parts
+    if "attention" not in parts:
+        parts["attention"] = attention(config, num_heads, dtype=dtype)
+    if "feed_forward" not in parts:
+        parts["feed_forward"] = feed_forward(config, dtype=dtype)
     return layers.TransformerBlock(
-        **parts, epsilon=config.norm_epsilon, dropout=config.dropout, name=name
+        **parts, epsilon=config.norm_epsilon, dropout=config.dropout, name=name, dtype=dtype
     )
+
+
+def heads_per_layer(config: Any) -> tuple[int, ...]:
+    """How many heads each layer has.
+
+    Raises:
+        ValueError: for a config that does not say it of each layer, or where a layer has none or
+            more than ``num_heads``.
+    """
+    counts = getattr(config, "heads_per_layer", ()) or (config.num_heads,) * config.num_layers
+    if len(counts) != config.num_layers or not all(1 <= n <= config.num_heads for n in counts):
+        raise ValueError(
+            f"heads_per_layer is {list(counts)}, expected {config.num_layers} numbers from 1 to "
+            f"num_heads, {config.num_heads}."
+        )
+    return counts
 
 
 def encode(
     config: Any,
+    parts: Parts,
     x: Any,
     padding_mask: Any,
     *,
     blocks: Sequence[layers.TransformerBlock] | None = None,
+    call_with: Callable[[int], dict] | None = None,
     after: Callable[[Any], Any] = lambda x: x,
+    final_norm: keras.layers.Layer | None = None,
 ) -> dict:
     """A stack of blocks, and the pooler where the config has one.
 
     Args:
         config: the card's config.
+        parts: the layers.
         x: (batch, length, hidden).
         padding_mask: (batch, length).
         blocks: the blocks; None for ``num_layers`` with parts of their own.
+        call_with: what a block is called with beside its input, by its index: its mask, its
+            positions. None for the padding mask alone.
         after: applied to each block's output.
+        final_norm: applied to the last block's output.
 
     Returns:
         The dict that ``Backbone`` returns; hidden states and scores have an entry for each block.
     """
     if blocks is None:
-        blocks = [block(config, f"layer_{i}") for i in range(config.num_layers)]
-    attention_mask = layers.keys_from_padding(padding_mask)
+        counts = heads_per_layer(config)
+        blocks = [parts(f"layer_{i}", block, config, n) for i, n in enumerate(counts)]
+    if call_with is None:
+        everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}
+        call_with = lambda index: everywhere  # noqa: E731
     hidden_states, attention_scores = [x], []
-    for each in blocks:
-        x, scores = each(x, attention_mask=attention_mask)
+    for i, each in enumerate(blocks):
+        x, scores = each(x, **call_with(i))
         x = after(x)
         hidden_states.append(x)
         attention_scores.append(scores)
+    if final_norm is not None:
+        x = hidden_states[-1] = final_norm(x)
     outputs = {
         "sequence_output": x,
         "hidden_states": hidden_states,
         "attention_scores": attention_scores,
     }
-    if config.pooler:
-        pooler = layers.FirstTokenPooler(config.initializer_range, name="pooler")
+    if getattr(config, "pooler", False):
+        pooler = parts("pooler", layers.FirstTokenPooler, config.initializer_range)
         outputs["pooled_output"] = pooler(x)
     return outputs

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bertfam_tf.models import bert, decoder, heads
 from bertfam_tf.models.base import Config
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import Family, HuggingFaceNames, register
 
 
@@ -30,11 +31,11 @@ class GptConfig(Config):
     pad_id: int | None = None
 
 
-def wire(config: GptConfig) -> tuple[dict, dict]:
-    """Token + position embeddings; blocks with norms behind their parts."""
-    inputs = decoder.inputs(config)
-    blocks = [decoder.block(config, i, "post") for i in range(config.num_layers)]
-    return inputs, decoder.decode(config, inputs, blocks)
+def wire(config: GptConfig, parts: Parts) -> tuple[dict, dict]:
+    """Token + position embeddings; blocks with norms after their parts."""
+    inputs = decoder.inputs(config, parts)
+    blocks = [parts(f"layer_{i}", decoder.block, config, "post") for i in range(config.num_layers)]
+    return inputs, decoder.decode(config, parts, inputs, blocks)
 
 
 # "gelu" there is the tanh approximation, and feed-forward parts are four times as wide.

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 
 from bertfam_tf.models import bert, decoder, encoder, gpt, heads
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import Family, register
 
 
 @dataclass(frozen=True)
 class Gpt2Config(gpt.GptConfig):
-    """Differs from GPT: norms before each part and one behind the last, 1024 positions.
+    """Differs from GPT: norms before each part and one after the last, 1024 positions.
 
     Residual branches start smaller, by 1/√(2 layers). ``scale_attention`` divides scores by
     √(head size), ``scale_by_layer`` also by the layer's number, from 1. ``classifier_dropout`` is
@@ -22,22 +23,23 @@ class Gpt2Config(gpt.GptConfig):
     scale_by_layer: bool = False
 
 
-def wire(config: Gpt2Config) -> tuple[dict, dict]:
+def wire(config: Gpt2Config, parts: Parts) -> tuple[dict, dict]:
     """Token + position embeddings; blocks with norms before their parts; a norm."""
-    inputs = decoder.inputs(config)
-    size = config.hidden_size // config.num_heads
-    scale = size**-0.5 if config.scale_attention else 1.0
+    inputs = decoder.inputs(config, parts)
+    scale = encoder.head_size(config) ** -0.5 if config.scale_attention else 1.0
     blocks = [
-        decoder.block(
+        parts(
+            f"layer_{i}",
+            decoder.block,
             config,
-            i,
             "pre",
             scale / (i + 1 if config.scale_by_layer else 1),
             config.initializer_range * (2 * config.num_layers) ** -0.5,
         )
         for i in range(config.num_layers)
     ]
-    return inputs, decoder.decode(config, inputs, blocks, encoder.norm(config, "final_norm"))
+    final_norm = parts("final_norm", encoder.norm, config)
+    return inputs, decoder.decode(config, parts, inputs, blocks, final_norm)
 
 
 # None for the inner width is four times the outer one.

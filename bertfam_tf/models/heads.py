@@ -3,35 +3,51 @@
 A card lists its heads with these; ``bertfam_tf.heads`` builds layers from them.
 """
 
-from bertfam_tf.registry import Decoder, Dense, Dropout, Head, Norm
+from bertfam_tf.registry import (
+    LABELS,
+    DenseSpec,
+    DropoutSpec,
+    Field,
+    HeadSpec,
+    Labels,
+    NormSpec,
+    TiedOutputSpec,
+)
+
+_DROPOUT, _WIDTH = Field("classifier_dropout"), Field("hidden_size")
+_ACTIVATION, _EPSILON = Field("activation"), Field("norm_epsilon")
 
 
-def pooled(rate: str = "classifier_dropout", width: int | str = "labels") -> Head:
+def pooled(rate: Field = _DROPOUT, width: int | Labels = LABELS) -> HeadSpec:
     """Dropout and a dense layer on the pooled output (arXiv 1810.04805, section 4.1)."""
-    return Head("pooled_output", (Dropout(rate), Dense("classifier", "classifier", width)))
+    return HeadSpec(
+        "pooled_output", (DropoutSpec(rate), DenseSpec("classifier", "classifier", width))
+    )
 
 
-def first_token(activation: str) -> Head:
+def first_token(activation: str) -> HeadSpec:
     """Two dense layers on the first token."""
-    return Head(
+    return HeadSpec(
         "first_token",
         (
-            Dropout("classifier_dropout"),
-            Dense("dense", "classifier.dense", "hidden_size", activation),
-            Dropout("classifier_dropout"),
-            Dense("classifier", "classifier.out_proj", "labels"),
+            DropoutSpec(_DROPOUT),
+            DenseSpec("dense", "classifier.dense", _WIDTH, activation),
+            DropoutSpec(_DROPOUT),
+            DenseSpec("classifier", "classifier.out_proj", LABELS),
         ),
     )
 
 
-def tokens(rate: str = "classifier_dropout") -> Head:
+def tokens(rate: Field = _DROPOUT) -> HeadSpec:
     """Dropout and a dense layer on each token."""
-    return Head("sequence_output", (Dropout(rate), Dense("classifier", "classifier", "labels")))
+    return HeadSpec(
+        "sequence_output", (DropoutSpec(rate), DenseSpec("classifier", "classifier", LABELS))
+    )
 
 
-def span(*before: Dropout) -> Head:
+def span(*before: DropoutSpec) -> HeadSpec:
     """Two scores for each token: that the answer starts there, and that it ends there."""
-    return Head("sequence_output", (*before, Dense("classifier", "qa_outputs", 2)))
+    return HeadSpec("sequence_output", (*before, DenseSpec("classifier", "qa_outputs", 2)))
 
 
 def masked_lm(
@@ -40,43 +56,43 @@ def masked_lm(
     bias: str,
     decoder: str,
     *,
-    width: str = "hidden_size",
-    activation: str = "activation",
-    epsilon: float | str = "norm_epsilon",
-) -> Head:
-    """A dense layer, a norm, and the token embedding turned round.
+    width: Field = _WIDTH,
+    activation: str | Field = _ACTIVATION,
+    epsilon: float | Field = _EPSILON,
+) -> HeadSpec:
+    """A dense layer, a norm, and an output projection tied to the token embedding.
 
     Args:
         dense, norm, bias, decoder: their names in Hugging Face's checkpoints.
-        width, activation, epsilon: as ``Dense`` and ``Norm`` take them.
+        width, activation, epsilon: as ``DenseSpec`` and ``NormSpec`` take them.
     """
-    return Head(
+    return HeadSpec(
         "sequence_output",
         (
-            Dense("dense", dense, width, activation),
-            Norm("norm", norm, epsilon),
-            Decoder(bias, decoder),
+            DenseSpec("dense", dense, width, activation),
+            NormSpec("norm", norm, epsilon),
+            TiedOutputSpec(bias, decoder),
         ),
     )
 
 
-def lm_head(activation: str) -> Head:
+def lm_head(activation: str) -> HeadSpec:
     """``masked_lm`` under the names ``lm_head.…``."""
     names = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
     return masked_lm(*names, activation=activation)
 
 
-def causal_lm(decoder: str) -> Head:
-    """The token embedding turned round, without a bias (Radford et al. 2018)."""
-    return Head("sequence_output", (Decoder(None, decoder),))
+def causal_lm(decoder: str) -> HeadSpec:
+    """An output projection tied to the token embedding, without a bias (Radford et al. 2018)."""
+    return HeadSpec("sequence_output", (TiedOutputSpec(None, decoder),))
 
 
-def last_token(name: str) -> Head:
+def last_token(name: str) -> HeadSpec:
     """A dense layer without a bias on each row's last real token."""
-    return Head("last_token", (Dense("classifier", name, "labels", bias=False),))
+    return HeadSpec("last_token", (DenseSpec("classifier", name, LABELS, bias=False),))
 
 
-def last_token_choice(name: str) -> Head:
+def last_token_choice(name: str) -> HeadSpec:
     """Dropout and one score from each row's last real token."""
     required = {
         "summary_type": ("cls_index",),
@@ -84,4 +100,5 @@ def last_token_choice(name: str) -> Head:
         "summary_proj_to_labels": (True,),
         "summary_activation": (None, ""),
     }
-    return Head("last_token", (Dropout("summary_dropout"), Dense("classifier", name, 1)), required)
+    parts = (DropoutSpec(Field("summary_dropout")), DenseSpec("classifier", name, 1))
+    return HeadSpec("last_token", parts, required)

@@ -9,16 +9,17 @@ import keras
 from bertfam_tf import layers
 from bertfam_tf.models import encoder
 from bertfam_tf.models.base import Config
+from bertfam_tf.models.parts import Parts
 
 
 @dataclass(frozen=True)
 class RelativeConfig(Config):
     """What such families have in common.
 
-    ``mem_len`` is how many positions of each layer are remembered, None for all. ``clamp_len`` is
-    the largest distance that is told from larger ones, 0 or less for no limit. With
-    ``same_length`` each position sees as many earlier ones as any other. ``untie_r`` is whether
-    each layer has biases of its own for the scores.
+    ``mem_len`` is how many positions of each layer are remembered, None for all. Distances beyond
+    ``clamp_len`` count as that one; 0 or less for no limit. With ``same_length`` each position
+    sees as many earlier ones as any other. ``untie_r`` is whether each layer has biases of its own
+    for the scores.
     """
 
     vocab_size: int = 32000
@@ -37,60 +38,88 @@ class RelativeConfig(Config):
     untie_r: bool = True
 
 
-def inputs(config: Any, *more: str) -> dict:
+def inputs(config: Any, parts: Parts, *more: str) -> dict:
     """``token_ids``, ``padding_mask``, what ``more`` names, and ``memory``."""
     given = encoder.inputs(config, *more)
-    shape, dtype = (None, config.hidden_size), keras.config.dtype_policy().compute_dtype
+    shape, dtype = (None, config.hidden_size), parts.dtype_policy.compute_dtype
     given["memory"] = tuple(
         keras.Input(shape, dtype=dtype, name=f"memory_{i}") for i in range(config.num_layers)
     )
     return given
 
 
-def blocks(config: Any, head_size: int, segments: bool = False) -> list[layers.TransformerBlock]:
+def blocks(
+    config: Any, parts: Parts, head_size: int, segments: bool = False
+) -> list[layers.TransformerBlock]:
     """Layers of relative attention and feed-forward.
 
     Args:
         config: the card's config.
+        parts: the layers.
         head_size: width of a head.
         segments: whether there are scores by segment.
     """
-    shape, stddev = (config.num_heads, head_size), config.initializer_range
     names = ["content_bias", "position_bias", *["segment_bias"] * segments]
-
-    def biases():
-        return [layers.QueryBias(*shape, stddev, name=name) for name in names]
-
-    shared = None if config.untie_r else biases()
-    for bias in shared or ():
-        bias.build()  # named after itself, and not after the first layer that has it
-    made = []
-    for i in range(config.num_layers):
-        content, position, *rest = shared or biases()
-        attention = layers.RelativeAttention(
-            config.hidden_size,
-            *shape,
-            content,
-            position,
-            layers.SegmentScores(rest[0], stddev, name="segments") if rest else None,
-            dropout=config.attention_dropout,
-            stddev=stddev,
-            name="attention",
-        )
-        feed_forward = encoder.feed_forward(config, dropout=config.dropout)
-        made.append(
-            encoder.block(config, f"layer_{i}", attention=attention, feed_forward=feed_forward)
-        )
-    return made
+    shared = None
+    if not config.untie_r:
+        shared = [parts(name, _bias, config, head_size) for name in names]
+        for bias in shared:
+            if not bias.built:
+                bias.build()  # built here, its weights are not named after the first layer
+    return [
+        parts(f"layer_{i}", _block, config, head_size, names, shared)
+        for i in range(config.num_layers)
+    ]
 
 
-def dropout(config: Any, x: Any, name: str) -> Any:
-    """Dropout at the config's rate, on what ``name`` says."""
-    return keras.layers.Dropout(config.dropout, name=f"{name}_dropout")(x)
+def _bias(config: Any, head_size: int, *, name: str, dtype: Any) -> layers.QueryBias:
+    return layers.QueryBias(
+        config.num_heads, head_size, config.initializer_range, name=name, dtype=dtype
+    )
+
+
+def _block(
+    config: Any,
+    head_size: int,
+    names: Sequence[str],
+    shared: Sequence[layers.QueryBias] | None,
+    *,
+    name: str,
+    dtype: Any,
+) -> layers.TransformerBlock:
+    stddev = config.initializer_range
+    content, position, *rest = shared or [
+        _bias(config, head_size, name=each, dtype=dtype) for each in names
+    ]
+    segments = None
+    if rest:
+        segments = layers.SegmentScores(rest[0], stddev, name="segments", dtype=dtype)
+    attention = layers.RelativeAttention(
+        config.hidden_size,
+        config.num_heads,
+        head_size,
+        content,
+        position,
+        segments,
+        dropout=config.attention_dropout,
+        stddev=stddev,
+        name="attention",
+        dtype=dtype,
+    )
+    feed_forward = encoder.feed_forward(config, config.dropout, dtype=dtype)
+    return encoder.block(
+        config, attention=attention, feed_forward=feed_forward, name=name, dtype=dtype
+    )
+
+
+def dropout(config: Any, parts: Parts, x: Any, name: str) -> Any:
+    """Dropout at the config's rate; ``name`` says of what."""
+    return parts(f"{name}_dropout", keras.layers.Dropout, config.dropout)(x)
 
 
 def encode(
     config: Any,
+    parts: Parts,
     x: Any,
     given: dict,
     stack: Sequence[layers.TransformerBlock],
@@ -103,6 +132,7 @@ def encode(
 
     Args:
         config: the card's config.
+        parts: the layers.
         x: embeddings (batch, length, hidden).
         given: from ``inputs``.
         stack: from ``blocks``.
@@ -112,20 +142,21 @@ def encode(
     Returns:
         The dict that ``Backbone`` returns, and what each block's keys came from.
     """
-    x = dropout(config, x, "embedding")
+    x = dropout(config, parts, x, "embedding")
     hidden_states, attention_scores, memory, contexts = [], [], [], []
     for block, old in zip(stack, given["memory"], strict=True):
         hidden_states.append(x)
-        memory.append(layers.remembered(old, x, config.mem_len, reuse_len))
-        contexts.append(layers.with_memory(old, x))
+        memory.append(layers.updated_memory(old, x, config.mem_len, reuse_len))
+        contexts.append(layers.prepend_memory(old, x))
         x, scores = block(x, context=contexts[-1], attention_mask=attention_mask, **more)
         attention_scores.append(scores)
-    x = dropout(config, x, "output")
+    x = dropout(config, parts, x, "output")
+    pooling = parts("last_token", layers.LastTokenPooling)
     outputs = {
         "sequence_output": x,
         "hidden_states": [*hidden_states, x],
         "attention_scores": attention_scores,
         "memory": tuple(memory),
-        "last_token": layers.LastTokenPooling(name="last_token")(x, given["padding_mask"]),
+        "last_token": pooling(x, given["padding_mask"]),
     }
     return outputs, contexts

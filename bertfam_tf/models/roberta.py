@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
-from bertfam_tf.registry import Family, register
+from bertfam_tf.models.parts import Parts
+from bertfam_tf.registry import Family, Field, register
 
 
 @dataclass(frozen=True)
@@ -17,16 +18,15 @@ class RobertaConfig(bert.BertConfig):
     pad_id: int = 1
 
 
-def wire(config: RobertaConfig) -> tuple[dict, dict]:
+def wire(config: RobertaConfig, parts: Parts) -> tuple[dict, dict]:
     """As BERT's; padding has the position in row ``pad_id``."""
     inputs = encoder.inputs(config)
-    counted = layers.real_positions(inputs["padding_mask"])
-    x = encoder.embed(config, inputs, position_ids=counted, offset=config.pad_id + 1)
-    return inputs, encoder.encode(config, x, inputs["padding_mask"])
+    position_ids = layers.position_ids_from_padding(inputs["padding_mask"])
+    x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=config.pad_id + 1)
+    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])
 
 
-HUGGINGFACE = replace(
-    bert.HUGGINGFACE, model_type="roberta", model="Roberta", prefix="roberta.",
+HUGGINGFACE = replace(bert.HUGGINGFACE, model_type="roberta", model="Roberta", prefix="roberta.",
     ignored=(bert.HUGGINGFACE.ignored[0], r"(classifier|qa_outputs|lm_head)\..*"),
     defaults=dict(pad_token_id=1, layer_norm_eps=1e-12, type_vocab_size=2)
     | dict(max_position_embeddings=512),
@@ -36,5 +36,5 @@ HUGGINGFACE = replace(
 )  # fmt: skip
 SIZES = {size: bert.SIZES[size] for size in ("tiny", "base", "large")}
 HEADS = {**bert.SINGLE_HEADS, "sequence": heads.first_token("tanh")}
-HEADS |= {"choice": heads.pooled("dropout", 1), "masked_lm": heads.lm_head("gelu")}
+HEADS |= {"choice": heads.pooled(Field("dropout"), 1), "masked_lm": heads.lm_head("gelu")}
 register(Family("roberta", RobertaConfig, wire, SIZES, HUGGINGFACE, "byte_bpe", HEADS, ("mlm",)))

@@ -6,11 +6,13 @@ from keras import ops
 
 from bertfam_tf import layers
 from bertfam_tf.models import relative
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
-    AdaptiveSoftmax,
-    Dense,
+    LABELS,
+    AdaptiveSoftmaxSpec,
+    DenseSpec,
     Family,
-    Head,
+    HeadSpec,
     HuggingFaceNames,
     register,
 )
@@ -18,7 +20,7 @@ from bertfam_tf.registry import (
 
 @dataclass(frozen=True)
 class TransformerXlConfig(relative.RelativeConfig):
-    """Differs from BERT: reads from left to right, and remembers; relative positions; no pooler.
+    """Differs from BERT: causal, with a memory; relative positions; no pooler.
 
     Tokens are words in clusters by frequency, which ``cutoffs`` divide; vectors of each cluster
     are ``div_val`` times narrower than those of the last one, beginning with ``embedding_size``.
@@ -48,40 +50,42 @@ class TransformerXlConfig(relative.RelativeConfig):
         return 1 if self.div_val == 1 else len(self.cutoffs) + 1
 
 
-def wire(config: TransformerXlConfig) -> tuple[dict, dict]:
-    """Adaptive embedding; blocks that see the memory and what stands before."""
-    inputs = relative.inputs(config)
+def wire(config: TransformerXlConfig, parts: Parts) -> tuple[dict, dict]:
+    """Adaptive embedding; blocks that see the memory and earlier tokens."""
+    inputs = relative.inputs(config, parts)
     tokens, memory = inputs["token_ids"], inputs["memory"][0]
-    x = layers.AdaptiveEmbedding(
+    x = parts(
+        "token_embedding",
+        layers.AdaptiveEmbedding,
         config.vocab_size,
         config.hidden_size,
         config.embedding_size,
         config.cutoffs,
         config.div_val,
         config.initializer_range,
-        name="token_embedding",
     )(tokens)
-    positions = layers.RelativePositions(config.hidden_size, config.clamp_len, name="positions")(
+    positions = parts("positions", layers.RelativePositions, config.hidden_size, config.clamp_len)(
         tokens, memory
     )
-    reach = config.mem_len if config.same_length else None
-    mask = layers.KeysWithMemory(name="mask")(inputs["padding_mask"], memory, tokens)
-    distances = layers.Distances(name="distances")(tokens, memory)
-    mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
+    window = config.mem_len if config.same_length else None
+    mask = parts("mask", layers.MemoryMask)(inputs["padding_mask"], memory, tokens)
+    distances = parts("distances", layers.Distances)(tokens, memory)
+    mask = ops.logical_and(mask, layers.causal_mask(distances, window))
     outputs, _ = relative.encode(
         config,
+        parts,
         x,
         inputs,
-        relative.blocks(config, config.head_size),
+        relative.blocks(config, parts, config.head_size),
         mask,
-        positions=relative.dropout(config, positions, "position"),
+        positions=relative.dropout(config, parts, positions, "position"),
     )
     return inputs, outputs
 
 
 HEADS = {
-    "sequence": Head("last_token", (Dense("classifier", "score", "labels", bias=False),)),
-    "causal_lm": Head("sequence_output", (AdaptiveSoftmax("crit"),)),
+    "sequence": HeadSpec("last_token", (DenseSpec("classifier", "score", LABELS, bias=False),)),
+    "causal_lm": HeadSpec("sequence_output", (AdaptiveSoftmaxSpec("crit"),)),
 }
 
 _LAYER = "layers.{i}."

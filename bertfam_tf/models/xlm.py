@@ -4,13 +4,16 @@ from dataclasses import dataclass
 
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
-    Decoder,
-    Dense,
-    Dropout,
+    LABELS,
+    DenseSpec,
+    DropoutSpec,
     Family,
-    Head,
+    Field,
+    HeadSpec,
     HuggingFaceNames,
+    TiedOutputSpec,
     register,
 )
 
@@ -37,28 +40,30 @@ class XlmConfig(bert.BertConfig):
     pooler: bool = False
 
 
-def wire(config: XlmConfig) -> tuple[dict, dict]:
+def wire(config: XlmConfig, parts: Parts) -> tuple[dict, dict]:
     """Token + position + language embeddings, norm; blocks; zeros at padding after each."""
     languages = config.language_embedding and config.num_languages > 1
     inputs = encoder.inputs(config, "position_ids", *["language_ids"] * languages)
     more = []
     if languages:
-        width = config.hidden_size
-        table = encoder.table(config, config.num_languages, width, "language_embedding")
+        table = parts("language_embedding", encoder.table, config, config.num_languages)
         more.append(table(inputs["language_ids"]))
     sines = config.sinusoidal_positions
     x = encoder.embed(
         config,
+        parts,
         inputs,
         positions=layers.SinusoidalEmbedding if sines else layers.PositionEmbedding,
         position_ids=inputs["position_ids"],
         more=more,
     )
 
-    def cut(x):
-        return layers.zero_padding(x, inputs["padding_mask"])
+    padding_mask = inputs["padding_mask"]
 
-    return inputs, encoder.encode(config, cut(x), inputs["padding_mask"], after=cut)
+    def zeroed(x):
+        return layers.zero_padding(x, padding_mask)
+
+    return inputs, encoder.encode(config, parts, zeroed(x), padding_mask, after=zeroed)
 
 
 # Their feed-forward parts are four times as wide as the rest, and have one of two activations.
@@ -71,24 +76,26 @@ def _write(fields: dict) -> dict:
     return {**fields, "activation": fields["activation"] == "gelu"}
 
 
-def _summary(*parts: Dense) -> Head:
+def _summary(*parts: DenseSpec) -> HeadSpec:
     required = {
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_proj_to_labels": (True,),
         "summary_activation": (None, ""),
     }
-    return Head("first_token", (Dropout("classifier_dropout"), *parts), required)
+    return HeadSpec("first_token", (DropoutSpec(Field("classifier_dropout")), *parts), required)
 
 
 _SUMMARY = "sequence_summary.summary"
 HEADS = {
-    "sequence": _summary(Dense("classifier", _SUMMARY, "labels")),
-    "tokens": heads.tokens("dropout"),
+    "sequence": _summary(DenseSpec("classifier", _SUMMARY, LABELS)),
+    "tokens": heads.tokens(Field("dropout")),
     "span": heads.span(),
     # As wide in the middle as their config has labels, and it has two if nobody says otherwise.
-    "choice": _summary(Dense("dense", _SUMMARY, 2), Dense("classifier", "logits_proj", 1)),
-    "masked_lm": Head("sequence_output", (Decoder("pred_layer.proj.bias", "pred_layer.proj"),)),
+    "choice": _summary(DenseSpec("dense", _SUMMARY, 2), DenseSpec("classifier", "logits_proj", 1)),
+    "masked_lm": HeadSpec(
+        "sequence_output", (TiedOutputSpec("pred_layer.proj.bias", "pred_layer.proj"),)
+    ),
 }
 
 HUGGINGFACE = HuggingFaceNames(

@@ -6,14 +6,18 @@ from keras import ops
 
 from bertfam_tf import layers
 from bertfam_tf.models import encoder, heads, relative
+from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import (
-    Decoder,
-    Dense,
-    Dropout,
+    LABELS,
+    DenseSpec,
+    DropoutSpec,
     Family,
-    Head,
+    Field,
+    HeadSpec,
     HuggingFaceNames,
+    Labels,
+    TiedOutputSpec,
     register,
 )
 
@@ -22,10 +26,10 @@ from bertfam_tf.registry import (
 class XlnetConfig(relative.RelativeConfig):
     """Differs from Transformer-XL: sees both sides, in any order; relative segments; one table.
 
-    ``attn_type`` is ``"bi"``, or ``"uni"`` for what reads from left to right; there, with
-    ``same_length``, a token sees as many others as the memory is long. Of each segment the first
-    ``reuse_len`` positions are remembered, None for all. With ``bi_data`` the second half of a
-    batch's rows is read from right to left.
+    ``attn_type`` is ``"bi"``, or ``"uni"`` for a causal model; there, with ``same_length``, a
+    token sees as many others as the memory is long. Of each segment the first ``reuse_len``
+    positions are remembered, None for all. With ``bi_data`` the second half of a batch is reversed
+    text.
     """
 
     attn_type: str = "bi"
@@ -35,40 +39,39 @@ class XlnetConfig(relative.RelativeConfig):
     pad_id: int = 5
 
 
-def wire(config: XlnetConfig) -> tuple[dict, dict]:
+def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
     """A stream of contents, and one of queries that see all but what stands at their place."""
     if config.attn_type not in ("bi", "uni"):
         raise ValueError(unknown("attn_type", config.attn_type, ("bi", "uni")))
-    if config.hidden_size % config.num_heads:
-        raise ValueError(
-            f"hidden_size {config.hidden_size} is not a multiple of num_heads {config.num_heads}."
-        )
+    head_size = encoder.head_size(config)
     both = config.attn_type == "bi"
-    inputs = relative.inputs(config, "segment_ids", "perm_mask", "target_mapping")
+    inputs = relative.inputs(config, parts, "segment_ids", "perm_mask", "target_mapping")
     tokens, memory = inputs["token_ids"], inputs["memory"][0]
-    x = encoder.table(config, config.vocab_size, config.hidden_size, "token_embedding")(tokens)
-    positions = layers.RelativePositions(
+    x = parts("token_embedding", encoder.table, config, config.vocab_size)(tokens)
+    positions = parts(
+        "positions",
+        layers.RelativePositions,
         config.hidden_size,
         config.clamp_len,
         future=both,
         bi_data=config.bi_data,
-        name="positions",
     )(tokens, memory)
-    distances = layers.Distances(name="distances")(tokens, memory)
-    mask = layers.KeysWithMemory(name="mask")(
+    distances = parts("distances", layers.Distances)(tokens, memory)
+    mask = parts("mask", layers.MemoryMask)(
         inputs["padding_mask"], memory, tokens, inputs["perm_mask"]
     )
     if not both:
         # The first query is as far from the first key as the memory is long.
-        reach = distances[:1, :1] + 1 if config.same_length else None
-        mask = ops.logical_and(mask, layers.nothing_behind(distances, reach))
+        window = distances[:1, :1] + 1 if config.same_length else None
+        mask = ops.logical_and(mask, layers.causal_mask(distances, window))
     given = {
-        "positions": relative.dropout(config, positions, "position"),
+        "positions": relative.dropout(config, parts, positions, "position"),
         "other_segment": layers.other_segment(inputs["segment_ids"], memory),
     }
-    blocks = relative.blocks(config, config.hidden_size // config.num_heads, segments=True)
+    blocks = relative.blocks(config, parts, head_size, segments=True)
     outputs, contexts = relative.encode(
         config,
+        parts,
         x,
         inputs,
         blocks,
@@ -77,23 +80,23 @@ def wire(config: XlnetConfig) -> tuple[dict, dict]:
         **given,
     )
     targets = inputs["target_mapping"]
-    query = layers.MaskEmbedding(
-        config.hidden_size, config.initializer_range, name="mask_embedding"
+    query = parts(
+        "mask_embedding", layers.MaskEmbedding, config.hidden_size, config.initializer_range
     )(targets)
-    query = relative.dropout(config, query, "query")
+    query = relative.dropout(config, parts, query, "query")
     for block, context in zip(blocks, contexts, strict=True):
         query, _ = block(query, context=context, attention_mask=mask, targets=targets, **given)
-    query = relative.dropout(config, query, "query_output")
+    query = relative.dropout(config, parts, query, "query_output")
     return inputs, {**outputs, "query_output": query}
 
 
-def _summary(width: int | str) -> Head:
-    return Head(
+def _summary(width: int | Labels) -> HeadSpec:
+    return HeadSpec(
         "last_token",
         (
-            Dense("dense", "sequence_summary.summary", "hidden_size", "tanh"),
-            Dropout("classifier_dropout"),
-            Dense("classifier", "logits_proj", width),
+            DenseSpec("dense", "sequence_summary.summary", Field("hidden_size"), "tanh"),
+            DropoutSpec(Field("classifier_dropout")),
+            DenseSpec("classifier", "logits_proj", width),
         ),
         {
             "summary_type": ("last",),
@@ -104,14 +107,14 @@ def _summary(width: int | str) -> Head:
     )
 
 
-_LM = (Decoder("lm_loss.bias", "lm_loss"),)
+_LM = (TiedOutputSpec("lm_loss.bias", "lm_loss"),)
 HEADS = {
-    "sequence": _summary("labels"),
-    "tokens": Head("sequence_output", (Dense("classifier", "classifier", "labels"),)),
+    "sequence": _summary(LABELS),
+    "tokens": HeadSpec("sequence_output", (DenseSpec("classifier", "classifier", LABELS),)),
     "choice": _summary(1),
     "span": heads.span(),
-    "permutation_lm": Head("query_output", _LM),
-    "causal_lm": Head("sequence_output", _LM),
+    "permutation_lm": HeadSpec("query_output", _LM),
+    "causal_lm": HeadSpec("sequence_output", _LM),
 }
 
 _LAYER = "layer.{i}."

@@ -79,7 +79,7 @@ class CausalLM(Task):
         if name == _HEAD:
             logits = head(backbone(inputs))
         else:
-            hidden, targets = layers.LeftToRight()(inputs["token_ids"])
+            hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
             logits = head(backbone({**inputs, "perm_mask": hidden, "target_mapping": targets}))
             # Made for each token, and not for the one behind it.
             logits = keras.ops.roll(logits, -1, axis=1)
@@ -96,7 +96,7 @@ class CausalLM(Task):
         self.head = head
         self._windows = Windows(A_THEN_B, tokenizer.special_ids, self.max_length, stride=1)
         self._prompts = Frame(_PROMPT, tokenizer.special_ids)
-        self._step = generation.decoder(backbone, lambda x: head({head.reads: x}))
+        self._step = generation.decoder(backbone, head.logits)
 
     def _forget_graphs(self) -> None:
         super()._forget_graphs()

@@ -169,8 +169,8 @@ class MaskedLM(AnsweringTask):
             masked &= inputs["padding_mask"] == 1
         outputs = self.backbone(inputs, training=False)
         # The vocabulary is the widest matrix by far, and masks are few.
-        vectors = tf.boolean_mask(outputs[self.head.reads], masked)
-        logits = self.head({self.head.reads: tf.expand_dims(vectors, 0)}, training=False)[0]
+        vectors = tf.boolean_mask(self.head.select(outputs), masked)
+        logits = self.head.logits(vectors)
         # A model may have embeddings beyond the vocabulary, which stand for no text.
         chances = tf.nn.softmax(tf.cast(logits, tf.float32))[:, : self.tokenizer.vocab_size]
         scores, ids = tf.math.top_k(chances, top_k)

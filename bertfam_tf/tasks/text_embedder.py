@@ -47,7 +47,8 @@ class TextEmbedder(Task):
         inputs = backbone.row_inputs
         x = backbone(inputs)["sequence_output"]
         if pooling == "mean":
-            x = layers.MeanPooling(name="pooling")(x, inputs["padding_mask"])
+            pooling_layer = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
+            x = pooling_layer(x, inputs["padding_mask"])
         else:
             x = x[:, 0, :]
         if normalize:

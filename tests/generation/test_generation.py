@@ -23,9 +23,8 @@ def make_step(directory, kind=generation.decoder):
     backbone = bf.load_backbone(directory)
     any_order = "target_mapping" in backbone.input
     head = heads.build(backbone, "permutation_lm" if any_order else "causal_lm")
-    head(backbone.output)
     Checkpoint(directory).fill_head(head, head.name.removesuffix("_head"))
-    return kind(backbone, lambda x: head({head.reads: x}))
+    return kind(backbone, head.logits)
 
 
 def generate(step, token_ids, padding_mask, stop_ids=(), seed=None, **options):

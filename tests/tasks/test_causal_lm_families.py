@@ -72,7 +72,7 @@ def test_a_memory_that_reaches_far_enough_changes_nothing(models):
     model = models["transformer_xl"]
     ids = WORDS.tokenize([TEXTS[2]]).to_tensor()
     head = model.head
-    step = PlainDecoder(model.backbone, lambda x: head({"sequence_output": x}))
+    step = PlainDecoder(model.backbone, head.logits)
     plain = generation.generate(step, ids, np.ones_like(ids), Options(max_new_tokens=9), (0,))
     text = WORDS.detokenize(plain).numpy()[0].decode().partition(" <eos>")[0]
     assert text == model.generate(TEXTS[2], max_new_tokens=9)

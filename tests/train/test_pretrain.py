@@ -32,7 +32,6 @@ def _learner(family, **overrides):
     for variable in backbone.weights:
         variable.assign_add(rng.normal(0, 0.3, variable.shape))
     head = heads.build(backbone, "causal_lm")
-    head(backbone.output)
     learner = StreamLM(backbone, head)
     learner.compile(keras.optimizers.Adam(0.01), jit_compile=False)
     return learner

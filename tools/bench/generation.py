@@ -42,7 +42,7 @@ PROMPT, NEW, BATCHES, ROUNDS = 16, 256, (1, 4), 3
 def ours(backbone: keras.Model, kind: type, new: int) -> Callable[[np.ndarray], np.ndarray]:
     """Greedy generation in one graph."""
     head = heads.build(backbone, "causal_lm")
-    step = kind(backbone, lambda x: head({"sequence_output": x}))
+    step = kind(backbone, head.logits)
     rows = tf.TensorSpec([None, None], tf.int32)
 
     @tf.function(input_signature=[rows, rows], autograph=False)

@@ -51,7 +51,6 @@ def measure(context: int, rounds: int = 5) -> tuple[float, float]:
     """Seconds for each token: with a memory of ``context`` tokens, and with a window of them."""
     backbone = bf.build("transformer_xl", "tiny", **SHAPE, mem_len=context, same_length=False)
     head = heads.build(backbone, "causal_lm")
-    head(backbone.output)
     rng = np.random.default_rng(0)
 
     def tokens(length: int) -> tf.Tensor:
@@ -68,7 +67,7 @@ def measure(context: int, rounds: int = 5) -> tuple[float, float]:
     @tf.function(autograph=False)
     def with_window(ids, target):
         last = outputs(ids)["sequence_output"][:, -1:]
-        return head({"sequence_output": last}, targets=target)
+        return head.logits(last, target)
 
     width, layers = SHAPE["hidden_size"], SHAPE["num_layers"]
     memory = tuple(tf.zeros([1, context, width]) for _ in range(layers))

@@ -1,0 +1,227 @@
+"""Positions inside attention: parts between the split into heads and the scores.
+
+Such a part is called with ``(query, key, positions)`` and returns ``(query, key, bias)``: what is
+multiplied, and what is added to the scaled scores or None. Query and key are (batch, heads,
+length, head size). What the blocks of a model have in common (angles, buckets, biases) is computed
+once, and given to each call as ``positions``.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from bertfam_tf.layers.attention import split_heads
+from bertfam_tf.layers.initializers import normal
+
+
+class RotaryAngles(keras.layers.Layer):
+    """Cosines and sines for ``rotate`` (RoFormer, arXiv 2104.09864).
+
+    Args:
+        head_size: of the attention; even.
+        base: the longest wavelength is 2π times this, for a large head size.
+
+    Call:
+        position_ids: int (batch or 1, length).
+
+    Returns:
+        ``(cosines, sines)``, both (batch or 1, 1, length, head_size).
+    """
+
+    def __init__(self, head_size: int, base: float = 10000.0, **kwargs):
+        super().__init__(**kwargs)
+        if head_size % 2:
+            raise ValueError(f"Rotary positions need an even head size, not {head_size}.")
+        self.head_size = head_size
+        self.base = base
+
+    def call(self, position_ids):
+        # In half precision neighbouring positions would fall together.
+        dtype = "float64" if self.compute_dtype == "float64" else "float32"
+        rates = [self.base ** (-i / self.head_size) for i in range(0, self.head_size, 2)]
+        angles = ops.expand_dims(ops.cast(position_ids, dtype), -1) * ops.cast(rates, dtype)
+        angles = ops.concatenate([angles, angles], axis=-1)  # (batch, length, head size)
+        angles = ops.expand_dims(angles, 1)  # (batch, 1, length, head size)
+        return tuple(ops.cast(f(angles), self.compute_dtype) for f in (ops.cos, ops.sin))
+
+    def compute_output_spec(self, position_ids):
+        shape = (position_ids.shape[0], 1, position_ids.shape[1], self.head_size)
+        return tuple(keras.KerasTensor(shape, self.compute_dtype) for _ in range(2))
+
+
+def rotate(query, key, positions):
+    """Rotary positions: pairs of columns (i, i + head size / 2) are rotated by an angle.
+
+    Args:
+        positions: from ``RotaryAngles``.
+    """
+    cosines, sines = positions
+
+    def rotated(x):
+        half = x.shape[-1] // 2
+        other = ops.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+        return x * cosines + other * sines
+
+    return rotated(query), rotated(key), None
+
+
+def add_bias(query, key, positions):
+    """Scores by position alone: ``positions`` is the bias, as ``RelativeBias`` computes it."""
+    return query, key, positions
+
+
+def symmetric_buckets(distances, num_buckets: int, max_distance: int):
+    """Buckets of distances, half of them for keys after the query (T5, arXiv 1910.10683).
+
+    Half of each side's are exact, the others widen logarithmically up to ``max_distance``.
+
+    Args:
+        distances: int (queries, keys), query position minus key position.
+
+    Returns:
+        int32, the same shape, from 0 to ``num_buckets`` - 1.
+    """
+    side, exact = num_buckets // 2, num_buckets // 4
+    size = ops.abs(distances)
+    widening = (side - exact) / math.log(max_distance / exact)
+    far = ops.log(ops.cast(ops.maximum(size, exact), "float32") / exact) * widening
+    far = ops.minimum(exact + ops.cast(far, "int32"), side - 1)
+    return ops.where(distances < 0, side, 0) + ops.where(size < exact, size, far)
+
+
+def log_buckets(distances, num_buckets: int, max_distance: int):
+    """Distances, exact up to half of ``num_buckets``, then in logarithmic steps (arXiv 2006.03654).
+
+    Args:
+        distances: int (queries, keys), query position minus key position.
+
+    Returns:
+        int32, the same shape, between -``num_buckets`` and ``num_buckets``, with the sign of the
+        distances.
+    """
+    exact = num_buckets // 2
+    size = ops.abs(distances)
+    widening = (exact - 1) / math.log((max_distance - 1) / exact)
+    far = ops.log(ops.cast(ops.maximum(size, exact), "float32") / exact) * widening
+    far = (ops.cast(ops.ceil(far), "int32") + exact) * ops.sign(distances)
+    return ops.where(size <= exact, distances, far)
+
+
+class RelativeBias(keras.layers.Layer):
+    """A learnt score of each head for each bucket of distances.
+
+    Args:
+        num_buckets: of the distances.
+        num_heads: of the attention.
+        stddev: of the initial weights.
+
+    Call:
+        buckets: int (queries, keys).
+
+    Returns:
+        (1, num_heads, queries, keys).
+    """
+
+    def __init__(self, num_buckets: int, num_heads: int, stddev: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.shape = (num_buckets, num_heads)
+        self.stddev = stddev
+
+    def build(self, buckets_shape):
+        self.embeddings = self.add_weight(
+            shape=self.shape, initializer=normal(self.stddev), name="embeddings"
+        )
+
+    def call(self, buckets):
+        table = ops.cast(self.embeddings, self.compute_dtype)
+        bias = ops.take(table, buckets, axis=0)  # (queries, keys, heads)
+        return ops.expand_dims(ops.transpose(bias, (2, 0, 1)), 0)
+
+    def compute_output_shape(self, buckets_shape):
+        return (1, self.shape[1], *buckets_shape)
+
+
+class DistanceEmbedding(keras.layers.Layer):
+    """A learnt vector for each distance, the same for all rows.
+
+    Args:
+        count: how many distances there are.
+        stddev: of the initial weights.
+
+    Call:
+        x: (batch, length, width); only its width is read.
+
+    Returns:
+        (1, count, width).
+    """
+
+    def __init__(self, count: int, stddev: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.stddev = stddev
+
+    def build(self, x_shape):
+        self.embeddings = self.add_weight(
+            shape=(self.count, x_shape[-1]), initializer=normal(self.stddev), name="embeddings"
+        )
+
+    def call(self, x):
+        return ops.expand_dims(ops.cast(self.embeddings, self.compute_dtype), 0)
+
+    def compute_output_shape(self, x_shape):
+        return (1, self.count, x_shape[-1])
+
+
+class DisentangledScores(keras.layers.Layer):
+    """Scores of contents with distances and of distances with contents (arXiv 2006.03654).
+
+    Args:
+        query, key: the dense layers of distances; the attention's own where they are shared.
+        max_distance: distances beyond are clipped to it, exclusively on the far side.
+        scale: factor of the scores, the attention's.
+
+    Call:
+        query, key: (batch, heads, length, head size).
+        positions: ``(embeddings, distances)``: (1, 2 · max_distance, width), of the distances
+            from -max_distance; int (length, length), query position minus key position.
+
+    Returns:
+        ``(query, key, bias)``, the bias (batch, heads, length, length).
+    """
+
+    def __init__(
+        self,
+        query: keras.layers.Layer,
+        key: keras.layers.Layer,
+        max_distance: int,
+        scale: float,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.query = query
+        self.key = key
+        self.max_distance = max_distance
+        self.scale = scale
+
+    def call(self, query, key, positions):
+        embeddings, distances = positions
+        heads, most = query.shape[1], 2 * self.max_distance - 1
+        # (1, heads, 2 · max distance, head size)
+        asked = split_heads(self.query(embeddings), heads)
+        met = split_heads(self.key(embeddings), heads)
+        # (batch, heads, length, 2 · max distance)
+        to_distance = ops.matmul(query, ops.transpose(met, (0, 1, 3, 2)))
+        from_distance = ops.matmul(key, ops.transpose(asked, (0, 1, 3, 2)))
+        bias = _columns(to_distance, ops.clip(self.max_distance + distances, 0, most))
+        # Here the rows are keys, so the distances of the published code are those seen from them.
+        by_key = _columns(from_distance, ops.clip(self.max_distance - distances, 0, most))
+        bias = bias + ops.transpose(by_key, (0, 1, 3, 2))
+        return query, key, bias * self.scale
+
+
+def _columns(scores, columns):
+    """From (batch, heads, rows, all columns) the columns (rows, chosen) of each row."""
+    columns = ops.expand_dims(ops.expand_dims(columns, 0), 0)
+    columns = ops.broadcast_to(columns, (*ops.shape(scores)[:2], *ops.shape(columns)[2:]))
+    return ops.take_along_axis(scores, columns, axis=-1)

@@ -1,0 +1,56 @@
+"""Layers by name, so that a model can be wired from layers that exist already."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+
+from bertfam_tf.names import unknown
+
+
+class Parts(Mapping[str, keras.layers.Layer]):
+    """The layers of a backbone by name, each made at its first use.
+
+    Wiring asks for all of its layers here. So two models that get the same layers share their
+    weights, and so do two places of one model that ask for the same name.
+
+    Args:
+        layers: layers that exist, by name; they keep their weights and their dtype policy.
+        dtype: dtype policy of the layers that are made here; None for Keras' global one.
+
+    Raises:
+        ValueError: for a layer under another name than its own, by which its weights are saved.
+    """
+
+    def __init__(self, layers: Mapping[str, keras.layers.Layer] | None = None, dtype: Any = None):
+        self._layers = dict(layers or {})
+        self.dtype_policy = keras.dtype_policies.get(dtype)
+        for name, layer in self._layers.items():
+            if layer.name != name:
+                raise ValueError(f"The layer {layer.name!r} cannot be the part {name!r}.")
+
+    def __call__(self, name: str, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The layer of that name: ``make(*args, **kwargs, name=…, dtype=…)`` if there is none."""
+        if name not in self._layers:
+            self._layers[name] = make(*args, **kwargs, name=name, dtype=self.dtype_policy)
+        return self._layers[name]
+
+    def only(self, *names: str) -> dict[str, keras.layers.Layer]:
+        """Some of the layers, by name.
+
+        Raises:
+            ValueError: for a name that no layer has; the text names the nearest.
+        """
+        for name in names:
+            if name not in self._layers:
+                raise ValueError(unknown("part", name, self._layers))
+        return {name: self._layers[name] for name in names}
+
+    def __getitem__(self, name: str) -> keras.layers.Layer:
+        return self._layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)

@@ -1,0 +1,179 @@
+"""Sketched families against the reference implementation, on perturbed weights in float64."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf import registry
+from bertfam_tf.checkpoints.fill import oriented
+from tests import parity
+from tests.models import sketches
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.live
+SHAPE = dict(vocab_size=40, hidden_size=16, num_hidden_layers=4, num_attention_heads=4)
+SHAPE |= dict(intermediate_size=24, max_position_embeddings=32, pad_token_id=0)
+
+
+def _dense(ours, theirs, *, bias=True):
+    kernel = {f"{ours}/kernel": f"{theirs}.weight|T"}
+    return kernel | ({f"{ours}/bias": f"{theirs}.bias"} if bias else {})
+
+
+def _norm(ours, theirs, *, bias=True):
+    gamma = {f"{ours}/gamma": f"{theirs}.weight"}
+    return gamma | ({f"{ours}/beta": f"{theirs}.bias"} if bias else {})
+
+
+def _table(ours, theirs):
+    return {f"{ours}/embeddings": f"{theirs}.weight"}
+
+
+def _modernbert():
+    config = transformers.ModernBertConfig(**SHAPE, local_attention=4)
+    names = _table("token_embedding", "embeddings.tok_embeddings")
+    names |= _norm("embedding_norm", "embeddings.norm", bias=False)
+    names |= _norm("final_norm", "final_norm", bias=False)
+    for i in range(4):
+        ours, theirs = f"layer_{i}", f"layers.{i}"
+        for k, part in enumerate(("query", "key", "value")):
+            names[f"{ours}/attention/{part}/kernel"] = f"{theirs}.attn.Wqkv.weight|{k}/3T"
+        names |= _dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", bias=False)
+        for k, part in enumerate(("intermediate", "gate")):
+            names[f"{ours}/feed_forward/{part}/kernel"] = f"{theirs}.mlp.Wi.weight|{k}/2T"
+        names |= _dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.Wo", bias=False)
+        names |= _norm(f"{ours}/attention_norm", f"{theirs}.attn_norm", bias=False) if i else {}
+        names |= _norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm", bias=False)
+    return config, names
+
+
+def _post_norm_block(ours, theirs, query, key, value, output, output_norm):
+    names = {}
+    for part, name in (("query", query), ("key", key), ("value", value), ("output", output)):
+        names |= _dense(f"{ours}/attention/{part}", f"{theirs}.attention.{name}")
+    names |= _norm(f"{ours}/attention_norm", f"{theirs}.attention.{output_norm}")
+    names |= _dense(f"{ours}/feed_forward/intermediate", f"{theirs}.intermediate.dense")
+    names |= _dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense")
+    return names | _norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm")
+
+
+def _deberta_v3():
+    config = transformers.DebertaV2Config(
+        **SHAPE,
+        layer_norm_eps=1e-7,
+        relative_attention=True,
+        position_buckets=8,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        type_vocab_size=0,
+    )
+    names = _table("token_embedding", "embeddings.word_embeddings")
+    names |= _norm("embedding_norm", "embeddings.LayerNorm")
+    names |= _table("relative_embedding", "encoder.rel_embeddings")
+    names |= _norm("relative_norm", "encoder.LayerNorm")
+    inner = [f"self.{name}_proj" for name in ("query", "key", "value")]
+    inner += ["output.dense", "output.LayerNorm"]
+    for i in range(4):
+        names |= _post_norm_block(f"layer_{i}", f"encoder.layer.{i}", *inner)
+    return config, names
+
+
+def _mpnet():
+    shape = SHAPE | dict(max_position_embeddings=34, pad_token_id=1)
+    config = transformers.MPNetConfig(
+        **shape, relative_attention_num_buckets=32, layer_norm_eps=1e-12
+    )
+    names = _table("token_embedding", "embeddings.word_embeddings")
+    names |= _table("position_embedding", "embeddings.position_embeddings")
+    names |= _norm("embedding_norm", "embeddings.LayerNorm")
+    names |= _table("relative_bias", "encoder.relative_attention_bias")
+    names |= _dense("pooler/dense", "pooler.dense")
+    inner = ["attn.q", "attn.k", "attn.v", "attn.o", "LayerNorm"]
+    for i in range(4):
+        names |= _post_norm_block(f"layer_{i}", f"encoder.layer.{i}", *inner)
+    return config, names
+
+
+def _mobilebert():
+    config = transformers.MobileBertConfig(
+        **SHAPE, embedding_size=8, intra_bottleneck_size=12, num_feedforward_networks=3
+    )
+    names = _table("token_embedding", "embeddings.word_embeddings")
+    names |= _table("position_embedding", "embeddings.position_embeddings")
+    names |= _table("segment_embedding", "embeddings.token_type_embeddings")
+    names |= _dense("embedding_projection", "embeddings.embedding_transformation")
+    names |= _norm("embedding_norm", "embeddings.LayerNorm")
+    for i in range(4):
+        ours, theirs = f"layer_{i}", f"encoder.layer.{i}"
+        for one, other in (
+            ("in", "bottleneck.input"),
+            ("shared", "bottleneck.attention"),
+            ("out", "output.bottleneck"),
+        ):
+            names |= _dense(f"{ours}_{one}", f"{theirs}.{other}.dense")
+            names |= _norm(f"{ours}_{one}_norm", f"{theirs}.{other}.LayerNorm")
+        for part in ("query", "key", "value"):
+            names |= _dense(f"{ours}_attention/{part}", f"{theirs}.attention.self.{part}")
+        names |= _dense(f"{ours}_attention/output", f"{theirs}.attention.output.dense")
+        names |= _norm(f"{ours}_attention_norm", f"{theirs}.attention.output.LayerNorm")
+        for k, place in enumerate((".ffn.0", ".ffn.1", "")):
+            part = f"{ours}_feed_forward_{k}"
+            names |= _dense(f"{part}/intermediate", f"{theirs}{place}.intermediate.dense")
+            names |= _dense(f"{part}/output", f"{theirs}{place}.output.dense")
+            names |= _norm(f"{part}_norm", f"{theirs}{place}.output.LayerNorm")
+    return config, names
+
+
+CASES = {
+    "modernbert": (_modernbert, {}),
+    "deberta_v3": (_deberta_v3, {}),
+    # The reference has fixed numbers of both.
+    "mpnet": (_mpnet, {"num_buckets": 32, "max_distance": 128}),
+    "mobilebert": (_mobilebert, {}),
+}
+
+
+@pytest.mark.parametrize("length", [5, 31])
+@pytest.mark.parametrize("family", sketches.FAMILIES)
+def test_hidden_states(family, length):
+    make, fields = CASES[family]
+    config, names = make()
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager")
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * 0.3
+    tensors = {name: value.numpy() for name, value in model.state_dict().items()}
+    with mock.patch.dict(registry._FAMILIES, sketches.FAMILIES):
+        backbone = bf.build(family, "tiny", dtype="float64", **fields)
+    paths = {variable.path: variable for variable in backbone.weights}
+    assert paths.keys() == names.keys()
+    for path, variable in paths.items():
+        name, _, transform = names[path].partition("|")
+        variable.assign(oriented(tensors[name], transform, variable.shape))
+    tokens = np.random.default_rng(0).integers(3, 40, (2, length))
+    mask = np.ones_like(tokens)
+    mask[1, length - 2 :] = 0
+    tokens[mask == 0] = config.pad_token_id
+    with torch.no_grad():
+        theirs = model(
+            input_ids=torch.tensor(tokens),
+            attention_mask=torch.tensor(mask),
+            output_hidden_states=True,
+        ).hidden_states
+    given = {"token_ids": tokens.astype("int32"), "padding_mask": mask.astype("int32")}
+    ours = backbone(given)["hidden_states"]
+    assert len(ours) == len(theirs) == 5
+    found = [
+        parity.relative(np.asarray(a) * mask[..., None], b.numpy() * mask[..., None])
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    print(f"{family}: largest relative difference {max(found):.1e}")
+    assert max(found) <= parity.TOLERANCE, found

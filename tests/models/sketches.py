@@ -1,0 +1,270 @@
+"""Wiring of families to come, from parts that exist: what their cards will have to say.
+
+Sizes are those of a test; what differs between sizes is no part of the wiring.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+from keras import ops
+
+from bertfam_tf import layers, registry
+from bertfam_tf.models import bert, encoder
+from bertfam_tf.models.parts import Parts
+
+
+@dataclass(frozen=True)
+class Config(bert.BertConfig):
+    vocab_size: int = 40
+    hidden_size: int = 16
+    num_layers: int = 4
+    num_heads: int = 4
+    intermediate_size: int = 24
+    max_positions: int = 32
+    num_segments: int = 0
+    pooler: bool = False
+
+
+def _family(name: str, config: type, wire: Any) -> registry.Family:
+    return replace(
+        registry.get("bert"), name=name, config=config, wire=wire, sizes={"tiny": {}}, heads={}
+    )
+
+
+# ModernBERT (arXiv 2412.13663) -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModernBertConfig(Config):
+    norm_epsilon: float = 1e-5
+    global_every: int = 3
+    local_reach: int = 2
+    global_base: float = 160000.0
+    local_base: float = 10000.0
+
+
+def _norm_without_bias(config, *, name, dtype):
+    return keras.layers.LayerNormalization(
+        epsilon=config.norm_epsilon, center=False, name=name, dtype=dtype
+    )
+
+
+def _modernbert_block(config, first, *, name, dtype):
+    size, given = encoder.head_size(config), dict(use_bias=False, dtype=dtype)
+    norms = {
+        f"{part}_norm": _norm_without_bias(config, name=f"{part}_norm", dtype=dtype)
+        for part in ("attention", "feed_forward")
+    }
+    if first:
+        norms["attention_norm"] = keras.layers.Identity(name="attention_norm", dtype=dtype)
+    return layers.TransformerBlock(
+        layers.SelfAttention(
+            config.num_heads, size, positions=layers.rotate, name="attention", **given
+        ),
+        layers.GatedFeedForward(
+            config.intermediate_size,
+            layers.activation(config.activation),
+            name="feed_forward",
+            **given,
+        ),
+        "pre",
+        **norms,
+        name=name,
+        dtype=dtype,
+    )
+
+
+def wire_modernbert(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
+    inputs = encoder.inputs(config)
+    tokens, padding_mask = inputs["token_ids"], inputs["padding_mask"]
+    x = parts("token_embedding", encoder.table, config, config.vocab_size)(tokens)
+    x = parts("embedding_norm", _norm_without_bias, config)(x)
+    places = ops.expand_dims(ops.cumsum(ops.ones_like(tokens[0]), axis=0) - 1, 0)
+    mask = layers.attention_mask_from_padding(padding_mask)
+    near = layers.local_mask(parts("distances", layers.Distances)(tokens), config.local_reach)
+    kinds = [
+        {
+            "attention_mask": allowed,
+            "positions": parts(
+                f"{kind}_angles", layers.RotaryAngles, encoder.head_size(config), base
+            )(places),
+        }
+        for kind, base, allowed in (
+            ("global", config.global_base, mask),
+            ("local", config.local_base, ops.logical_and(mask, near)),
+        )
+    ]
+    blocks = [
+        parts(f"layer_{i}", _modernbert_block, config, i == 0) for i in range(config.num_layers)
+    ]
+    return inputs, encoder.encode(
+        config,
+        parts,
+        x,
+        padding_mask,
+        blocks=blocks,
+        call_with=lambda i: kinds[int(i % config.global_every > 0)],
+        final_norm=parts("final_norm", _norm_without_bias, config),
+    )
+
+
+# DeBERTa-v3 (arXiv 2006.03654, 2111.09543) -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DebertaConfig(Config):
+    norm_epsilon: float = 1e-7
+    position_buckets: int = 8
+
+
+def _deberta_block(config, *, name, dtype):
+    size = encoder.head_size(config)
+    scale = (3 * size) ** -0.5
+    query, key = (
+        keras.layers.Dense(config.hidden_size, name=each, dtype=dtype) for each in ("query", "key")
+    )
+    positions = layers.DisentangledScores(query, key, config.position_buckets, scale, dtype=dtype)
+    return encoder.block(
+        config,
+        attention=encoder.attention(
+            config, scale=scale, query=query, key=key, positions=positions, dtype=dtype
+        ),
+        name=name,
+        dtype=dtype,
+    )
+
+
+def wire_deberta(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
+    inputs = encoder.inputs(config)
+    padding_mask, buckets = inputs["padding_mask"], config.position_buckets
+    x = encoder.embed(config, parts, inputs, positions=None)
+    x = layers.zero_padding(x, padding_mask)
+    distances = parts("distances", layers.Distances)(x)
+    distances = layers.log_buckets(distances, buckets, config.max_positions)
+    embeddings = parts("relative_embedding", layers.DistanceEmbedding, 2 * buckets)(x)
+    embeddings = parts("relative_norm", encoder.norm, config)(embeddings)
+    # Their mask is of pairs: padding attends to nothing, which uniform attention stands for.
+    mask = layers.attention_mask_from_padding(padding_mask)
+    mask = ops.logical_and(mask, ops.transpose(mask, (0, 1, 3, 2)))
+    given = {"attention_mask": mask, "positions": (embeddings, distances)}
+    blocks = [parts(f"layer_{i}", _deberta_block, config) for i in range(config.num_layers)]
+    return inputs, encoder.encode(
+        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
+    )
+
+
+# MPNet (arXiv 2004.09297) ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MpnetConfig(Config):
+    num_buckets: int = 8
+    max_distance: int = 12
+    pad_id: int = 1
+    pooler: bool = True
+
+
+def _mpnet_block(config, *, name, dtype):
+    attention = encoder.attention(config, positions=layers.add_bias, dtype=dtype)
+    return encoder.block(config, attention=attention, name=name, dtype=dtype)
+
+
+def wire_mpnet(config: MpnetConfig, parts: Parts) -> tuple[dict, dict]:
+    inputs = encoder.inputs(config)
+    padding_mask = inputs["padding_mask"]
+    position_ids = layers.position_ids_from_padding(padding_mask)
+    offset = config.pad_id + 1
+    x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=offset)
+    buckets = layers.symmetric_buckets(
+        parts("distances", layers.Distances)(x), config.num_buckets, config.max_distance
+    )
+    bias = parts("relative_bias", layers.RelativeBias, config.num_buckets, config.num_heads)
+    given = {
+        "attention_mask": layers.attention_mask_from_padding(padding_mask),
+        "positions": bias(buckets),
+    }
+    blocks = [parts(f"layer_{i}", _mpnet_block, config) for i in range(config.num_layers)]
+    return inputs, encoder.encode(
+        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
+    )
+
+
+# MobileBERT (arXiv 2004.02984) -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MobileBertConfig(Config):
+    embedding_size: int = 8
+    inner_size: int = 12
+    activation: str = "relu"
+    num_segments: int = 2
+    num_feed_forwards: int = 3
+
+
+class NoNorm(keras.layers.Layer):
+    def build(self, input_shape):
+        self.gamma = self.add_weight(shape=input_shape[-1:], initializer="ones", name="gamma")
+        self.beta = self.add_weight(shape=input_shape[-1:], initializer="zeros", name="beta")
+
+    def call(self, x):
+        return x * self.gamma + self.beta
+
+
+class Trigrams(keras.layers.Layer):
+    """(batch, length, width) to (batch, length, 3 · width): next token, token, token before."""
+
+    def call(self, x):
+        after = ops.pad(x[:, 1:], ((0, 0), (0, 1), (0, 0)))
+        before = ops.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        return ops.concatenate([after, x, before], axis=-1)
+
+
+def wire_mobilebert(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]:
+    def dense(name, width, x):
+        return parts(name, keras.layers.Dense, width)(x)
+
+    def norm(name, x):
+        return parts(f"{name}_norm", NoNorm)(x)
+
+    inputs, inner = encoder.inputs(config), config.inner_size
+    x = parts("token_embedding", encoder.table, config, config.vocab_size, config.embedding_size)(
+        inputs["token_ids"]
+    )
+    x = dense("embedding_projection", config.hidden_size, parts("trigrams", Trigrams)(x))
+    x = x + parts("position_embedding", layers.PositionEmbedding, config.max_positions)(x)
+    x = x + parts("segment_embedding", encoder.table, config, 2)(inputs["segment_ids"])
+    x = norm("embedding", x)
+    mask = layers.attention_mask_from_padding(inputs["padding_mask"])
+    hidden_states, attention_scores = [x], []
+    for i in range(config.num_layers):
+        name, before = f"layer_{i}", x
+        x = norm(f"{name}_in", dense(f"{name}_in", inner, before))
+        shared = norm(f"{name}_shared", dense(f"{name}_shared", inner, before))
+        attention = parts(
+            f"{name}_attention", layers.SelfAttention, config.num_heads, inner // config.num_heads
+        )
+        attended, scores = attention(shared, attention_mask=mask, value=before)
+        x = norm(f"{name}_attention", attended + x)
+        for k in range(config.num_feed_forwards):
+            part = parts(f"{name}_feed_forward_{k}", encoder.feed_forward, config)
+            x = norm(f"{name}_feed_forward_{k}", part(x) + x)
+        x = norm(f"{name}_out", dense(f"{name}_out", config.hidden_size, x) + before)
+        hidden_states.append(x)
+        attention_scores.append(scores)
+    return inputs, {
+        "sequence_output": x,
+        "hidden_states": hidden_states,
+        "attention_scores": attention_scores,
+    }
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        _family("modernbert", ModernBertConfig, wire_modernbert),
+        _family("deberta_v3", DebertaConfig, wire_deberta),
+        _family("mpnet", MpnetConfig, wire_mpnet),
+        _family("mobilebert", MobileBertConfig, wire_mobilebert),
+    )
+}
