@@ -14,7 +14,7 @@ LAYERS = [
     {"names", "generation"},
     {"registry", "sources", "config"},
     {"layers"},
-    {"models", "text", "optimizers", "data", "metrics"},
+    {"models", "text", "optimizers", "replicas", "data", "metrics"},
     {"heads", "checkpoints", "tuning"},
     {"tasks"},
     {"train", "serve"},
