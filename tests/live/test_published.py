@@ -218,12 +218,13 @@ def test_continuations(pair):
         new = model.generate(**given, max_new_tokens=6, do_sample=False)
         text = tokenizer.decode(new[0, given["input_ids"].shape[1] :], skip_special_tokens=True)
         assert text.strip() == task.generate(prompt, max_new_tokens=6).strip()
+    if hasattr(model.config, "mem_len"):
+        return  # their pipeline puts a text of its own before XLNet's prompts
     pipe = transformers.pipeline("text-generation", model=str(directory))
-    if "causal" in type(model).__name__.lower() or hasattr(model, "lm_head"):
-        options = dict(max_new_tokens=6, do_sample=False, return_full_text=False)
-        for prompt in prompts:
-            found = pipe(prompt, **options)[0]["generated_text"]
-            assert found == task.generate(prompt, max_new_tokens=6)
+    options = dict(max_new_tokens=6, do_sample=False, return_full_text=False)
+    for prompt in prompts:
+        found = pipe(prompt, **options)[0]["generated_text"]
+        assert found == task.generate(prompt, max_new_tokens=6)
 
 
 @over_families("TextEmbedder")
