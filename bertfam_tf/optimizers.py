@@ -1,7 +1,6 @@
 """BERT's optimizer: AdamW without decay on norms and biases, linear warm-up and decay."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -131,19 +130,6 @@ def adamw(
     )
     optimizer.exclude_from_weight_decay(var_names=list(_NO_DECAY))
     return optimizer
-
-
-def check_scope(optimizer: Any) -> None:
-    """Raises ValueError for one that was made outside of the scope that this is called in."""
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        return
-    strategy = tf.distribute.get_strategy()
-    made = getattr(optimizer.iterations.value, "distribute_strategy", None)
-    if tf.distribute.has_strategy() and made is not strategy:
-        raise ValueError(
-            "The optimizer was made outside of the strategy's scope that this model was built in: "
-            "make it inside, or give its name."
-        )
 
 
 def of(

@@ -86,7 +86,10 @@ def refuse_links_out(path: str | Path, directory: Path) -> None:
         inside.append(cache / "blobs")
     patterns = [*_HUB_FILES, *itertools.chain(*_HUB_WEIGHTS), *_OTHER_FILES]
     for file in itertools.chain(*map(directory.glob, patterns)):
-        target = file.resolve()
+        try:
+            target = file.resolve()
+        except (OSError, RuntimeError) as error:
+            raise CheckpointError(f"{file} is a link that leads nowhere: {error}") from error
         if not any(target.is_relative_to(place) for place in inside):
             raise CheckpointError(
                 f"{file} is a link to {target}, which is not part of the checkpoint. Put the file "

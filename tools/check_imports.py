@@ -15,7 +15,7 @@ LAYERS = [
     {"parsing"},
     {"registry", "sources", "config"},
     {"layers"},
-    {"models", "text", "optimizers", "data", "metrics"},
+    {"models", "text", "optimizers", "replicas", "data", "metrics"},
     {"heads", "checkpoints", "tuning"},
     {"tasks"},
     {"train", "serve"},

@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,7 @@ from tools import file_mutations
 ROOT = Path(__file__).parent.parent
 LIMIT_S, LIMIT_MB = 10.0, 1000.0
 # After this a worker is killed, whatever it does.
-_KILL_S, _RECYCLE = 90.0, 400
+_KILL_S, _RECYCLE = 60.0, 400
 _TEXTS = ["Good news!", "größe ½ 🙂 \u200b", "", "hello world the cat"]
 
 
@@ -367,11 +368,11 @@ class _Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         self._done += 1
-        timer = _Timer(process, _KILL_S + (120 if self._done == 1 else 0))
+        watch = _Watch(process, _KILL_S)
         process.stdin.write(f"{number}\n")
         process.stdin.flush()
         line = process.stdout.readline()
-        expired = timer.cancel()
+        expired = watch.stop()
         if line:
             return json.loads(line)
         code = process.wait()
@@ -397,23 +398,38 @@ class _Worker:
             self._process = None
 
 
-class _Timer:
+class _Watch(threading.Thread):
+    """Kills a process that has computed for so many seconds, or waited ten times as long."""
+
     def __init__(self, process: subprocess.Popen, seconds: float):
-        import threading
-
-        self._expired = False
+        super().__init__(daemon=True)
         self._process = process
-        self._timer = threading.Timer(seconds, self._kill)
-        self._timer.daemon = True
-        self._timer.start()
+        self._seconds = seconds
+        self._done = threading.Event()
+        self.expired = False
+        self.start()
 
-    def _kill(self) -> None:
-        self._expired = True
-        self._process.kill()
+    def run(self) -> None:
+        begun, spent = time.monotonic(), self._spent()
+        while not self._done.wait(1.0):
+            waited = (time.monotonic() - begun) / 10
+            if max(self._spent() - spent, waited) > self._seconds:
+                self.expired = True
+                self._process.kill()
+                return
 
-    def cancel(self) -> bool:
-        self._timer.cancel()
-        return self._expired
+    def _spent(self) -> float:
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> bool:
+        """Whether it was killed."""
+        self._done.set()
+        self.join()
+        return self.expired
 
 
 # The report ------------------------------------------------------------------------------------

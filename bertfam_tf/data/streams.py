@@ -72,7 +72,7 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
 
     Returns:
         Batches ``(inputs, targets, weights)``: a dict of ``token_ids`` int32 (batch, length) and
-        ``begins`` bool (batch,), true where a part begins; int32 and float32 (batch, length).
+        ``begins`` int32 (batch,), 1 where a part begins; int32 and float32 (batch, length).
         Weights are 0 behind the end of the last part. The last batch may be shorter.
 
     Raises:
@@ -90,7 +90,7 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
 
     def cut(start: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
         tokens, targets, weights = tf.unstack(stream[:, :, start : start + length])
-        begins = tf.fill([batch_size], tf.equal(start, 0))
+        begins = tf.fill([batch_size], tf.cast(tf.equal(start, 0), tf.int32))
         return {"token_ids": tokens, "begins": begins}, targets, tf.cast(weights, tf.float32)
 
     stream = tf.constant(flat.reshape(3, batch_size, width))

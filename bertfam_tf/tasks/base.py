@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf
-from bertfam_tf import files, optimizers, parsing, registry
+from bertfam_tf import files, optimizers, parsing, registry, replicas
 from bertfam_tf.checkpoints import Checkpoint, Tensors, fill, safetensors
 from bertfam_tf.checkpoints.fill import compare
 from bertfam_tf.checkpoints.safetensors import SINGLE
@@ -255,12 +255,15 @@ class Task(keras.Model):
                 kwargs["loss"] = loss
             if optimizer is None:
                 optimizer = optimizers.adamw(total_steps=steps)
-            optimizers.check_scope(optimizer)
+            replicas.check_optimizer(optimizer)
             super().compile(optimizer=optimizer, **kwargs)
         self._forget_graphs()
 
     def _compile_defaults(self) -> dict[str, Any]:
         return {}
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        replicas.build(self, iterator, data_batch)
 
     def _make_function(self, step_function: Callable) -> Callable:
         # TensorFlow counts traces by code, and that of Keras' loop is every model's: a few small

@@ -18,7 +18,8 @@ from bertfam_tf.data.batching import TEXT, batches
 from bertfam_tf.generation import Options
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.tasks.base import Signature, Task, as_text
+from bertfam_tf.tasks.answering import AnsweringTask
+from bertfam_tf.tasks.base import Signature, as_text
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.packing import A_THEN_B, Frame
 from bertfam_tf.text.windows import Windows
@@ -44,7 +45,7 @@ class Perplexity(keras.metrics.Mean):
         return keras.ops.exp(super().result())
 
 
-class CausalLM(Task):
+class CausalLM(AnsweringTask):
     """The next token of a text, and so the probability of texts, and new ones.
 
     ``fit`` and ``evaluate`` take texts alone. One that is longer than ``max_length`` becomes
@@ -145,13 +146,13 @@ class CausalLM(Task):
             "tokens": tf.cast(tf.reduce_sum(weights, axis=1), tf.int32),
         }
 
-    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
+    def predict(self, x: Any, **kwargs: Any) -> list[dict[str, Any]]:
         """For each text ``{"log_likelihood": float, "tokens": int}``, in nats.
 
         Of the first ``max_length`` tokens; ``tokens`` were predicted, all but the first. The same
-        rows as the exported model answers over HTTP. Errors as for ``Task.predict``.
+        rows as the exported model answers over HTTP. Arguments and errors as for ``Task.predict``.
         """
-        return super().predict(x, batch_size=batch_size, verbose=verbose, **kwargs)
+        return super().predict(x, **kwargs)
 
     def _answers(self, outputs: dict[str, tf.Tensor]) -> list[dict[str, Any]]:
         columns = [value.numpy().tolist() for value in outputs.values()]

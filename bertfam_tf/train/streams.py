@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import optimizers
+from bertfam_tf import replicas
 from bertfam_tf.data.streams import segments
 from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
@@ -52,6 +52,8 @@ class StreamLM(keras.Model):
             )
             for spec in backbone.input.get("memory", ())
         ]
+        if not head.built:
+            head(backbone.output)
         # Made once: perplexity would trace it anew each time.
         self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
         self.built = True
@@ -64,7 +66,7 @@ class StreamLM(keras.Model):
         # The optimizer's variables are made where the weights were: `compile` and `fit` may be
         # called outside of the strategy's scope.
         with self.distribute_strategy.scope():
-            optimizers.check_scope(args[0] if args else kwargs.get("optimizer"))
+            replicas.check_optimizer(args[0] if args else kwargs.get("optimizer"))
             super().compile(*args, **kwargs)
 
     def log_probabilities(
@@ -78,7 +80,7 @@ class StreamLM(keras.Model):
             **kwargs: of the backbone's and the head's call.
         """
         tokens = inputs["token_ids"]
-        begins = tf.reduce_all(inputs["begins"])
+        begins = tf.reduce_all(inputs["begins"] > 0)
         empty = self._empty_memory(tf.shape(tokens)[0])
         held = [v.read_value for v in self._memory]
         if memory is not None:
@@ -118,6 +120,9 @@ class StreamLM(keras.Model):
     def _remember(self, memory: Any) -> None:
         for variable, value in zip(self._memory, memory, strict=True):
             variable.assign(value)
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        replicas.build(self, iterator, data_batch)
 
     def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
         # The order of the stream is the point of it.

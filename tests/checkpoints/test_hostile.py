@@ -239,6 +239,12 @@ def test_convert_takes_nothing_from_outside(tiny_copy, tmp_path, name):
     bf.load_backbone(tiny_copy)  # the user's own links are followed where nothing is written
 
 
+def test_a_link_to_itself(tiny_copy):
+    (tiny_copy / "merges.txt").symlink_to("merges.txt")
+    with pytest.raises(CheckpointError, match=r"merges\.txt is a link that leads nowhere"):
+        sources.refuse_links_out(tiny_copy, tiny_copy)
+
+
 def test_links_of_a_hub_cache_are_followed(tiny, tmp_path):
     repository = tmp_path / "models--a--b"
     snapshot, blobs = repository / "snapshots" / "1", repository / "blobs"

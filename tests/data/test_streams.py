@@ -37,7 +37,7 @@ def test_every_token_but_the_first_is_a_target_once(batch_size, length):
     ids = np.arange(100, 124)
     rows = [[] for _ in range(batch_size)]
     for i, (inputs, targets, weights) in enumerate(segments(ids, batch_size, length)):
-        assert inputs["begins"].numpy().tolist() == [i == 0] * batch_size
+        assert inputs["begins"].numpy().tolist() == [int(i == 0)] * batch_size
         assert inputs["token_ids"].shape[1] <= length
         kept = weights.numpy() > 0
         np.testing.assert_array_equal(targets.numpy()[kept], inputs["token_ids"].numpy()[kept] + 1)

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_tf.serve import Code, ServingError, capi, running_server
+from bertfam_tf.serve import Code, ServingError, capi, memory, running_server
 from bertfam_tf.serve.limits import Limits
 from bertfam_tf.serve.pieces import run_in_pieces
 from tests.serve.half_plus import (
@@ -398,3 +398,17 @@ def test_reloading_has_to_be_allowed(half_path):
         assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
         assert "--allow-reload-config" in caught.value.details()
         assert stubs.prediction.Predict(predict_request(2)).outputs["y"].float_val == [3.0]
+
+
+def test_free_memory_is_given_back_when_there_is_much(monkeypatch):
+    sizes, trimmed = iter([700, 750, 3000, 800, 2000, 1990, 1985]), []
+    monkeypatch.setattr(memory, "_resident_kib", lambda: next(sizes) << 10)
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: trimmed.append(True))
+    watched = memory.Memory()
+    watched.trim()
+    assert not trimmed  # 50 MiB are not worth it
+    watched.trim()
+    assert len(trimmed) == 1
+    watched.trim()  # what is in use stays, and is not looked for at every turn
+    watched.trim()
+    assert len(trimmed) == 2

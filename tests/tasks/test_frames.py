@@ -58,8 +58,9 @@ def test_questions_and_words(smallest):
     asked = pd.DataFrame({"question": ["good"] * 2, "context": ["a good film"] * 2, "n": [1, 2]})
     gold = pd.DataFrame({"answer": ["film"] * 2, "answer_start": [7] * 2}, index=[5, 6])
     scores = qa.evaluate(asked, gold, return_dict=True)
-    assert scores == qa.evaluate(asked.to_dict("list"), gold.to_dict("list"), return_dict=True)
-    assert qa.predict(asked) == qa.predict(asked.to_dict("list"))
+    lists = asked[["question", "context"]].to_dict("list")
+    assert scores == qa.evaluate(lists, gold.to_dict("list"), return_dict=True)
+    assert qa.predict(asked) == qa.predict(lists)
     tagger = bf.TokenTagger.from_pretrained(smallest, tags=["O", "B-PER", "I-PER"])
     rows = pd.DataFrame({"text": [["a", "film"], ["it"]], "label": [["O", "B-PER"], ["O"]]})
     expected = tagger.evaluate(rows["text"].tolist(), rows["label"].tolist())
@@ -70,8 +71,7 @@ def test_questions_and_words(smallest):
     # One text, as one string.
     assert tagger.predict("a film") == tagger.predict(["a film"])
     assert tagger.entities("a film") == tagger.entities(["a film"])
-    one = {name: values[0] for name, values in asked[["question", "context"]].items()}
-    assert qa.predict({k: asked[k].iloc[0] for k in one}) == qa.predict(asked[:1])
+    assert qa.predict({name: values[0] for name, values in lists.items()}) == qa.predict(asked[:1])
 
 
 def test_one_text_gets_a_list_of_one_answer(reader, embedder):
@@ -80,4 +80,4 @@ def test_one_text_gets_a_list_of_one_answer(reader, embedder):
     assert reader.predict(b"a good film")[0]["label"] == answer["label"]
     assert embedder.predict("a good film").shape == (1, 32)
     with pytest.raises(ValueError, match="A single string"):
-        reader.fit("a good film", "positive")
+        reader.fit("a good film", ["positive"])

@@ -81,8 +81,8 @@ def test_a_language_model(quiet):
     for n, texts in enumerate(_sizes(), 1):
         lm.predict(texts)
         lm.perplexity(texts)
-        lm.generate(texts, max_new_tokens=n, temperature=0.5)
-        lm.generate(texts, max_new_tokens=n, callback=lambda pieces: None)
+        lm.generate(texts, max_new_tokens=n)
+    lm.generate(TEXTS, max_new_tokens=6, callback=lambda pieces: None)
 
 
 def test_an_export(quiet, embedder, tmp_path):
