@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf import parsing, registry
+from bertfam_tf.names import short, shown
 from bertfam_tf.sources import CheckpointError
 
 CONFIG = "config.json"
+# So many that are not known are logged one by one.
+_MOST_KEYS = 20
 _log = logging.getLogger(__name__)
 
 # Config fields of ours that a Hugging Face checkpoint shows by its tensors alone.
@@ -70,12 +73,15 @@ def translate(
     for key, supported in names.required.items():
         if key in values and values[key] not in supported:
             raise CheckpointError(
-                f"{CONFIG} has {key} = {values[key]!r}, which {card.name} does not support; "
+                f"{CONFIG} has {key} = {shown(values[key])}, which {card.name} does not support; "
                 f"supported: {', '.join(map(repr, supported))}."
             )
     known = _SILENT | names.config.keys() | names.required.keys()
-    for key in sorted(values.keys() - known):
-        _log.warning("%s: the key %r is not known and has no effect.", CONFIG, key)
+    strange = sorted(values.keys() - known)
+    for key in strange[:_MOST_KEYS]:
+        _log.warning("%s: the key %r is not known and has no effect.", CONFIG, short(key))
+    if len(strange) > _MOST_KEYS:
+        _log.warning("%s: so are %d more keys.", CONFIG, len(strange) - _MOST_KEYS)
     values = {**names.defaults, **values}
     fields = {ours: values[theirs] for theirs, ours in names.config.items() if theirs in values}
     # A value of a wrong type stays as it is: the check behind names it.
@@ -93,7 +99,9 @@ def _card(values: dict[str, Any], family: str | None) -> registry.Family:
     if family is not None:
         card = registry.get(family)
         if kind not in (None, card.huggingface.model_type):
-            raise CheckpointError(f"{CONFIG} has the model type {kind!r}, which is not {family}'s.")
+            raise CheckpointError(
+                f"{CONFIG} has the model type {shown(kind)}, which is not {family}'s."
+            )
         return card
     if kind is None:
         raise CheckpointError(
@@ -103,7 +111,7 @@ def _card(values: dict[str, Any], family: str | None) -> registry.Family:
     if found is None:
         known = {registry.get(name).huggingface.model_type for name in registry.families()}
         raise CheckpointError(
-            f"No family reads the model type {kind!r}. Known: {', '.join(sorted(known))}."
+            f"No family reads the model type {shown(kind)}. Known: {', '.join(sorted(known))}."
         )
     return found
 
@@ -148,5 +156,5 @@ def languages(values: dict[str, Any]) -> dict[str, int]:
     """The table ``lang2id``, empty where the config has none."""
     table = values.get("lang2id") or {}
     if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
-        raise CheckpointError(f"{CONFIG}: lang2id is a table of numbers, not {table!r}.")
+        raise CheckpointError(f"{CONFIG}: lang2id is a table of numbers, not {shown(table)}.")
     return table

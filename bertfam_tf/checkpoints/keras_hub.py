@@ -17,7 +17,7 @@ import numpy as np
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints.foreign import Layout, Source, tensors
 from bertfam_tf.checkpoints.tensors import Stored, type_name
-from bertfam_tf.names import listed, short
+from bertfam_tf.names import listed, short, shown
 from bertfam_tf.sources import CheckpointError
 
 WEIGHTS = "model.weights.h5"
@@ -181,7 +181,7 @@ def read(directory: Path, given: Mapping[str, Any]) -> Source:
     name = str(given.get("registered_name") or given.get("class_name")).rpartition(">")[2]
     if name not in _CLASSES:
         raise CheckpointError(
-            f"{directory / 'config.json'} is for KerasHub's {name!r}. Known: "
+            f"{directory / 'config.json'} is for KerasHub's {shown(name)}. Known: "
             f"{', '.join(sorted(_CLASSES))}."
         )
     kind = _CLASSES[name]
@@ -214,7 +214,7 @@ def _values(directory: Path, config: dict[str, Any], kind: _Class) -> dict[str, 
         raise CheckpointError(f"{file} does not say {listed(missing)}.")
     for key in sorted(kind.config.keys() & config.keys() - {"dropout"}):
         if type(config[key]) is not int or config[key] < 1:
-            raise CheckpointError(f"{file}: {key} is a positive number, not {config[key]!r}.")
+            raise CheckpointError(f"{file}: {key} is a positive number, not {shown(config[key])}.")
     values = {
         theirs: config[key] for key, keys in kind.config.items() if key in config for theirs in keys
     }
@@ -332,7 +332,7 @@ def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
         raise CheckpointError(f"{file} is not a tokenizer's of KerasHub: {error!r}") from error
     if name not in _TOKENIZERS:
         raise CheckpointError(
-            f"{file} is for KerasHub's {name!r}. Known: {', '.join(sorted(_TOKENIZERS))}."
+            f"{file} is for KerasHub's {shown(name)}. Known: {', '.join(sorted(_TOKENIZERS))}."
         )
     found = {}
     for theirs, ours in _TOKENIZERS[name].items():

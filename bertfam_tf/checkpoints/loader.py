@@ -14,7 +14,7 @@ from bertfam_tf.checkpoints import formats, huggingface
 from bertfam_tf.checkpoints.fill import compare, fill
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models.base import Backbone
-from bertfam_tf.names import unknown
+from bertfam_tf.names import shown, unknown
 from bertfam_tf.sources import CheckpointError, resolve
 
 # TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
@@ -121,8 +121,8 @@ class Checkpoint:
         for key, supported in what.required.items():
             if key in self._values and self._values[key] not in supported:
                 raise CheckpointError(
-                    f"{huggingface.CONFIG} has {key} = {self._values[key]!r}, which the {head} "
-                    f"head of {self.family.name} does not support; "
+                    f"{huggingface.CONFIG} has {key} = {shown(self._values[key])}, which the "
+                    f"{head} head of {self.family.name} does not support; "
                     f"supported: {', '.join(map(repr, supported))}."
                 )
         self._check_tied(head)

@@ -16,7 +16,7 @@ from bertfam_tf import parsing
 from bertfam_tf.checkpoints import bundle_index
 from bertfam_tf.checkpoints.foreign import Layout, Source, tensors
 from bertfam_tf.checkpoints.tensors import Stored, type_name
-from bertfam_tf.names import listed
+from bertfam_tf.names import listed, shown
 from bertfam_tf.sources import CheckpointError
 
 CONFIGS = ("bert_config.json", "albert_config.json", "params.yaml")
@@ -199,11 +199,11 @@ def _params(file: Path) -> dict[str, Any]:
         ) from error
     kind = {"bert_v2": "bert"}.get(kind, kind)
     if kind not in _TF1:
-        raise CheckpointError(f"{file} is for a {kind!r} encoder. Known: {', '.join(_TF1)}.")
+        raise CheckpointError(f"{file} is for a {shown(kind)} encoder. Known: {', '.join(_TF1)}.")
     for key, supported in _PARAMS_REQUIRED.items():
         if given.get(key, supported) != supported:
             raise CheckpointError(
-                f"{file} has {key} = {given[key]!r}, which is not supported; "
+                f"{file} has {key} = {shown(given[key])}, which is not supported; "
                 f"supported: {supported!r}."
             )
     values = {_PARAMS[key]: value for key, value in given.items() if key in _PARAMS}
