@@ -23,7 +23,9 @@ _FEATURES = ("text", "text_pair", "question", "context")
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit status. Errors of the user's are one line on stderr."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    # What others tell, such as TensorFlow of each file that it writes, is not the user's.
+    logging.getLogger("bertfam_tf").setLevel(logging.INFO)
     try:
         options.run(options)
     except KeyboardInterrupt:
