@@ -83,6 +83,7 @@ def write(
         extra |= _tensors(card, card.heads[name].weights(name), layer, backbone.config)
         labels = labels or _unnamed(card.heads[name], layer)
     described |= _label_values(labels) | _classes(card, list(heads or {})) | dict(values or {})
+    # Their classes for other heads have no pooler, and would report it as left over.
     if heads and not any(_needs_pooler(card.heads[name]) for name in heads):
         for path, source in card.huggingface.weights.items():
             if path.startswith("pooler/"):

@@ -30,7 +30,9 @@ def save_pretrained(task: Task, directory: str | Path) -> None:
         )
     ids, pad_id = tokenizer.special_ids, _pad_id(task)
     values: dict[str, Any] = {f"{role}_token_id": ids.get(role) for role in ("bos", "eos")}
-    if pad_id is not None:
+    # Some families count positions by the config's, so that one stays; those that read the last
+    # token need the tokenizer's.
+    if pad_id is not None and (_reads_last(task) or _configured(task) is None):
         values["pad_token_id"] = pad_id
     if task.problem_type:
         values["problem_type"] = task.problem_type
@@ -57,9 +59,15 @@ def _pad_id(task: Task) -> int | None:
     ids = task.tokenizer.special_ids
     if "pad" in ids:
         return ids["pad"]
-    configured = getattr(task.backbone.config, "pad_id", None)
-    if configured in ids.values():
-        return configured
+    if _configured(task) in ids.values():
+        return _configured(task)
     # Their heads for last tokens look for what is no padding, and refuse batches where none is.
-    reads_last = task.head is not None and task.head.reads == "last_token"
-    return ids.get("eos") if reads_last else None
+    return ids.get("eos") if _reads_last(task) else None
+
+
+def _configured(task: Task) -> int | None:
+    return getattr(task.backbone.config, "pad_id", None)
+
+
+def _reads_last(task: Task) -> bool:
+    return task.head is not None and task.head.reads == "last_token"
