@@ -81,7 +81,7 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     "language": str,
     "layout": dict,
     "max_input_chars_per_word": int,
-    "nonbreaking_prefixes": str,
+    "nonbreaking_prefixes": list,
     "tokenizer_class": str,
 }
 

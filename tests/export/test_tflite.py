@@ -227,10 +227,10 @@ def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch)
     before = (tmp_path / "m.tflite").read_bytes()
     converted = tflite._converted
 
-    def wrong(graph, task, quantize, samples):
+    def wrong(graph, task, *more):
         given = [weight.numpy() for weight in task.head.weights]
         task.head.set_weights([weight + 0.01 for weight in given[:-1]] + [2 * given[-1]])
-        content = converted(graph, task, quantize, samples)
+        content = converted(graph, task, *more)
         task.head.set_weights(given)
         return content
 

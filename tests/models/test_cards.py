@@ -117,8 +117,11 @@ def test_albert_computes_the_same_with_copies_of_what_is_shared(sharing):
 def test_albert_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"Unknown sharing 'atention'\. Did you mean 'attention'"):
         _build("albert", sharing="atention")
-    for groups in (0, 3):
-        with pytest.raises(ValueError, match=f"{groups} groups do not fit 2 layers"):
+    for groups, error in (
+        (0, "num_groups is a number from 1"),
+        (3, "3 groups do not fit 2 layers"),
+    ):
+        with pytest.raises(ValueError, match=error):
             _build("albert", num_groups=groups)
     with pytest.raises(ValueError, match="Without a projection embedding_size 64"):
         _build("albert", project_embeddings=False)
