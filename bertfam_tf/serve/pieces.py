@@ -97,6 +97,8 @@ def _stops(inputs: Arrays, rows_per_run: int) -> list[int]:
 def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
     if array.dtype != object:
         return np.full(len(array), array[:1].nbytes)
+    if not array.size:
+        return np.zeros(len(array), int)
     return np.array([sum(map(len, row.flat)) for row in array.reshape(len(array), -1)])
 
 

@@ -254,6 +254,8 @@ def test_pieces_and_their_answers():
         {"x": np.zeros(10), "by": np.float32(1)},
         {"x": np.zeros(10), "y": np.zeros(9)},
         {"x": strings(-1)},
+        {"x": strings(0)},
+        {"x": strings(0, 0)},
         {},
     ],
 )
