@@ -404,7 +404,7 @@ _H5: dict[str, Callable] = {
 }
 
 
-def _index(file: Path, rng: random.Random, *_: Any) -> str:
+def damage_index(file: Path, rng: random.Random, *_: Any) -> str:
     """Of a TensorFlow checkpoint: bytes of its table, with the checksums that they then have."""
     data = bytearray(file.read_bytes())
     blocks = _blocks(data)
@@ -595,7 +595,7 @@ _WAYS: dict[str, list[Callable]] = {
     "vocab_x": [_lines],
     ".safetensors": [_header, _tensor, _flip_front],
     ".h5": [_h5, _h5, _flip_front],
-    ".index": [_index, _index, _flip],
+    ".index": [damage_index, damage_index, _flip],
     ".bin": [_torch, _torch, _flip],
     ".pkl": [_pickle, _pickle, _flip],
     ".model": [_sentencepiece, _sentencepiece, _flip_front],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import registry, sources
-from bertfam_tf.checkpoints import CheckpointError, convert, keras_hub
+from bertfam_tf.checkpoints import CheckpointError, convert, keras_hub, tf_checkpoint
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models import config_of
+from tools import file_mutations
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = "model.safetensors"
@@ -223,6 +225,27 @@ def test_yaml_that_is_larger_than_it_looks(tmp_path, text):
     (directory / "params.yaml").write_text(text)
     with pytest.raises(CheckpointError, match=r"params\.yaml is not YAML that can be read"):
         bf.load_backbone(directory)
+
+
+# TensorFlow's checkpoints ----------------------------------------------------------------------
+
+
+def test_an_index_with_true_checksums_and_false_entries(tmp_path):
+    """TensorFlow's reader ends the process at some of these."""
+    outcomes = set()
+    for seed in range(150):
+        directory = tmp_path / str(seed)
+        shutil.copytree(ROOT / "tests" / "fixtures" / "tf1_bert", directory)
+        file_mutations.damage_index(directory / "bert_model.ckpt.index", random.Random(seed))
+        try:
+            tensors = tf_checkpoint.read(directory).tensors
+            for name in tensors:
+                tensors[name]
+            outcomes.add("read")
+        except CheckpointError as error:
+            assert "bert_model.ckpt" in str(error)  # noqa: PT017
+            outcomes.add("refused")
+    assert outcomes == {"read", "refused"}
 
 
 # Links -----------------------------------------------------------------------------------------

@@ -282,7 +282,7 @@ def test_gardens_options(garden, change, error):
     ("text", "error"),
     [
         ("task: {}", "does not say task.model.encoder"),
-        ("[", "does not say task.model.encoder"),
+        ("[", "is not YAML"),
         ("task: {model: {encoder: {type: bigbird, bigbird: {}}}}", "is for a 'bigbird' encoder"),
     ],
 )
