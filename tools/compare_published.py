@@ -41,7 +41,7 @@ MODEL_TYPES = {
     "openai-gpt": "openai-gpt",
     "xlm-mlm-xnli15-1024": "xlm",
 }
-# Of text in other languages XLM's class would have to be told.
+# Of text in other languages XLM's class would have to be told. Compared as it reads cased text.
 ENGLISH_ONLY = {"xlm-mlm-xnli15-1024"}
 
 
@@ -50,6 +50,8 @@ def published(subject: Subject, directory: Path) -> tuple[Any, Any]:
     import transformers
 
     ours = subject.ours()
+    if subject.name in ENGLISH_ONLY:  # what lower-cases is refused: see save_published
+        ours = ours.from_config({**ours.get_config(), "lower_case": False})
     name = save_published(ours, directory, inputs=["input_ids", "attention_mask"], max_length=10**9)
     config = {"model_type": MODEL_TYPES[subject.name], "tokenizer_class": name}
     (directory / "config.json").write_text(json.dumps(config), "utf-8")
@@ -103,7 +105,7 @@ def table(results: dict[str, dict[str, tuple[int, int, list]]]) -> str:
         f"{version('transformers')}, tokenizers {version('tokenizers')}.",
         "",
         "Lines on which `AutoTokenizer`, on the files that `save_pretrained` writes, gives other "
-        "ids than our tokenizer.",
+        "ids than our tokenizer. XLM's is compared without its lower-casing, which is refused.",
         "",
         "| tokenizer | corpus | hostile | characters | shortest |",
         "| --- | ---: | ---: | ---: | --- |",
