@@ -95,13 +95,14 @@ def compare(subject: Subject, sample: int, show: int) -> dict[str, tuple[int, in
     return {group: (*counts[group], differing[group]) for group in GROUPS}
 
 
-def table(results: dict[str, dict[str, tuple[int, int, list]]]) -> str:
+def table(results: dict[str, dict[str, tuple[int, int, list]]], sample: int) -> str:
     """The results as Markdown."""
+    said = f" --sample {sample}" if sample else ""
     version = importlib.metadata.version
     lines = [
         "# Published tokenizers in transformers",
         "",
-        f"`python -m tools.compare_published`, {datetime.date.today()}: transformers "
+        f"`python -m tools.compare_published{said}`, {datetime.date.today()}: transformers "
         f"{version('transformers')}, tokenizers {version('tokenizers')}.",
         "",
         "Lines on which `AutoTokenizer`, on the files that `save_pretrained` writes, gives other "
@@ -132,7 +133,7 @@ def main() -> None:
         results[name] = compare(SUBJECTS[name], options.sample, options.show)
         print(name, {group: found[:2] for group, found in results[name].items()}, flush=True)
     if not options.names:
-        RESULTS.write_text(table(results), "utf-8")
+        RESULTS.write_text(table(results, options.sample), "utf-8")
 
 
 if __name__ == "__main__":
