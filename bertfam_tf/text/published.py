@@ -52,11 +52,13 @@ def save_published(
     tokens = special_names(tokenizer)
     if pad_id is not None:
         tokens.setdefault("pad_token", tokenizer.id_to_token(pad_id))
-    if fast is None:
-        # This class opens rows with the token of that name.
-        tokens["bos_token"] = tokens[f"{tokenizer.layout.single[0]}_token"]
     options = tokenizer.get_config()
-    additional = options["additional_special_tokens"]
+    additional = list(options["additional_special_tokens"])
+    if fast is None:
+        # This class opens rows with the token of that name; the one that has it stays special.
+        if "bos_token" in tokens:
+            additional.append(tokens["bos_token"])
+        tokens["bos_token"] = tokens[f"{tokenizer.layout.single[0]}_token"]
     lstrip = set(options["lstrip_tokens"])
     unsaid = {key: value for key, value in written.items() if not key.endswith("_token")}
     config = {

@@ -222,3 +222,13 @@ def test_nothing_is_overwritten(tmp_path):
     with pytest.raises(FileExistsError, match="it is not overwritten"):
         published.task("TextEmbedder", "bert").save_pretrained(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+
+
+def test_the_token_that_began_rows_stays_special(tmp_path):
+    """XLM's class takes the first token of a row for bos, so ours has to be listed besides."""
+    made = published.tokenizer("xlm")
+    began = made.id_to_token(made.special_ids["bos"])
+    save_published(made, tmp_path, inputs=["input_ids"], max_length=99)
+    said = _read(tmp_path, "tokenizer_config.json")
+    assert said["bos_token"] != began
+    assert began in said["additional_special_tokens"]
