@@ -1,17 +1,24 @@
-# make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python 3.11.
-# make test: checks and tests.
+# make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python.
+# make test: checks, and each family, task, export, format and tokenizer once.
+# make test-all: checks and every test.
+# make data: the public data sets that some tests, recipes and measurements read, into data/.
+# PYTHON: 3.11, 3.12 or 3.13.
 PYTHON ?= python3.11
 BIN := .venv/bin
+PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint live transformer-xl-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-all lint live data transformer-xl-goldens tokenizer-references compare-tokenizers
 .PHONY: bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
 
 test: .venv/installed-test lint
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST) -n 2 --dist loadfile
+
+test-all: .venv/installed-test lint
+	$(PYTEST) -n 2 --dist loadfile -m "not live and not slow"
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -20,20 +27,24 @@ lint: .venv/installed-test
 
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -m live -s
+	$(PYTEST) -m live -n 2 -rP
+
+# BERTFAM_DATA names another folder.
+data: .venv/installed
+	$(BIN)/python -m tools.fetch_data
 
 # The page in headless Chromium, which comes from the system's packages (as root).
 browser: .venv/installed-browser
 	command -v chromium && command -v chromedriver || \
 		(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest tests/serve/test_serve_page.py
+	$(PYTEST) tests/serve/test_serve_page.py
 
 # Its reference is gone from later transformers.
 transformer-xl-goldens: build/references/installed
 	build/references/bin/python -m tools.make_goldens transformer_xl
 
-# The three that prove the tokenizers, on the data folder (BERTFAM_DATA): ids of the reference's
-# Python classes, which need an environment of their own; all comparisons; speed and memory.
+# The three that prove the tokenizers, on real data (make data): ids of the reference's Python
+# classes, which need an environment of their own; all comparisons; speed and memory.
 tokenizer-references: build/references/installed .venv/installed-live
 	build/references/bin/python -m tools.make_tokenizer_references
 	build/references/bin/python -m tools.make_tokenizer_references --fast
@@ -48,7 +59,7 @@ bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers
 	$(BIN)/python -m tools.bench.tokenizers memory
 
-# LiteRT beside ONNX Runtime and PyTorch, on SST-2 of the data folder.
+# LiteRT beside ONNX Runtime and PyTorch, on SST-2 (make data).
 bench-mobile: .venv/installed-bench-mobile
 	$(BIN)/python -m tools.bench.mobile
 

@@ -12,7 +12,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
+    classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=find_packages(include=["bertfam_tf", "bertfam_tf.*"]),
     package_data={"bertfam_tf": ["py.typed", "models/table.json"]},
     # constraints.txt has the versions that are tested together.

@@ -14,7 +14,7 @@ from typing import Any
 from bertfam_tf.names import unknown
 from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
 
-# Texts that stand in a column of their own.
+# Texts that have a column of their own.
 _FEATURES = ("text", "text_pair", "question", "context")
 
 # Each command imports what it needs, so that --help and mistakes answer at once.
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit status. Errors of the user's are one line on stderr."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    # What others tell, such as TensorFlow of each file that it writes, is not the user's.
+    # What other libraries log, such as TensorFlow of each file that it writes, is not for users.
     logging.getLogger("bertfam_tf").setLevel(logging.INFO)
     try:
         options.run(options)
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     families = command("families", _families, "print every family and its sizes' parameters")
     families.add_argument("name", nargs="*", help="families to print; all if there is none")
 
-    train = command("train", _train, "fine-tune by a recipe; a killed run goes on")
+    train = command("train", _train, "fine-tune by a recipe; a killed run resumes")
     train.add_argument("recipe", help="a YAML file")
     train.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
 
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("text", nargs="*", help="texts; lines of standard input if there is none")
     predict.add_argument("--input", metavar="FILE", help="answer a file of any size, with --output")
     predict.add_argument(
-        "--output", metavar="FILE", help="gets a line of JSON for each row; a killed run goes on"
+        "--output", metavar="FILE", help="gets a line of JSON for each row; a killed run resumes"
     )
     predict.add_argument(
         "--format", help="of the input (by its name, then by the recipe); txt: a text on each line"
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
             help=f"with the {name}, by name or number from 0 (the recipe's)",
         )
     predict.add_argument(
-        "--choices", metavar="COLUMNS", help="with the choices, with commas between"
+        "--choices", metavar="COLUMNS", help="with the choices, separated by commas"
     )
     predict.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
     predict.add_argument(
@@ -119,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     phone = export.add_argument_group("with --tflite")
     phone.add_argument("--inputs", choices=("text", "ids"), help="what it takes (text)")
     phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
-    phone.add_argument("--length", type=int, help="most tokens of a row; else the task's")
+    phone.add_argument(
+        "--length", type=int, help="maximum number of tokens; the task's if left out"
+    )
     phone.add_argument("--calibration", metavar="FILE", help="lines of typical text, for int8-full")
 
     convert = command(
@@ -131,8 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         "package:NAME, or a hub id",
     )
     convert.add_argument("target", help="the directory to make; it is never overwritten")
-    convert.add_argument("--to", choices=("hf",), default="hf", help="Hugging Face's (%(default)s)")
-    convert.add_argument("--family", help="what it is, where the checkpoint does not say")
+    convert.add_argument("--family", help="its family, where the checkpoint does not name it")
 
     serve = command("serve", _serve, "serve exported models over REST and gRPC on this machine")
     add_serve_flags(serve)
@@ -143,7 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     tokenize.add_argument("--input", metavar="FILE", help="lines of text (standard input)")
     tokenize.add_argument("--pair", metavar="TEXT", help="a second text; implies --packed")
     tokenize.add_argument(
-        "--packed", action="store_true", help="rows as a model takes them, texts padded together"
+        "--packed",
+        action="store_true",
+        help="as a model takes them, with special tokens and padding",
     )
     tokenize.add_argument(
         "--max-length", type=int, default=512, help="of a packed row (%(default)s)"
@@ -160,9 +163,9 @@ def _parser() -> argparse.ArgumentParser:
     vocabulary.add_argument("--size", type=int, help="entries, special tokens included")
     vocabulary.add_argument("--output", required=True, metavar="DIR", help="new or empty")
     vocabulary.add_argument(
-        "--special", metavar="TOKENS", help="with commas between: '[PAD],[UNK]'"
+        "--special", metavar="TOKENS", help="separated by commas: '[PAD],[UNK]'"
     )
-    vocabulary.add_argument("--min-count", type=int, help="what is seen less often is not learnt")
+    vocabulary.add_argument("--min-count", type=int, help="rarer entries are left out")
     vocabulary.add_argument(
         "--lower-case", action=argparse.BooleanOptionalAction, help="(depends on the kind)"
     )
@@ -170,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _families(options: argparse.Namespace) -> None:
-    # A table, because the cards need Keras, which takes seconds to import. It stands beside them.
+    # A table, stored beside the cards: these need Keras, which takes seconds to import.
     table = json.loads((Path(__file__).parent / "models" / "table.json").read_text("utf-8"))
     for name in options.name:
         if name not in table:
@@ -230,11 +233,9 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _check_top(top: int | None, task: Any) -> None:
-    from bertfam_tf.tasks import TextClassifier
-
     if top is None:
         return
-    if not isinstance(task, TextClassifier):
+    if not task.ranked_scores:
         raise ValueError(f"--top is for classifiers; a {type(task).__name__} has no such scores")
     if top < 1:
         raise ValueError(f"--top is 1 or more, not {top}")
@@ -293,7 +294,7 @@ def _export(options: argparse.Namespace) -> None:
     task = _saved_task(options.model)
     if options.tflite:
         if "calibration" in given:
-            # Several texts of a row stand with tabs between them.
+            # Several texts of an example are separated by tabs.
             lines = Path(given["calibration"]).read_text("utf-8").splitlines()
             given["calibration"] = [tuple(line.split("\t")) for line in lines]
         print(task.export_tflite(options.directory, **given))
@@ -320,7 +321,7 @@ def _convert(options: argparse.Namespace) -> None:
         tasks.load(saved).save_pretrained(options.target)
         print(options.target)
         return
-    print(convert(options.source, options.target, options.to, family=options.family))
+    print(convert(options.source, options.target, family=options.family))
 
 
 def _serve(options: argparse.Namespace) -> None:

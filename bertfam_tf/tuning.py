@@ -1,30 +1,31 @@
-"""Which of a backbone's weights learn, and how fast."""
+"""Parameter-efficient tuning: frozen blocks, learning rates by layer, LoRA."""
 
 from __future__ import annotations
 
+import re
+
 import keras
 
-from bertfam_tf.layers import TransformerBlock
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import dense_layers
 
-# Where LoRA goes unless told otherwise: queries and values (arXiv 2106.09685, section 7.1), by
-# the names of their dense layers.
+# The dense layers that LoRA adapts by default: queries and values (arXiv 2106.09685, section 7.1).
 _LORA = ("query", "value", "query_key_value")
 
 
 def freeze(backbone: Backbone, blocks: int | None = None) -> None:
-    """Keeps weights as they are, and turns off the dropout among them.
+    """Freezes layers, and turns off their dropout.
 
-    What is frozen gives the same features for the same text each time, as feature-based use of a
-    model does (Peters, Ruder and Smith 2019, arXiv 1903.05987). To be called before ``compile``.
+    So the frozen layers compute the same features of a text in every epoch, as in feature-based
+    use of a model (Peters, Ruder and Smith 2019, arXiv 1903.05987). Call it before ``compile``.
 
     Args:
         backbone: a task's ``backbone``.
-        blocks: freezes the embeddings and so many blocks, from the first; None everything.
+        blocks: number of blocks to freeze, from the first, together with the embeddings; None for
+            the whole backbone.
 
     Raises:
-        ValueError: for more blocks than there are.
+        ValueError: for more blocks than the backbone has.
     """
     depths = _depths(backbone)
     count = len(_blocks(backbone))
@@ -39,10 +40,11 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
 
 
 def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
-    """What rates are multiplied with, by the path of a variable, for ``optimizers.adamw``.
+    """Factors of the learning rate by variable path, for ``optimizers.adamw``.
 
-    1 for a head and what stands behind the last block, ``decay`` for the last block, and so on
-    down to the embeddings. Weights that several blocks share count as the last one's.
+    1 for heads and layers after the last block (which are left out), ``decay`` for the last block,
+    ``decay`` squared for the one before, and so on down to the embeddings. Weights that several
+    blocks share have the factor of the last of them.
     """
     top = len(_blocks(backbone)) + 1
     return {
@@ -56,16 +58,16 @@ def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
 def add_lora(
     backbone: Backbone, rank: int, alpha: float | None = None, names: tuple[str, ...] = _LORA
 ) -> None:
-    """Freezes all weights, and adds products of two narrow matrices that learn (LoRA).
+    """Freezes all weights, and adds trainable low-rank updates to them (LoRA, arXiv 2106.09685).
 
-    arXiv 2106.09685. To be called before ``compile``; what a task saves or exports afterwards has
-    the products added to its weights, and is a plain model.
+    Call it before ``compile``. A task is saved and exported with the updates merged into its
+    weights, as a model without LoRA.
 
     Args:
         backbone: a task's ``backbone``.
-        rank: width of the matrices.
-        alpha: the products are multiplied by ``alpha / rank``; None for 1.
-        names: dense layers that get one.
+        rank: of the updates.
+        alpha: the updates are scaled by ``alpha / rank``; None for a scale of 1.
+        names: the dense layers to adapt.
 
     Raises:
         ValueError: for a rank below 1, or a backbone without such layers.
@@ -75,7 +77,7 @@ def add_lora(
     found = [layer for layer in dense_layers(backbone) if layer.name in names]
     if not found:
         raise ValueError(f"This {backbone.family} backbone has no dense layers {', '.join(names)}.")
-    # Of the weights, and not of the layers: a layer that is frozen hides what is new inside.
+    # Variables are frozen rather than layers: a frozen layer would freeze its update too.
     for variable in backbone.trainable_variables:
         variable.trainable = False
     for layer in found:
@@ -83,15 +85,15 @@ def add_lora(
 
 
 def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:
-    """0 for embeddings, then 1, 2, … for the blocks, one more for what stands behind them."""
+    """0 for embeddings, then 1, 2, … for the blocks, and one more for layers after them."""
     layers, blocks = backbone.layers, _blocks(backbone)
     last = layers.index(blocks[-1])
     depths = {block: number for number, block in enumerate(blocks, 1)}
     return {
-        layer: depths.get(layer, 0 if place < last else len(blocks) + 1)
-        for place, layer in enumerate(layers)
+        layer: depths.get(layer, 0 if index < last else len(blocks) + 1)
+        for index, layer in enumerate(layers)
     }
 
 
-def _blocks(backbone: Backbone) -> list[TransformerBlock]:
-    return [layer for layer in backbone.layers if isinstance(layer, TransformerBlock)]
+def _blocks(backbone: Backbone) -> list[keras.layers.Layer]:
+    return [layer for layer in backbone.layers if re.fullmatch(r"layer_[\d_]+", layer.name)]

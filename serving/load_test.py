@@ -1,13 +1,13 @@
-"""A bounded load test of a server that is up: TensorFlow Serving, or `bertfam serve`.
+"""A load test for a running server: TensorFlow Serving or `bertfam serve`.
 
     python serving/load_test.py http://127.0.0.1:8501/v1/models/model --requests 20000
     python serving/load_test.py grpc://127.0.0.1:8500/model --texts texts.txt --concurrency 64
     python serving/load_test.py URL --pid 1234 --export exports/sentiment/1 exports/sentiment/2
 
-Requests hold one text each. Every answer is compared with what that text gets alone: what the
-exports given say, else what the server says before the load begins. So rows that are mixed up
-between requests are noticed, and while versions swap, each answer has to be one version's in full.
-Needs aiohttp; tensorflow-serving-api for gRPC; psutil for --pid; bertfam_tf for --export.
+Each request contains one text. Every answer is compared with the answer to the same text alone,
+from the given exports or from the server before the load. This detects rows that are mixed up
+between requests; while versions are swapped, each answer must be entirely from one version. Needs
+aiohttp; tensorflow-serving-api for gRPC; psutil for --pid; bertfam_tf for --export.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-TOLERANCE = 1e-5  # of scores: other rows of a batch change how sums are rounded
+TOLERANCE = 1e-5  # of scores: rounding depends on the other rows of a batch
 TEXTS = [
     "It arrived on time and works well.",
     "Not worth the money; it broke after two days and nobody answered my letters.",
@@ -45,16 +45,16 @@ class Refused(Exception):
 
 
 class Target(Protocol):
-    """A model of a server, and how it is asked."""
+    """A model of a server and its protocol."""
 
     def encode(self, instance: Any) -> bytes:
-        """The request for one instance: a text, or a dict of inputs."""
+        """Encodes the request for one instance: a text, or a dict of inputs."""
 
     def decode(self, answer: bytes) -> Any:
-        """The answer to one instance: `{"label": "positive", "scores": […]}`, or a bare value."""
+        """Decodes the answer to an instance: `{"label": "positive", "scores": […]}`, or a value."""
 
     def connect(self, concurrency: int) -> contextlib.AbstractAsyncContextManager[Ask]:
-        """Connections for so many requests at once."""
+        """Opens connections for this number of concurrent requests."""
 
 
 class Rest:
@@ -121,7 +121,7 @@ class Grpc:
     async def connect(self, concurrency: int) -> AsyncIterator[Ask]:
         import grpc
 
-        # Bytes in, bytes out: what protos cost is not part of what is measured.
+        # Sends and receives bytes, so that serializing protos is not measured.
         async with grpc.aio.insecure_channel(self._address) as channel:
             call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
 
@@ -135,21 +135,22 @@ class Grpc:
 
 
 def target(url: str, signature: str = "serving_default", timeout: float = 60.0) -> Target:
-    """A REST or gRPC target, as the URL says; `timeout` is seconds for one request."""
+    """A REST or gRPC target, depending on the URL; `timeout` is in seconds per request."""
     return (Grpc if url.startswith("grpc://") else Rest)(url, signature, timeout)
 
 
 @dataclass
 class Load:
-    """What a load was answered.
+    """The results of a load.
 
     Fields:
+        begun: the start of each request, in seconds from the start of the load.
+        took: the duration of each request, in seconds.
+        answer: for each request, an index into `distinct`; −1 if it failed.
         seconds: from the first request to the last answer.
-        begun, took: of each request, in seconds; `begun` from the start of the load.
-        answer: of each request, a place in `distinct`; −1 for none.
-        distinct: the different (instance's place, answer) that came.
+        distinct: the distinct answers, as (index of the instance, answer).
         failures: reason to count.
-        memory: (seconds from the start, resident MB of the server).
+        memory: (seconds from the start, resident memory of the server in MB).
     """
 
     begun: list[float]
@@ -166,17 +167,17 @@ class Load:
 
     @property
     def throughput(self) -> float:
-        """Answers for each second."""
+        """Answers per second."""
         return (len(self.answer) - self.failed) / self.seconds
 
     def percentile(self, share: float) -> float:
-        """Milliseconds within which this share (0 to 1) of the requests was answered."""
+        """The latency in milliseconds of this quantile (0 to 1) of the answered requests."""
         took = sorted(t for t, a in zip(self.took, self.answer, strict=True) if a >= 0)
         return 1000 * took[max(0, math.ceil(share * len(took)) - 1)] if took else math.nan
 
     @property
     def growth(self) -> float:
-        """MB by which memory grew over the second half: its last quarter over the one before."""
+        """Growth of memory in MB: the median of the last quarter minus that of the third."""
         count = len(self.memory) // 4
         if not count:
             return math.nan
@@ -194,18 +195,21 @@ async def load(
     pid: int | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Load:
-    """Sends the instances in turns, `concurrency` at once, until `requests` are answered.
+    """Sends the instances in turn, `concurrency` at a time, until `requests` are answered.
 
-    With something to do meanwhile, half of them come before that, half when it is done, and as many
-    as come between.
+    With `meanwhile`, half of the requests are sent before it is called and half after it returns;
+    requests during the call are additional.
 
     Args:
-        target: whom to ask.
+        target: the model.
         instances: texts or dicts of inputs.
-        requests: how many.
-        concurrency: how many are under way at once.
-        pid: of the server, to watch its memory.
+        requests: the number of requests.
+        concurrency: the number of concurrent requests.
+        pid: the server's process id, to record its memory.
         meanwhile: called once, in a thread.
+
+    Returns:
+        Answers, latencies and memory.
     """
     bodies = [target.encode(instance) for instance in instances]
     result = Load([], [], [])
@@ -261,12 +265,12 @@ async def _watch(pid: int, start: float, result: Load) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """What the answers were worth.
+    """The correctness of the answers.
 
     Fields:
-        wrong: answers that are no version's, or an older version's than one that had been seen
-            before the request was sent.
-        versions: how many answers each version gave.
+        wrong: the number of answers that no version gives, or that are from an older version than
+            one that had answered before the request was sent.
+        versions: the number of answers of each version.
     """
 
     wrong: int
@@ -277,17 +281,18 @@ def check(result: Load, target: Target, expected: Sequence[Sequence[Any]]) -> Ch
     """Compares the answers with those of each version, `expected[version][instance]`.
 
     Raises:
-        ValueError: when two versions answer an instance alike, so that nobody could tell them
-            apart.
+        ValueError: two versions give the same answer to an instance.
     """
     for place, answers in enumerate(zip(*expected, strict=True)):
         if any(same(*pair) for pair in itertools.combinations(answers, 2)):
-            raise ValueError(f"The versions answer instance {place} alike, expected different ones")
+            raise ValueError(
+                f"Two versions give the same answer to instance {place}, expected different ones"
+            )
     known = [
         _version(target, answer, [e[place] for e in expected]) for place, answer in result.distinct
     ]
     found = [known[a] if a >= 0 else None for a in result.answer]
-    seen = [math.inf] * len(expected)  # when the first answer of each version came
+    seen = [math.inf] * len(expected)  # time of the first answer of each version
     for begun, took, version in zip(result.begun, result.took, found, strict=True):
         if version is not None:
             seen[version] = min(seen[version], begun + took)
@@ -303,7 +308,7 @@ def check(result: Load, target: Target, expected: Sequence[Sequence[Any]]) -> Ch
 def _version(target: Target, answer: bytes, expected: Sequence[Any]) -> int | None:
     try:
         found = target.decode(answer)
-    except Exception:  # whatever came, it is no answer
+    except Exception:  # not an answer
         return None
     return next((v for v, each in enumerate(expected) if same(found, each)), None)
 
@@ -320,7 +325,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def answers_of(version_dir: str | Path, instances: Sequence[Any], signature: str) -> list[Any]:
-    """What an export answers to each instance alone, by TensorFlow's C++ loader."""
+    """The answers of an export to each instance alone, from TensorFlow's C++ loader."""
     import numpy as np
 
     from bertfam_tf.serve import load as load_servable
@@ -336,7 +341,7 @@ def answers_of(version_dir: str | Path, instances: Sequence[Any], signature: str
 
 
 def _plain(value: Any) -> Any:
-    """An answer in what JSON has; REST drops the name of an only output."""
+    """An answer as JSON values; REST omits the name of a single output."""
     if isinstance(value, dict):
         if value.keys() == {"b64"}:
             return base64.b64decode(value["b64"]).decode("utf-8", "replace")
@@ -350,7 +355,7 @@ def _plain(value: Any) -> Any:
 
 
 def report(result: Load, found: Check) -> str:
-    """What the load came to, for people."""
+    """Formats the results for people."""
     shares = ", ".join(f"p{p} {result.percentile(p / 100):.1f}" for p in (50, 90, 99, 100))
     lines = [
         f"{len(result.answer):,} requests in {result.seconds:.1f} s: "
@@ -364,14 +369,14 @@ def report(result: Load, found: Check) -> str:
 
 
 def curve(result: Load, points: int = 9) -> str:
-    """The server's memory from start to end, in MB: "310 352 353 …"."""
+    """The server's memory over time, in MB: "310 352 353 …"."""
     sizes = [size for _, size in result.memory]
     step = max(1, len(sizes) - 1) / (points - 1)
     return " ".join(f"{sizes[min(round(i * step), len(sizes) - 1)]:.0f}" for i in range(points))
 
 
 def instances_of(path: Path | None) -> list[Any]:
-    """Lines of a file: texts, or in `.jsonl` texts or dicts of inputs; some texts without one."""
+    """The lines of a file: texts, or for `.jsonl` JSON values; sample texts if there is no file."""
     if path is None:
         return TEXTS
     lines = [line for line in path.read_text("utf-8").split("\n") if line]
@@ -402,14 +407,16 @@ async def _run(options: argparse.Namespace) -> bool:
 
 
 def main() -> None:
-    """Exits with 1 when a request failed or an answer was wrong."""
+    """Exits with 1 if a request failed or an answer is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("url", help="http://HOST:8501/v1/models/NAME or grpc://HOST:8500/NAME")
     parser.add_argument("--requests", type=int, default=1000, help="(%(default)s)")
     parser.add_argument("--concurrency", type=int, default=32, help="(%(default)s)")
-    parser.add_argument("--texts", type=Path, help="a text for each line; .jsonl: inputs")
+    parser.add_argument(
+        "--texts", type=Path, help="one text per line; .jsonl: one instance per line"
+    )
     parser.add_argument("--signature", default="serving_default", help="(%(default)s)")
-    parser.add_argument("--pid", type=int, help="of a server on this machine: watch its memory")
+    parser.add_argument("--pid", type=int, help="of a local server, to report its memory")
     parser.add_argument(
         "--export", nargs="+", metavar="DIR", help="version directories, oldest first"
     )

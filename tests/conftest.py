@@ -4,19 +4,22 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import keras
 import pytest
 
+from tests.seeding import seed
+from tools import texts
+
 ROOT = Path(__file__).parent.parent
-# Each of their files takes a minute or more.
+# Their test files take longest.
 LONG = {"export", "generation", "tasks", "train"}
+_NO_DATA = "no real data: "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Workers take whole files in this order: with a long one last, all but one would wait.
+    # Each worker gets whole files, in this order. Were a long one last, the others would idle.
     items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
 
 
@@ -24,16 +27,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup() -> None:
     # Before any fixture: new heads, dropout and shuffles are the same in any order of tests, alone
     # and on either worker.
-    keras.utils.set_random_seed(0)
+    seed(0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Reports tests without real data in one line, not test by test."""
+    stats = terminalreporter.stats
+    without = [report for report in stats.get("skipped", []) if _NO_DATA in str(report.longrepr)]
+    if without:
+        stats["skipped"] = [report for report in stats["skipped"] if report not in without]
+        stats["without data"] = without
+        names = sorted({str(report.longrepr[2]).rpartition(_NO_DATA)[2] for report in without})
+        terminalreporter.write_line(
+            f"{len(without)} tests were skipped: {texts.DATA} has no {', '.join(names)} "
+            "(make data fills data/; BERTFAM_DATA names another folder)."
+        )
 
 
 @pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """The real data sets, which are not part of the project; $BERTFAM_DATA says where."""
-    directory = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
-    if not directory.is_dir():
-        pytest.skip("needs the real data sets; set BERTFAM_DATA")
-    return directory
+def real_data() -> Callable[[str], Path]:
+    """Finds a file or folder of the real data sets, and skips the test where there is none."""
+
+    def find(name: str) -> Path:
+        path = texts.DATA / name
+        if not path.exists() and not path.parent.is_file():  # a folder in an archive
+            pytest.skip(_NO_DATA + name)
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def real_corpus(real_data) -> Callable[[int], list[bytes]]:
+    """Draws a number of lines evenly from all sources of ``tools.texts.corpus``."""
+    for name in texts.CORPUS:
+        real_data(name)
+    return texts.corpus_lines
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +84,7 @@ def tiny() -> Path:
 
 @pytest.fixture(scope="session")
 def smallest(tiny, tmp_path_factory) -> Path:
-    """Its first layer alone: tracing a training step takes time for each variable."""
+    """The same with one layer: the time to trace a training step grows with the variables."""
     from safetensors.numpy import load_file, save_file
 
     directory = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("smallest") / "checkpoint"))

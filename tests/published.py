@@ -3,18 +3,16 @@
 import functools
 import io
 
-import keras
 import numpy as np
 import sentencepiece
 
 import bertfam_tf as bf
 from bertfam_tf import models, registry  # noqa: F401  (fills the registry)
-from bertfam_tf.text.bpe import PRESETS as BPE_PRESETS
-from bertfam_tf.text.bpe import BPETokenizer
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
-from bertfam_tf.text.packing import CLS_A_SEP_SEP
-from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
-from bertfam_tf.text.wordpiece import WordPieceTokenizer
+from bertfam_tf.text import SentencePieceTokenizer, presets
+from bertfam_tf.text.tokenizers.bpe import BPETokenizer
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
+from tests.seeding import seed
 
 TEXTS = [
     "a good film , was it not ?",
@@ -37,30 +35,27 @@ def _word_piece():
 _MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("o", "o"), ("Ġ", "g")]
 
 
-def _byte_bpe(**special):
-    layout = {"layout": CLS_A_SEP_SEP} if "cls_token" in special else {}
-    lstrip = [token for role, token in special.items() if role == "mask_token"]
-    pieces = [*dict.fromkeys(special.values()), *byte_characters(), *map("".join, _MERGES)]
-    return ByteBPETokenizer(pieces, _MERGES, lstrip_tokens=lstrip, **layout, **special)
+def _byte_bpe(*special, **arguments):
+    pieces = [*special, *byte_characters(), *map("".join, _MERGES)]
+    return ByteBPETokenizer.from_config({"vocabulary": pieces, "merges": _MERGES, **arguments})
 
 
 def _roberta():
-    return _byte_bpe(
-        bos_token="<s>", cls_token="<s>", pad_token="<pad>", eos_token="</s>", sep_token="</s>",
-        unk_token="<unk>", mask_token="<mask>",
-    )  # fmt: skip
+    arguments = {**presets.options("RobertaTokenizer"), "trim_offsets": False}
+    return _byte_bpe("<s>", "<pad>", "</s>", "<unk>", "<mask>", **arguments)
 
 
 def _gpt2():
-    end = "<|endoftext|>"
-    return _byte_bpe(bos_token=end, eos_token=end, unk_token=end)
+    return _byte_bpe("<|endoftext|>", **presets.options("GPT2Tokenizer"))
 
 
-def _bpe(preset, special, **options):
+def _bpe(preset, special, **arguments):
     merges = [("t", "h"), ("th", "e</w>"), ("i", "t</w>"), ("o", "o"), ("a", "l")]
     letters = [*LETTERS, *(f"{c}</w>" for c in LETTERS)]
     pieces = [*special, *letters, *map("".join, merges)]
-    return BPETokenizer(pieces, merges, **{**BPE_PRESETS[preset], **options})
+    return BPETokenizer.from_config(
+        {"vocabulary": pieces, "merges": merges, **presets.options(preset), **arguments}
+    )
 
 
 def _gpt():
@@ -88,21 +83,23 @@ def _model(*control, **ids):
     return made.getvalue()
 
 
+def _sentencepiece(model, preset):
+    return SentencePieceTokenizer.from_config({"model": model, **presets.options(preset)})
+
+
 def _albert():
     model = _model("[CLS]", "[SEP]", "[MASK]", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1)
-    return SentencePieceTokenizer(model, **PRESETS["AlbertTokenizer"])
+    return _sentencepiece(model, "AlbertTokenizer")
 
 
 def _xlnet():
     control = ("<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
     model = _model(*control, unk_id=0, bos_id=1, eos_id=2)
-    return SentencePieceTokenizer(model, **PRESETS["XLNetTokenizer"])
+    return _sentencepiece(model, "XLNetTokenizer")
 
 
 def _xlm_roberta():
-    return SentencePieceTokenizer(
-        _model(unk_id=0, bos_id=1, eos_id=2), **PRESETS["XLMRobertaTokenizer"]
-    )
+    return _sentencepiece(_model(unk_id=0, bos_id=1, eos_id=2), "XLMRobertaTokenizer")
 
 
 _KINDS = {"wordpiece": _word_piece, "byte_bpe": _roberta, "bpe": _gpt, "sentencepiece": _albert}
@@ -112,7 +109,7 @@ _OF_FAMILY = {"gpt2": _gpt2, "xlm": _xlm, "xlnet": _xlnet, "xlm_roberta": _xlm_r
 @functools.cache
 def tokenizer(family):
     """A small tokenizer of the kind that the family was published with."""
-    return _OF_FAMILY.get(family, _KINDS.get(registry.get(family).tokenizer))()
+    return _OF_FAMILY.get(family, _KINDS.get(registry.get(family).tokenizer.kind))()
 
 
 _LABELLED = dict(pair=False, max_length=48)
@@ -139,9 +136,9 @@ def families(name):
     return [
         card.name
         for card in cards
-        if card.tokenizer != "words"
+        if card.tokenizer.kind != "words"
         and (head is None or head in card.heads)
-        and registry.reader(card.huggingface.model_type) is card
+        and registry.of_model_type(card.huggingface.model_type) is card
     ]
 
 
@@ -154,10 +151,10 @@ def task(name, family):
         pad_id=made.special_ids.get("pad"),
     )  # fmt: skip
     known = registry.get(family).config.__dataclass_fields__
-    keras.utils.set_random_seed(3)
+    seed(3)
     backbone = bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
     found = getattr(bf, name)(backbone, made, **TASKS[name][1])
-    size = 0.7 if name == "CausalLM" else 0.3  # so that it writes something
+    size = 0.7 if name == "CausalLM" else 0.3  # so that generated text is not empty
     for i, variable in enumerate(found.weights):
         noise = np.random.default_rng(i).normal(0, size, variable.shape)
         variable.assign_add(noise.astype("float32"))

@@ -30,7 +30,7 @@ TEXTS = ["a good film", "it is bad"]
 
 @pytest.fixture(scope="module")
 def trained(smallest, tmp_path_factory):
-    """A run that ``bertfam train`` made: its directory, and what the command printed."""
+    """A run of ``bertfam train``: its directory, and the command's output."""
     directory = tmp_path_factory.mktemp("cli")
     rows = "text\tlabel\n" + "a good film\tpositive\nit is bad\tnegative\n" * 3
     for split in ("train", "dev", "test"):
@@ -69,7 +69,7 @@ def test_families(capsys):
     assert list(counts) == sizes
     for name, _, _, *rest in rows:
         card = registry.get(name)
-        assert rest == [card.tokenizer, ", ".join(card.objectives), ", ".join(card.heads)]
+        assert rest == [card.tokenizer.kind, ", ".join(card.objectives), ", ".join(card.heads)]
 
 
 def test_the_table_of_families_is_what_the_cards_say():
@@ -96,7 +96,7 @@ def test_train_prints_the_metrics(trained):
 def test_evaluate(trained, capsys, split):
     run, printed = trained
     assert main(["evaluate", str(run), "--split", split]) == 0
-    # Both files hold the same rows.
+    # Both files have the same examples.
     assert _last_json(capsys.readouterr().out) == pytest.approx(_last_json(printed), rel=1e-5)
 
 
@@ -127,7 +127,7 @@ def test_predict_the_best_alone(trained, capsys, tmp_path):
     assert main([*command, "--output", str(output), "--top", "1"]) == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [list(row["scores"]) for row in rows] == [[row["label"]] for row in rows]
-    # What goes on after a kill has lines of one kind.
+    # A run resumed after a kill writes lines of the same format.
     capsys.readouterr()
     assert main([*command, "--output", str(output)]) == 1
     assert "has answers for another top" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Recipes: defaults, overrides, and what is wrong with a recipe said by name."""
+"""Recipes: defaults, overrides, and errors that name the key."""
 
 import dataclasses
 from pathlib import Path
@@ -114,7 +114,8 @@ def test_files_that_are_no_recipe(tmp_path):
     [
         ("output: &a [*a]", "aliases"),
         ("output: &a o\nmodel: {path: *a}", "aliases"),
-        ("output: " + "[" * 5000, "nested more than 32 deep"),
+        ("output: o\nmodel: {path: p}\ntrain: {epochs: 0x" + "f" * 5000 + "}", "beyond 64 bits"),
+        ("output: " + "[" * 5000, "nested more than 32 levels deep"),
         ("output: a\noutput: b", "found the key 'output' twice"),
         ("output: !!int ''", "is not YAML"),
         ("output: !!timestamp x", "is not YAML"),

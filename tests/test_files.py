@@ -1,4 +1,4 @@
-"""Whole or not at all: what a kill, a full disk or a second process leaves of a file."""
+"""Atomic writes: what a kill, a full disk or a second process leaves of a file."""
 
 import errno
 import subprocess
@@ -42,7 +42,7 @@ KILLED = """
         for name in ("mkdir", "rename", "fsync", "rmdir", "unlink"):
             counted(os, name)
         counted(files, "_exchange")
-        with files.whole(target) as path:
+        with files.atomic(target) as path:
             path.mkdir()
             for name in "ab":
                 (path / name).write_text("new")
@@ -80,10 +80,10 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new(tmp_path, old, way):
     assert len(points) > 15
     *killed, last = [(point / "target").exists() for point in points]
     assert last
-    # Only between two renames there is no target for a moment, and the next run brings it back.
+    # The target is missing only between two renames; the next run restores it.
     assert all(killed) is (way == "exchange" or not old)
     for point in points:
-        files.settle(point / "target")
+        files.remove_leftovers(point / "target")
         assert [child.name for child in point.iterdir()] == ["target"]
         assert _content(point / "target") in (old, new)
     assert _content(points[0] / "target") == old
@@ -97,10 +97,10 @@ def test_what_lives_and_what_is_others_is_left_alone(tmp_path):
     (tmp_path / ".model.stalefil.tmp").write_text("a file is none of ours")
     (tmp_path / ".model.leftover.tmp").mkdir()
     before = {child.name for child in tmp_path.iterdir()} - {".model.leftover.tmp"}
-    with files.whole(target) as first:
+    with files.atomic(target) as first:
         first.write_text("first")
-        files.settle(target)
-        with files.whole(target) as second:
+        files.remove_leftovers(target)
+        with files.atomic(target) as second:
             second.write_text("second")
         assert target.read_text() == "second"
     assert target.read_text() == "first"
@@ -123,7 +123,7 @@ def test_nothing_gives_way_where_it_must_not(tmp_path):
         (scratch / "version").mkdir()
         (scratch / "version" / "a").touch()
         with pytest.raises(FileExistsError, match="1 exists; it is not overwritten"):
-            files.put(scratch / "version", tmp_path / "1", replace=False)
+            files.move_into_place(scratch / "version", tmp_path / "1", replace=False)
     assert _content(tmp_path) == {}
 
 
@@ -132,14 +132,14 @@ def test_errors_name_the_target_and_not_the_temporary(tmp_path):
     target.write_text("old")
 
     def write(step):
-        with files.whole(target) as path:
+        with files.atomic(target) as path:
             path.write_text("new")
             step(path)
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    unchanged = "nothing was written, what was there before is unchanged: "
+    unchanged = "nothing was written, the previous content is unchanged: "
     for step in (full, lambda path: (path.parent / "absent").read_text()):
         with pytest.raises(OSError, match=f"[a-z]; {unchanged}'{target}'$"):
             write(step)
@@ -166,7 +166,7 @@ HELD = """
     spec = importlib.util.spec_from_file_location("files", sys.argv[1])
     files = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(files)
-    with files.exclusive("answers", Path(sys.argv[2])):
+    with files.exclusive_lock("answers", Path(sys.argv[2])):
         print(flush=True)
         sys.stdin.read()
 """
@@ -179,11 +179,11 @@ def test_one_writer_at_a_time(tmp_path):
     with subprocess.Popen(command, **pipes) as other:
         assert other.stdout.readline() == b"\n"
         error = rf"out\.jsonl is being written by another process \(process {other.pid} on .+\)"
-        with pytest.raises(ValueError, match=error), files.exclusive("out.jsonl", lock):
+        with pytest.raises(ValueError, match=error), files.exclusive_lock("out.jsonl", lock):
             pass
         other.kill()
     # The lock of a process that was killed is free, and its file goes.
-    with files.exclusive("out.jsonl", lock):
+    with files.exclusive_lock("out.jsonl", lock):
         pass
     assert not list(lock.parent.iterdir())
 
@@ -194,7 +194,7 @@ def test_without_locks_nothing_is_refused_or_removed(tmp_path, monkeypatch, capl
 
     (tmp_path / ".model.leftover.tmp").mkdir()
     monkeypatch.setattr(files.fcntl, "flock", flock)
-    with files.exclusive("model", tmp_path / ".lock"):
+    with files.exclusive_lock("model", tmp_path / ".lock"):
         files.write(tmp_path / "model", "new")
     assert "model is not locked: the file system has no locks" in caplog.text
     assert (tmp_path / "model").read_text() == "new"

@@ -1,4 +1,4 @@
-"""On a full disk each verb says which file it could not write, and leaves what was there before."""
+"""On a full disk each command names the file that it could not write, and keeps the old one."""
 
 import errno
 import os

@@ -1,5 +1,6 @@
 """The mutation check notices mistakes, and its last result covers every family."""
 
+import re
 from unittest import mock
 
 import pytest
@@ -8,6 +9,7 @@ import bertfam_tf as bf
 from tools import mutations
 
 
+@pytest.mark.full
 def test_goldens_notice_each_mistake(capsys):
     """One family here; python -m tools.mutations runs all."""
     before = mutations.RESULT.read_text("utf-8")
@@ -31,6 +33,13 @@ def test_a_survivor_is_a_failure(monkeypatch, capsys, mutation, said):
     assert f"spanbert: it: **{said}" in capsys.readouterr().out
 
 
+def test_what_make_test_runs_comes_first():
+    names = [path.name for path in mutations.goldens("xlnet")]
+    assert names[:2] == ["default", "clamped_and_cut"]
+    assert [path.name for path in mutations.goldens("xlnet", quick=True)] == names[:2]
+
+
+@pytest.mark.full
 def test_a_failure_without_mutation_is_a_failure(monkeypatch, capsys):
     monkeypatch.setattr(mutations, "MUTATIONS", {})
     monkeypatch.setattr(mutations.parity, "TOLERANCE", 0.0)
@@ -47,6 +56,7 @@ def test_an_edit_that_finds_no_place_is_an_error():
 
 def test_the_last_result_is_of_every_family_and_mutation():
     text = mutations.RESULT.read_text("utf-8")
+    assert re.search(r"Of (\d+) mistakes `make test` catches \1, `make test-all` \1\.", text)
     header, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in header.split("|")[3:-1]] == list(mutations.MUTATIONS)
     assert [row.split("|")[1].strip() for row in rows] == bf.families()

@@ -1,4 +1,4 @@
-"""The schedule's values, and AdamW by hand."""
+"""The schedule's values, and AdamW against a computation by hand."""
 
 import keras
 import numpy as np
@@ -36,7 +36,7 @@ def test_a_warm_up_beyond_the_run_is_refused(warmup, total):
 
 @pytest.mark.parametrize("warmup", [-0.1, 1.0, 10])
 def test_warmup_is_a_part(warmup):
-    with pytest.raises(ValueError, match="warmup is a part of all steps"):
+    with pytest.raises(ValueError, match="warmup is a fraction of all steps"):
         adamw(warmup=warmup, total_steps=10)
 
 

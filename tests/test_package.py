@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it loads, and which way imports go."""
+"""What importing the package loads, and that its imports have one direction."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def test_names():
         bf.TextClasifier  # noqa: B018
 
 
-def test_imports_go_one_way():
+def test_imports_have_one_direction():
     assert check_imports.problems() == []
 
 
@@ -50,3 +50,41 @@ def test_the_check_finds_a_wrong_import(tmp_path):
     (package / "layers").mkdir(parents=True)
     (package / "layers" / "bad.py").write_text("import tensorflow\nfrom bertfam_tf import tasks\n")
     assert len(check_imports.problems(package)) == 2
+
+
+HIDDEN = {
+    "in a function": "def save():\n    from bertfam_tf.checkpoints import saving\n",
+    "relative": "def save():\n    from ..checkpoints.saving import save\n",
+    "by name": "from importlib import import_module\n\n\ndef save():\n"
+    "    import_module('bertfam_tf.checkpoints.saving')\n",
+    "below a condition": "if True:\n    import bertfam_tf.checkpoints.saving\n",
+}
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+def test_the_check_finds_hidden_imports_and_circles(way, tmp_path):
+    package = tmp_path / "bertfam_tf"
+    for room in ("models", "checkpoints"):
+        (package / room).mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "models" / "base.py").write_text(HIDDEN[way])
+    (package / "checkpoints" / "saving.py").write_text("from bertfam_tf.models import base\n")
+    wrong, circle = check_imports.problems(package)
+    assert wrong.endswith("base.py: models imports checkpoints, which is not below it")
+    assert circle == "2 files in a circle: checkpoints.saving, models.base"
+    if way != "below a condition":
+        assert not check_imports.problems(package, {("models.base", "save")})
+
+
+def test_the_check_finds_a_circle_within_a_room(tmp_path):
+    package = tmp_path / "bertfam_tf"
+    (package / "text").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "text" / "a.py").write_text("from bertfam_tf.text.b import x\n")
+    (package / "text" / "b.py").write_text("def y():\n    from .a import z\n")
+    assert check_imports.problems(package) == ["2 files in a circle: text.a, text.b"]
+
+
+def test_every_exception_is_needed():
+    for exception in check_imports.ALLOWED:
+        assert check_imports.problems(allowed=check_imports.ALLOWED - {exception}) != []

@@ -1,4 +1,4 @@
-"""Real weights on real text: MiniLM-L6 from its package, data sets where they are to be had."""
+"""Real weights on real text: MiniLM-L6 from its package, with real data sets."""
 
 import json
 import os
@@ -16,9 +16,10 @@ from bertfam_tf.serve import load
 ROOT = Path(__file__).parent.parent
 
 
-def test_embeddings_score_as_published(minilm, data_dir):
+@pytest.mark.full
+def test_embeddings_score_as_published(minilm, real_data):
     """all-MiniLM-L6-v2 is published with Spearman 82.03 on STS-B's test split."""
-    file = data_dir / "glue/STS-B/original/sts-test.tsv"
+    file = real_data("glue/STS-B/original/sts-test.tsv")
     rows = [line.split("\t") for line in file.read_text("utf-8").split("\n") if line]
     embedder = bf.TextEmbedder.from_pretrained(minilm)
     first, second = (embedder.predict([row[i] for row in rows], batch_size=64) for i in (5, 6))
@@ -28,9 +29,10 @@ def test_embeddings_score_as_published(minilm, data_dir):
     assert abs(score - 82.03) <= 0.01
 
 
-def test_exported_answers_are_those_of_predict(minilm, data_dir, tmp_path):
+@pytest.mark.full
+def test_exported_answers_are_those_of_predict(minilm, real_data, tmp_path):
     """On all of SST-2's dev split, in a process that cannot import bertfam_tf or Keras."""
-    file = data_dir / "glue/SST-2/dev.tsv"
+    file = real_data("glue/SST-2/dev.tsv")
     texts = [line.split("\t")[0] for line in file.read_text("utf-8").split("\n")[1:] if line]
     assert len(texts) == 872
     task = bf.TextClassifier.from_pretrained(minilm, labels=["negative", "neutral", "positive"])
@@ -61,9 +63,9 @@ def test_exported_answers_are_those_of_predict(minilm, data_dir, tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "share", "largest"), [("bfloat16", 0.55, 0.003), ("int8", 0.3, 0.03)]
 )
-def test_smaller_exports_score_as_the_whole_one(minilm, data_dir, tmp_path, dtype, share, largest):
-    """STS-B's test split again; what moves are cosines."""
-    file = data_dir / "glue/STS-B/original/sts-test.tsv"
+def test_smaller_exports_score_as_the_whole_one(minilm, real_data, tmp_path, dtype, share, largest):
+    """On STS-B's test split: cosines and their correlation."""
+    file = real_data("glue/STS-B/original/sts-test.tsv")
     rows = [line.split("\t") for line in file.read_text("utf-8").split("\n") if line]
     embedder = bf.TextEmbedder.from_pretrained(minilm)
     path = embedder.export(tmp_path, dtype=dtype)

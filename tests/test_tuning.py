@@ -1,4 +1,4 @@
-"""What learns, and how fast."""
+"""Frozen weights, rates by layer, LoRA."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf import optimizers, tuning
+from tests.selection import wirings
 
 TEXTS, LABELS = ["a fine film", "a dull one", "fine", "dull"] * 2, [1, 0, 1, 0] * 2
 
@@ -39,6 +40,7 @@ def test_a_frozen_backbone_stays_and_gives_the_same_features(task):
     np.testing.assert_array_equal(once, again)
 
 
+@pytest.mark.full
 def test_frozen_blocks(tiny):
     task = bf.TextClassifier.from_pretrained(tiny, labels=["no", "yes"])
     tuning.freeze(task.backbone, blocks=1)
@@ -50,7 +52,7 @@ def test_frozen_blocks(tiny):
         tuning.freeze(task.backbone, blocks=9)
 
 
-@pytest.mark.parametrize("family", bf.families())
+@pytest.mark.parametrize("family", wirings())
 def test_each_weight_of_a_backbone_has_its_rate(family):
     backbone = bf.build(family, "tiny")
     factors = tuning.layer_factors(backbone, 0.5)
@@ -92,7 +94,7 @@ def test_lora(task, tmp_path):
         np.testing.assert_allclose(a["scores"], b["scores"], atol=1e-5)
 
 
-@pytest.mark.parametrize("family", bf.families())
+@pytest.mark.parametrize("family", wirings())
 def test_where_there_is_nothing_for_lora(family):
     backbone = bf.build(family, "tiny")
     if family in ("transformer_xl", "xlnet"):

@@ -1,6 +1,6 @@
 """Runs exported files in the mobile text APIs themselves, and compares them with ours.
 
-    BERTFAM_DATA=… python -m tools.check_mobile_apis [DIRECTORY]
+    python -m tools.check_mobile_apis [DIRECTORY]
 
 DIRECTORY has files of `export_tflite(…, inputs="ids")`; without one, models are fine-tuned on a
 part of SST-2 and exported to build/mobile-apis first. Each classifier runs in MediaPipe's
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -34,10 +33,9 @@ from tqdm import tqdm
 import bertfam_tf as bf
 from bertfam_tf.export.tflite import IdPacker
 from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE, Metadata, read_metadata
-from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
-from bertfam_tf.text.sentencepiece import PRESETS
+from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer, presets
 from tools.mobile_tokenizers import MobileTokenizer
-from tools.texts import sst2
+from tools.texts import DATA, sst2
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "tools" / "results" / "mobile_apis.md"
@@ -127,16 +125,18 @@ class Model:
         self.length = int(self._run.get_input_details()["ids"]["shape"][1])
 
     def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Outputs (rows, …) by name."""
+        """Outputs by name, (examples, …)."""
         found = [self._run(**row) for row in tqdm(rows, "interpreter", leave=False)]
         return {name: np.concatenate([answer[name] for answer in found]) for name in found[0]}
 
 
 def our_tokenizer(described: Metadata) -> Tokenizer:
-    """The library's tokenizer with what the file brings."""
+    """The library's tokenizer with the vocabulary of the file."""
     content = described.files[described.tokenizer]
     if described.tokenizer == SENTENCEPIECE:
-        return SentencePieceTokenizer(content, **PRESETS["AlbertTokenizer"])
+        return SentencePieceTokenizer.from_config(
+            {"model": content, **presets.options("AlbertTokenizer")}
+        )
     return WordPieceTokenizer(content.decode("utf-8").split("\n")[:-1])
 
 
@@ -147,7 +147,7 @@ def our_rows(tokenizer: Tokenizer, length: int, *columns: list[str]) -> list[dic
 
 
 def equal(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> bool:
-    """Whether the tokens and their segments are the same; padding counts nowhere."""
+    """Whether the tokens and their segments are the same, without padding."""
     mask = ours["mask"] > 0
     return bool(
         np.array_equal(ours["mask"], theirs["mask"])
@@ -250,16 +250,16 @@ def best_spans(
     return sorted(spans, key=lambda span: -(start[span[0]] + end[span[1]]))
 
 
-def squad(data: Path) -> list[tuple[str, str]]:
+def squad() -> list[tuple[str, str]]:
     """Questions of SQuAD, one of each context that surely fits into 384 tokens."""
-    articles = json.loads((data / "squad" / "dev-v1.1.json").read_text("utf-8"))["data"]
+    articles = json.loads((DATA / "squad" / "dev-v1.1.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     found = [(x["qas"][0]["question"], x["context"]) for x in paragraphs if len(x["context"]) < 900]
     return found[:: len(found) // _QUESTIONS][:_QUESTIONS]
 
 
-def make(directory: Path, data: Path) -> None:
-    """Fine-tunes and exports what is compared where no directory is given."""
+def make(directory: Path) -> None:
+    """Fine-tunes and exports the models to compare by default."""
     rows = sst2("train")[:_ROWS]
     texts, labels = [row[0] for row in rows], [int(row[1]) for row in rows]
     keras.utils.set_random_seed(0)
@@ -275,9 +275,7 @@ def make(directory: Path, data: Path) -> None:
     spans = bf.SpanQA.from_pretrained(_MINILM)
     spans.export_tflite(directory / "minilm-spans-float.tflite", inputs="ids")
     spans.export_tflite(directory / "minilm-spans-fp16.tflite", inputs="ids", quantize="fp16")
-    tokenizer = SentencePieceTokenizer(
-        data / "vocab" / "albert-base-v2" / "30k-clean.model", **PRESETS["AlbertTokenizer"]
-    )
+    tokenizer = SentencePieceTokenizer.load(DATA / "vocab" / "albert-base-v2")
     shape = dict(hidden_size=64, embedding_size=64, num_heads=2, intermediate_size=64, num_layers=2)
     backbone = bf.build("albert", "base", **shape)
     small = bf.TextClassifier(backbone, tokenizer, _LABELS, pair=False, max_length=_LENGTH)
@@ -331,7 +329,7 @@ def report(found: list[Comparison], passed: list[str]) -> str:
                 for name in HARD
             ),
         ]
-    lines += ["", "## What stands in the texts with other ids", ""]
+    lines += ["", "## What the texts with other ids contain", ""]
     for x in files:
         what = ", ".join(f"{name} {count}" for name, count in x.others.most_common())
         lines.append(f"- {x.file}: {what or 'none'}")
@@ -350,11 +348,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, nargs="?", help="with .tflite files of ids")
     options = parser.parse_args()
-    data = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
     directory = options.directory
     if directory is None:
         directory = MADE
-        make(directory, data)
+        make(directory)
     rows = sst2("dev")
     found, passed = [], []
     for file in sorted(directory.glob("*.tflite")):
@@ -365,7 +362,7 @@ def main() -> int:
         for api in apis_of(described):
             try:
                 if api == "BertQuestionAnswerer":
-                    found.append(compare_answerer(file, api, described, squad(data)))
+                    found.append(compare_answerer(file, api, described, squad()))
                 else:
                     found.append(compare_texts(file, api, described, rows))
             except Refused as error:

@@ -1,4 +1,4 @@
-"""Compares our tokenizers with what transformers makes of the files that a task is published with.
+"""Compares our tokenizers with transformers' on the files that a task is published with.
 
     python -m tools.compare_published                      # all text; writes the table
     python -m tools.compare_published --sample 2000        # some lines of each section
@@ -41,7 +41,7 @@ MODEL_TYPES = {
     "openai-gpt": "openai-gpt",
     "xlm-mlm-xnli15-1024": "xlm",
 }
-# Of text in other languages XLM's class would have to be told. Compared as it reads cased text.
+# XLM's class has to be given the language of other texts. Compared on cased text.
 ENGLISH_ONLY = {"xlm-mlm-xnli15-1024"}
 
 

@@ -1,4 +1,4 @@
-"""Compares our tokenizers with the references: ids, offsets, and what a SavedModel gives.
+"""Compares our tokenizers with the references: ids, offsets, and a SavedModel's answers.
 
     python -m tools.compare_tokenizers                  # ids and offsets; writes the table
     python -m tools.compare_tokenizers --quick gpt2     # a sample, one tokenizer; writes nothing
@@ -178,7 +178,7 @@ def _rows_of_files(name: str, section: texts.Section) -> list[list[int]]:
 
 
 def _words_cut(section: texts.Section) -> texts.Section:
-    """Returns Chinese lines with spaces between words, which the reference sets itself."""
+    """Returns Chinese lines split into words, as the reference splits them itself."""
     import rjieba
 
     lines = (" ".join(rjieba.cut(texts.decoded(line))).encode("utf-8") for line in section.lines)
@@ -405,7 +405,7 @@ def _saved_models_table(told: list[str], command: str) -> str:
 
 
 def export(tokenizer: Any, directory: str) -> None:
-    """Writes a SavedModel, string [batch] in, values and row splits of ids and offsets out."""
+    """Writes a SavedModel from strings (batch,) to values and row splits of ids and offsets."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -435,7 +435,7 @@ def _answer(tokenizer: Any, batch: list[bytes]) -> dict[str, list[int]]:
 
 
 def _run(directory: str, batches: list[list[bytes]]) -> list[dict[str, list[int]]]:
-    """Returns what a process of its own answers to each batch."""
+    """Returns the answers of another process to each batch."""
     requests = "\n".join(
         json.dumps({"text": [line.decode("utf-8", "surrogateescape") for line in batch]})
         for batch in batches
@@ -465,7 +465,7 @@ def main() -> None:
     if set(names) - set(SUBJECTS):
         parser.error(f"tokenizers are {', '.join(SUBJECTS)}")
     if not texts.DATA.is_dir():
-        sys.exit(f"no data at {texts.DATA}; set BERTFAM_DATA")
+        sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
     subjects = [SUBJECTS[name] for name in names]
     command = " ".join(["python -m tools.compare_tokenizers", *sys.argv[1:]])
     complete = len(subjects) == len(SUBJECTS) and not arguments.quick

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-# Stands in a file outside of every case's directory; a file of this name says that code was run.
+# Content of a file outside every case's directory; a file of this name shows that code was run.
 SECRET = b"a secret of the user's "
 EXECUTED = "executed"
 
@@ -34,7 +34,7 @@ _HUGE = (10**6, 2 * 10**7, 2**31 - 1, 10**12)
 
 
 def mutate(directory: Path, base: Path, secret: Path, rng: random.Random) -> str:
-    """Changes one file of a directory; says which and how.
+    """Changes one file of a directory; returns a description.
 
     Args:
         directory: what is changed.
@@ -65,6 +65,8 @@ def _sign(directory: Path) -> None:
     try:
         stored = json.loads(file.read_text("utf-8"))
         for name in stored["sha256"]:
+            if not (directory / name).is_file():  # reading a pipe would wait for ever
+                continue
             content = (directory / name).read_bytes()
             stored["sha256"][name] = hashlib.sha256(content).hexdigest()
         file.write_text(json.dumps(stored), "utf-8")
@@ -421,7 +423,7 @@ def damage_index(file: Path, rng: random.Random, *_: Any) -> str:
 
 
 def _blocks(data: bytes) -> list[tuple[int, int]]:
-    """Where the first blocks of a table lie: those in front of its footer."""
+    """Offsets of the first blocks of a table, those before its footer."""
     footer = data[-48:]
     numbers, at = [], 0
     while len(numbers) < 4:

@@ -1,4 +1,4 @@
-"""Requests of every rank, type and nesting to exports, and the rows that have to come back.
+"""Requests of every rank, type and nesting to exports, and the answers that are right.
 
 Small exports with each tokenizer, most tasks and in-graph batching. A request that fits its
 signature must get the rows that each of its inputs gets alone, in this process; any other must be
@@ -37,7 +37,7 @@ _SHORT = dict(max_length=24)
 
 
 class Request(NamedTuple):
-    """What is sent, and what has to come back.
+    """A request and the answers that are right.
 
     Fields:
         kind: of the tables.
@@ -160,7 +160,7 @@ class _Spec(NamedTuple):
 
 
 class Exports:
-    """Exports `directory/<name>/1`, requests to them, and the rows that these must get."""
+    """Exports `directory/<name>/1`, requests to them, and the right answers."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         from bertfam_tf.serve import load
@@ -225,7 +225,7 @@ class Exports:
         return example
 
     def _examples(self, generator: random.Random, target: tuple[str, str]) -> Request:
-        """Of Classify or Regress, which their signatures are called after."""
+        """A request to Classify or Regress, after which the signatures are named."""
         from tensorflow_serving.apis import classification_pb2, regression_pb2
 
         kinds = {
@@ -292,7 +292,7 @@ class Exports:
         return ""
 
     def _alone(self, request: Request) -> list[dict[str, np.ndarray]]:
-        """The answers to each row of a request when it is sent alone."""
+        """The answers to each example of a request when it is sent alone."""
         assert request.expected
         model, signature = request.target
         inputs = {}
@@ -458,7 +458,7 @@ def _of_rows(
         return _rest("instances", target, instances, None if named else expected)
     count = max(map(len, values.values()), default=0)
     rows = [{n: v[i] for n, v in values.items() if i < len(v)} for i in range(count)]
-    # Names of inputs without rows cannot be seen.
+    # Names of empty inputs cannot be seen.
     unseen = not rows or any(not value for value in values.values())
     return _rest("instances", target, _json(rows, generator), None if unseen else expected)
 
@@ -523,7 +523,7 @@ def _change_tensor(generator: random.Random, tensor: Any) -> None:
 
 
 def _answers(request: Request, body: bytes) -> dict[str, Any]:
-    """Values by the outputs' names, whose first dimension are the rows."""
+    """Values by output, (examples, …)."""
     method = request.path.rpartition("/")[2] if request.grpc else request.path.rpartition(":")[2]
     found = {"predict": _predicted, "classify": _classified, "regress": _regressed}
     return found[method.lower()](request, body)

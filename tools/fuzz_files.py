@@ -7,8 +7,8 @@ calls what a user would: ``load_backbone``, ``convert``, ``from_pretrained``, ``
 ``load`` or ``load_recipe``, in worker processes whose time and memory are measured. Loading is
 fine, and so is a ``ValueError`` (``CheckpointError`` is one). All else is an escape: another type
 of error, a process that dies, a case above 10 s or 1 GB, a file outside of the directory that is
-read into what ``convert`` writes, code that runs. An escape is printed with its case, which
-``--only`` repeats. Exit status: 1 if there was any.
+read into what ``convert`` writes, code that runs. An escape, and an error that names no file, is
+printed with its case, which ``--only`` repeats. Exit status: 1 if there was any.
 """
 
 import argparse
@@ -234,7 +234,7 @@ def _task(directory: Path, checkpoint: Path) -> None:
 
 
 def run(verb: str, directory: Path, out: Path) -> None:
-    """Does with a directory what a user would."""
+    """Reads a directory as a user would."""
     import bertfam_tf as bf
     from bertfam_tf.checkpoints import convert
     from bertfam_tf.config import load_recipe
@@ -254,14 +254,14 @@ def run(verb: str, directory: Path, out: Path) -> None:
 
 
 def chosen(made: dict[str, list[str]], seed: int, number: int) -> tuple[random.Random, str, str]:
-    """A case's random numbers, its directory, and what is done with it."""
+    """A case's random generator, its directory, and the action on it."""
     rng = random.Random(f"{seed}/{number}")
     name = rng.choice(sorted(made))
     return rng, name, rng.choice(made[name])
 
 
 def case(base: Path, made: dict[str, list[str]], seed: int, number: int) -> dict[str, Any]:
-    """Runs one case in this process: what was done, what came of it, seconds and MB."""
+    """Runs one case in this process; returns the action, the outcome, seconds and MB."""
     rng, name, verb = chosen(made, seed, number)
     result: dict[str, Any] = {"case": number, "subject": name, "verb": verb}
     with tempfile.TemporaryDirectory() as scratch:
@@ -350,7 +350,7 @@ def _work(base: Path, seed: int) -> None:
 
 
 class _Worker:
-    """A process that runs cases, and a new one where it dies or hangs."""
+    """A process that runs cases, replaced when it dies or hangs."""
 
     def __init__(self, base: Path, seed: int, log: Path):
         self._arguments = [sys.executable, "-m", "tools.fuzz_files", "--worker", str(base)]
@@ -493,7 +493,8 @@ def main() -> int:
                 result = worker.run(number)
                 found.append(result)
                 bar.update()
-                if result["outcome"].startswith("ESCAPE") or options.only:
+                unnamed = result["outcome"].endswith("names no file")
+                if unnamed or result["outcome"].startswith("ESCAPE") or options.only:
                     tqdm.write(json.dumps(result)[:1500])
             worker.close()
             return found

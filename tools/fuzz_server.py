@@ -1,4 +1,4 @@
-"""Sends malformed requests to a local server, and counts what comes back.
+"""Sends malformed requests to a local server, and counts the answers.
 
     python -m tools.fuzz_server --cases 20000 --seed 0
 
@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from tools.fuzz_exports import EXPORTS, Exports, Request, write
 
-# Serving's own for what cannot be asked for, and for time that ran out.
+# Codes for requests that cannot be served, and for deadlines.
 ALLOWED_5XX = {501, 504}
 GOOD = b'{"signature_name": "words", "instances": ["two words", ""]}'
 GOOD_ANSWER = {"predictions": [{"count": 2, "text": "two words"}, {"count": 0, "text": ""}]}
@@ -329,7 +329,7 @@ def _proto(generator: random.Random) -> Case:
     return Case(kind, "gRPC", _GRPC + method, bytes(message), grpc=True)
 
 
-# Nothing between what is small and what no machine has: memory for it would be asked for.
+# Either small or more than any machine has: what is between would be allocated.
 _DIMENSIONS = (-2, -1, 0, 1, 2, 3, 7, 1000, 2**40, 2**62, 2**63 - 1)
 _INPUTS = {"words": ("text",), "pair": ("a", "b"), "examples": ("inputs",)}
 _NAMES = ("", "m", "x", "words", "pair", "examples", "text", "y", "\U0001f642", "a" * 3000)
@@ -431,7 +431,7 @@ _GRPC_KINDS: list[_Maker] = [_proto] * 4 + [_odd_proto] * 8
 
 
 def write_model(directory: Path) -> None:
-    """A SavedModel whose signatures take numbers, texts, both, and tf.Examples."""
+    """A SavedModel with signatures for numbers, texts, both, and tf.Examples."""
     import tensorflow as tf
 
     class Model(tf.Module):
@@ -467,7 +467,7 @@ def write_model(directory: Path) -> None:
 
 
 class Server(NamedTuple):
-    """A server that runs, and where it is asked; no port for gRPC where it has none."""
+    """A running server and its ports; None for gRPC where it has none."""
 
     process: subprocess.Popen[str]
     port: int
@@ -536,7 +536,7 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
 
 
 def send(case: Case, server: Server) -> tuple[str, bytes]:
-    """The status that comes back, a gRPC code by its name, and the body; or what broke."""
+    """The status (a gRPC code by its name) and the body; or what broke."""
     if case.grpc:
         return _call(case, server)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=_TIMEOUT_S)
@@ -597,7 +597,7 @@ def _is_json(body: bytes) -> bool:
 
 
 def check_good(server: Server) -> str:
-    """Whether a good request is answered; what is wrong if not."""
+    """What is wrong with the answer to a good request; empty if nothing."""
     good = Case("good", "POST", "/v1/models/m:predict", GOOD)
     status, body = send(good, server)
     if status != "200" or json.loads(body) != GOOD_ANSWER:

@@ -101,8 +101,8 @@ VERBS = {
 
 
 def _inputs(directory: Path) -> int:
-    """Makes what the verbs read, and what they find."""
-    # Of one layer: tracing a training step takes time for each variable.
+    """Makes the inputs of the commands, and outputs that are there before."""
+    # One layer: the time to trace a training step grows with the variables.
     small = directory / "checkpoint"
     shutil.copytree(CHECKPOINT, small)
     tensors = load_file(CHECKPOINT / "model.safetensors")
@@ -215,7 +215,7 @@ class Machine:
 
 
 def _content(path: Path) -> dict[str, str]:
-    """Digests by name; of what differs from run to run, only that it is there."""
+    """Digests by name; for files that differ from run to run, only their names."""
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
     found = {}
     for file in files:
@@ -248,7 +248,7 @@ def _left(directory: Path, temporary: Path) -> list[str]:
 
 
 def kill(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
-    """Kills a verb; the row of the report.
+    """Kills a command; returns its row of the report.
 
     Raises:
         AssertionError: when something was lost, or is left.

@@ -1,4 +1,4 @@
-"""Lists the operations of a SavedModel by who brings them: python tools/list_ops.py DIR
+"""Lists the operations of a SavedModel by the library that has them: python tools/list_ops.py DIR
 
 Prints JSON ``{"core": [names], "text": […], "python": […], "unknown": […]}``: TensorFlow's own,
 tensorflow-text's, those that call back into Python, and the rest. Counts the main graph and every

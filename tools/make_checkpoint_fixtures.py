@@ -55,7 +55,7 @@ _LENGTH = 9
 
 
 def inputs() -> dict[str, np.ndarray]:
-    """Three rows of different lengths, padded on the right."""
+    """Three examples of different lengths, padded on the right."""
     rng = np.random.default_rng(0)
     mask = np.arange(_LENGTH)[None] < np.array([_LENGTH, 4, 7])[:, None]
     tokens = rng.integers(1, BERT["vocab_size"], mask.shape)
@@ -87,7 +87,7 @@ def _store(directory: Path, given: dict, sequence, pooled) -> None:
 
 
 def _layer_norm(inputs, begin_norm_axis=-1, begin_params_axis=-1, scope=None):
-    """What TF1's contrib module did, which went with TF1: its names and its epsilon."""
+    """TF1's contrib layer norm, which TensorFlow 2 has not: its names and its epsilon."""
     assert begin_norm_axis == begin_params_axis == -1
     v1 = tf.compat.v1
     with v1.variable_scope(scope, "LayerNorm", [inputs]):

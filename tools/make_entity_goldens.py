@@ -1,4 +1,4 @@
-"""Writes tests/metrics/seqeval.json: random tags, and what seqeval scores them.
+"""Writes tests/metrics/seqeval.json: random tags and their scores by seqeval.
 
     pip install seqeval==1.2.2 && python tools/make_entity_goldens.py
 

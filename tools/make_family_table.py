@@ -18,7 +18,7 @@ def table() -> dict[str, dict[str, Any]]:
     for name in models.families():
         card = registry.get(name)
         found[name] = {
-            "tokenizer": card.tokenizer,
+            "tokenizer": card.tokenizer.kind,
             "objectives": list(card.objectives),
             "heads": list(card.heads),
             "parameters": {size: models.count_parameters(name, size) for size in card.sizes},

@@ -1,4 +1,4 @@
-"""Writes tests/goldens: small perturbed checkpoints and what the reference computes from them.
+"""Writes tests/goldens: small perturbed checkpoints and the reference's outputs.
 
     python -m tools.make_goldens [FAMILY…]
 
@@ -70,7 +70,7 @@ def _write_head(family: str, head: str) -> None:
 
 
 def _write_language_model(variant: str) -> None:
-    """Transformer-XL's with the gradients, which no live test sees."""
+    """Transformer-XL's with the gradients, as it has no live test."""
     family, head = "transformer_xl", "causal_lm"
     settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
     model = reference.build_task(family, head, **settings)

@@ -62,7 +62,7 @@ def is_done(path: Path, section: texts.Section) -> bool:
 
 
 def write_ids(path: Path, section: texts.Section, rows: list[list[int]]) -> None:
-    """Writes what `read_ids` reads, whole or not at all."""
+    """Writes the file that `read_ids` reads, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished.npz")
     np.savez_compressed(
@@ -112,7 +112,7 @@ def python_tokenizer(name: str, scratch: Path) -> Callable[[str, str], list[int]
 
     def ids(text: str, language: str) -> list[int]:
         if name.startswith("xlm"):
-            # `tokenize` has no way to say the language, which only this inner step takes.
+            # `tokenize` has no argument for the language; only this inner step has.
             made._tokenize = functools.partial(plain, lang=language)
         return made.convert_tokens_to_ids(made.tokenize(text))
 

@@ -1,4 +1,4 @@
-"""How the mobile text APIs make ids of texts, told again in Python to compare with ours.
+"""How the mobile text APIs tokenize, written again in Python to compare with ours.
 
 Their C++ hands no ids out. What is here was read in mediapipe's bert_tokenizer.h and
 bert_preprocessor_calculator.cc, tflite-support's bert_question_answerer.cc and tensorflow-text's
@@ -75,7 +75,7 @@ def _word_piece(vocabulary: list[str]) -> Split:
 
 
 class MobileTokenizer:
-    """What the APIs do with the tokenizer that a file brings.
+    """Tokenizes as the APIs do with the vocabulary in a file.
 
     Args:
         metadata: the file's.

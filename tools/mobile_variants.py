@@ -1,7 +1,7 @@
-"""What a .tflite file keeps of a model when it is quantized, and what models of the family weigh.
+"""Accuracy of quantized .tflite files, and the sizes of the family's models.
 
-    BERTFAM_DATA=… python -m tools.mobile_variants          # tools/results/mobile_variants.md
-    BERTFAM_DATA=… python -m tools.mobile_variants sizes    # … mobile_sizes.md, docs/mobile.png
+    python -m tools.mobile_variants          # tools/results/mobile_variants.md
+    python -m tools.mobile_variants sizes    # … mobile_sizes.md, docs/mobile.png
 
 The first trains a small model of each family from nothing on SST-2 and CoNLL-2003 and MiniLM-L6 on
 SST-2 and questions, exports each whole and quantized, and scores the files on dev sets, with
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import platform
 import statistics
 import tempfile
@@ -36,11 +35,11 @@ from bertfam_tf.metrics import entity_scores, squad_scores
 from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.run import read_split
+from tools.texts import DATA
 
 RESULTS = Path(__file__).parent / "results"
 DONE = Path(__file__).parent.parent / "runs" / "mobile_variants.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "mobile.png"
-DATA = Path(os.environ.get("BERTFAM_DATA", "../shared/data"))
 VARIANTS = (None, "fp16", "int8", "int8-full")
 VOCABULARIES = {"albert": "albert-base-v2", "roberta": "roberta-base"}
 FAMILIES = ("bert", "distilbert", "albert", "tinybert", "electra", "roberta")
@@ -56,7 +55,7 @@ Answers = list[dict[str, np.ndarray]]
 
 
 class Case(NamedTuple):
-    """A trained task with what it is asked.
+    """A trained task with its test examples.
 
     Fields:
         name: of the data.
@@ -116,7 +115,7 @@ def _conll(backbone: Any, tokenizer: Any, epochs: int, rate: float) -> Case:
 
 
 def _first_places(task: Any, text: str) -> list[int]:
-    """Where each word's first piece stands in a row, of the words that fit."""
+    """The position of the first piece of each word that fits."""
     word = task.read({"text": tf.constant([text])})["word"].numpy()
     return [int(place) for place in np.flatnonzero(word[0, :LENGTH] >= 0)]
 
@@ -148,8 +147,8 @@ def _tydiqa(backbone: Any, tokenizer: Any, epochs: int, rate: float) -> Case:
     read, rows = [], []
     for question, context, _ in questions:
         features = {"question": tf.constant([question]), "context": tf.constant([context])}
-        windows = task.read(features)
-        read.append((features, windows))
+        windows = task.encode(features)
+        read.append(windows)
         packed = packer.pad(windows)
         rows += [
             {name: x[i : i + 1] for name, x in packed.items()} for i in range(len(packed["ids"]))
@@ -157,14 +156,14 @@ def _tydiqa(backbone: Any, tokenizer: Any, epochs: int, rate: float) -> Case:
 
     def f1(answers: Answers) -> float:
         left, found = list(answers), []
-        for features, windows in read:
+        for windows in read:
             count, width = windows["token_ids"].shape
             mine, left = left[:count], left[count:]
             columns = [
                 np.concatenate([x[name] for x in mine])[:, :width]
                 for name in ("start_logits", "end_logits")
             ]
-            answer = task.postprocess(np.stack(columns, -1), windows, features)["answer"]
+            answer = task.postprocess(np.stack(columns, -1), windows)["answer"]
             found.append(answer[0].numpy().decode())
         return squad_scores(found, [gold for _, _, gold in questions])["f1"]
 
@@ -240,7 +239,7 @@ def _case(what: str, case: Case, length: int, folder: Path) -> Iterable[list[str
 
 
 def _texts(case: Case, folder: Path) -> str:
-    """Files that take texts beside the SavedModel, whose labels they are to give."""
+    """Files with texts as inputs beside the SavedModel, whose labels have to be the same."""
     texts = np.concatenate([row["text"] for row in case.rows]).astype(object)
     texts = np.array([text.encode() for text in texts], object)
     expected = load(case.task.export(folder / "saved")).run("", {"text": texts})

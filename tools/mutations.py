@@ -1,12 +1,15 @@
 """Breaks the code on purpose, to see that each family's goldens notice.
 
-    python -m tools.mutations [FAMILY…]
+    python -m tools.mutations [FAMILY …] [--selection test]
 
-One mistake at a time is made in memory, and the family's golden test runs as pytest runs it. It
-has to fail by the size of a difference; an error of loading or of shapes does not count. For all
-families the result goes into tools/results/mutations.md. The exit status is 1 when one survives.
+One mistake at a time is made in memory, and the family's golden tests run as pytest runs them,
+those that `make test` runs first. One has to fail by the size of a difference; an error of loading
+or of shapes does not count. ``--selection test`` leaves out what only `make test-all` runs. For all
+families and tests the result goes into tools/results/mutations.md. The exit status is 1 when a
+mistake survives.
 """
 
+import argparse
 import inspect
 import platform
 import sys
@@ -36,7 +39,7 @@ RESULT = Path(__file__).parent / "results" / "mutations.md"
 
 
 def _edited(owner: Any, name: str, old: str, new: str) -> AbstractContextManager:
-    """A method or function with ``new`` wherever its source says ``old``."""
+    """Replaces ``old`` by ``new`` in the source of a method or function."""
     return mock.patch.object(owner, name, _edit(getattr(owner, name), owner.__name__, old, new))
 
 
@@ -214,10 +217,10 @@ _MEANING = """
 * **wrong GELU**: the tanh approximation for the exact one and the reverse.
 * **epsilon**: 1e-5 where it is 1e-12, 1e-12 where it is larger, in the norm of the embeddings or
   in those of the layers.
-* **query not transposed**: its kernel is square, so that it loads all the same.
+* **query not transposed**: its kernel is square, so it loads all the same.
 * Decoders hold query, key and value in one tensor: there queries and keys are swapped whole, and
   the attention's output is transposed.
-* **mask ignored**: padding is attended to, and what stands behind where that is hidden.
+* **mask ignored**: padding is attended to, and in causal models later tokens are.
 * **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
 * –: the family has no such thing.
 """
@@ -237,11 +240,13 @@ class Outcome:
 
     Attributes:
         variant: the golden that failed; None when all passed.
+        quick: whether that golden is one of `make test`.
         outputs, gradients: largest relative difference that it saw of each.
         error: what went wrong where that was not a difference.
     """
 
     variant: str | None = None
+    quick: bool = False
     outputs: float = 0.0
     gradients: float = 0.0
     error: str = ""
@@ -259,43 +264,52 @@ class Outcome:
         return f"{self.outputs:.0e} / {self.gradients:.0e}{where}"
 
 
-def goldens(family: str) -> list[Path]:
-    """The family's goldens, one of each variant, the default settings' first."""
+def goldens(family: str, quick: bool = False) -> list[Path]:
+    """The family's goldens: those of `make test` first, the default settings' before all.
+
+    Args:
+        family: its name.
+        quick: only those of `make test`.
+    """
     root = test_goldens.GOLDENS / family
-    files = {file.parent.name: file for file in test_goldens.BACKBONES if root in file.parents}
-    return [files[variant] for variant in sorted(files, key=lambda name: (name != "default", name))]
+    found = [path for path in test_goldens.CHECKPOINTS if path.parent == root]
+    chosen = [path for path in found if path in test_goldens.QUICK] if quick else found
+    by_turn = [(path not in test_goldens.QUICK, path.name != "default", path) for path in chosen]
+    return [path for *_, path in sorted(by_turn)]
 
 
-def run_test(file: Path) -> Outcome:
-    """One golden test, and the differences that it saw in float64."""
-    variant = file.parent.name
-    seen: dict[str, float] = {}
+def run_test(directory: Path) -> Outcome:
+    """One golden test, and the largest differences that it saw in float64."""
+    variant, quick = directory.name, directory in test_goldens.QUICK
+    seen = {"outputs": 0.0, "gradients": 0.0}
     compare = parity.differences
 
     def differences(*args, **kwargs):
         found = compare(*args, **kwargs)
-        if not seen:  # float64 comes first
-            seen["gradients"] = max(v for name, v in found.items() if "gradient" in name)
-            seen["outputs"] = max(v for name, v in found.items() if "gradient" not in name)
+        for name, value in found.items():
+            kind = "gradients" if "gradient" in name else "outputs"
+            seen[kind] = max(seen[kind], value)
         return found
 
     with mock.patch.object(parity, "differences", differences), redirect_stdout(StringIO()):
         try:
-            test_goldens.test_outputs_and_gradients(file)
+            test_goldens.test_outputs_and_gradients(directory)
         except Exception as error:
             large = any(value > parity.TOLERANCE for value in seen.values())
             if isinstance(error, AssertionError) and large and "differ" in str(error):
-                return Outcome(variant, **seen)
-            return Outcome(variant, error=f"{type(error).__name__}: {error}".split("\n")[0])
+                return Outcome(variant, quick, **seen)
+            return Outcome(variant, quick, error=f"{type(error).__name__}: {error}".split("\n")[0])
     return Outcome(**seen)
 
 
-def run(family: str, mutation: Callable[[str], AbstractContextManager]) -> Outcome:
+def run(
+    family: str, mutation: Callable[[str], AbstractContextManager], quick: bool = False
+) -> Outcome:
     """The family's goldens under the mutation, up to the first that fails."""
     outcome = Outcome()
-    for file in goldens(family):
+    for directory in goldens(family, quick):
         with mutation(family):
-            outcome = run_test(file)
+            outcome = run_test(directory)
         if outcome.caught or outcome.error:
             break
     return outcome
@@ -331,8 +345,22 @@ def report(text: str, seconds: float) -> str:
     )
 
 
+def counts(outcomes: dict[str, dict[str, Outcome]]) -> str:
+    """How many mistakes each of the two selections of tests catches."""
+    found = [outcome for family in outcomes.values() for outcome in family.values()]
+    caught = [outcome for outcome in found if outcome.caught]
+    return (
+        f"Of {len(found)} mistakes `make test` catches {sum(o.quick for o in caught)}, "
+        f"`make test-all` {len(caught)}."
+    )
+
+
 def main(arguments: list[str]) -> int:
-    names = arguments or bf.families()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("families", nargs="*", choices=[*bf.families(), []])
+    parser.add_argument("--selection", choices=["test", "test-all"], default="test-all")
+    options = parser.parse_args(arguments)
+    names, quick = options.families or bf.families(), options.selection == "test"
     start = time.monotonic()
     bar = keras.utils.Progbar(len(names) * (len(MUTATIONS) + 1), unit_name="mutation")
     outcomes: dict[str, dict[str, Outcome]] = {}
@@ -343,11 +371,12 @@ def main(arguments: list[str]) -> int:
         outcomes[family] = {}
         for name, mutation in MUTATIONS.items():
             if applies(family, name):
-                outcomes[family][name] = run(family, mutation)
+                outcomes[family][name] = run(family, mutation, quick)
             bar.add(1)
     text = table(outcomes, clean)
     print(text)
-    if not arguments:
+    if not options.families and not quick:
+        text = f"{counts(outcomes)}\n\n{text}"
         RESULT.write_text(report(text, time.monotonic() - start), "utf-8")
     survivors = [
         f"{family}: {name}: {outcome}"
@@ -360,6 +389,7 @@ def main(arguments: list[str]) -> int:
         for family, outcome in clean.items()
         if outcome.variant or outcome.error
     ]
+    print(counts(outcomes))
     print("\n".join(survivors) or "Every mutation was caught.")
     return bool(survivors)
 

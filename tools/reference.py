@@ -264,7 +264,7 @@ def build_task(family: str, head: str, **settings) -> torch.nn.Module:
 
 
 def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
-    """Random int32 inputs (BATCH, length) with rows of different lengths, padded on the right.
+    """Random int32 inputs (BATCH, length) with examples of different lengths, padded on the right.
 
     XLNet's are padded on the left, the last one on the right. No real token is the padding id:
     the reference gives that row of the table no gradient. Without a head, families with a memory
@@ -289,7 +289,7 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
         mask = mask[:, ::-1].copy()
         if head is None:  # heads read the last column
             mask[-1] = mask[-1, ::-1]
-    # Positions start again in the middle of each row, as those of translation pairs do.
+    # Positions restart in the middle of each example, as in translation pairs.
     positions = np.arange(length)[None] - np.where(
         np.arange(length) < lengths // 2, 0, lengths // 2
     )
@@ -426,7 +426,9 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
                 arguments.pop("mems", None)
                 arguments = {name: value[None] for name, value in arguments.items()}
                 if "mc_token_ids" in arguments:
-                    arguments["attention_mask"] = mask  # GPT's takes rows alone
+                    arguments["attention_mask"] = (
+                        mask  # GPT's supports only one mask for each example
+                    )
             out = model(**arguments)
             memory = getattr(out, "mems", None)
             logits.append(_logits(out, head))
@@ -449,7 +451,7 @@ def _logits(out: Any, head: str) -> torch.Tensor:
 
 @contextmanager
 def _doubled(model: torch.nn.Module) -> Iterator[None]:
-    """All in float64, also where the reference asks for float32 by name."""
+    """Everything in float64, even where the reference asks for float32."""
     torch.set_default_dtype(torch.float64)
     model.double()
     model.zero_grad()
@@ -471,7 +473,7 @@ def _doubled(model: torch.nn.Module) -> Iterator[None]:
 
 
 class _ForEachRow:
-    """XLNet's causal mask, of which it makes one for all rows and then adds that of each row."""
+    """XLNet's causal mask: one for the batch, to which each example's is added."""
 
     def __init__(self, mask: torch.Tensor):
         self.mask = mask
@@ -533,7 +535,7 @@ def generate(
     case: dict,
     draw: Callable[[np.ndarray, int], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """New tokens by transformers' own search, int32 (rows, new tokens), 0 behind stop tokens.
+    """New tokens by transformers' own search, int32 (rows, new tokens), 0 after stop tokens.
 
     Args:
         model: from ``build_generator``.
@@ -547,7 +549,7 @@ def generate(
         "eos_token_id": case.pop("stop_ids", []) or None,
         "pad_token_id": 0,
         "do_sample": draw is not None,
-        # Filters of its own that are on where nothing is said.
+        # Filters that are on by default.
         **({} if draw is None else {"top_k": 0}),
         **case,
     }

@@ -1,12 +1,11 @@
 """Fine-tunes by recipes, beside the reference implementation, and writes what both score.
 
-    BERTFAM_DATA=… python -m tools.scores [NAME …]     # writes tools/results/scores.md
-    BERTFAM_DATA=… python -m tools.scores --table      # only the table, of the runs that are done
+    python -m tools.scores [NAME …]     # writes tools/results/scores.md
+    python -m tools.scores --table      # only the table, of the runs that are done
 
-Each run is a process of its own, ours and the reference's in turns, and is done once: what has
-been scored stands in tools/results/scores.json, from which the next call goes on, and a run of ours
-that was killed goes on where it was. To score again, take its entry away. Needs what `make live`
-installs.
+Each run is a process of its own, ours and the reference's alternately, and is done once: scores are
+kept in tools/results/scores.json, where the next call resumes, as does a run of ours that was
+killed. To score again, remove its entry. Needs what `make live` installs.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from tools.texts import DATA
+
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "scores"
 RESULT = ROOT / "tools" / "results" / "scores.md"
 DONE = RESULT.with_suffix(".json")
-_REFERENCE = "tools.finetune_reference"
 _TEST = "test_"
 
 
@@ -39,7 +39,7 @@ class Score:
     Fields:
         recipe: under ``configs``, without its suffix.
         metrics: of what both print; with "test_" before it, of the test split.
-        reference: the module that runs the reference; None for none.
+        reference: whether the reference runs too.
         overrides: of the recipe.
         seeds: one run for each.
         prepare: writes files that the overrides name.
@@ -48,7 +48,7 @@ class Score:
 
     recipe: str
     metrics: tuple[str, ...]
-    reference: str | None = _REFERENCE
+    reference: bool = True
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
     prepare: Callable[[], None] | None = None
@@ -61,7 +61,7 @@ class Score:
 
 def hold_out() -> None:
     """Writes TyDi QA's training questions as two files, the last tenth as the dev split."""
-    file = Path(os.environ["BERTFAM_DATA"]) / "tydiqa" / "tydiqa.goldp.en.train.json"
+    file = DATA / "tydiqa" / "tydiqa.goldp.en.train.json"
     whole = json.loads(file.read_text("utf-8"))
     cut = len(whole["data"]) * 9 // 10
     for split, part in (("train", whole["data"][:cut]), ("dev", whole["data"][cut:])):
@@ -69,7 +69,7 @@ def hold_out() -> None:
 
 
 _ONE_EPOCH = ("train.epochs=1",)
-# All of it would take a day on two cores; so few steps teach nothing at the recipe's rate.
+# All of it would take a day on two cores; with so few steps the recipe's rate is too low.
 _RACE = (
     *("train.epochs=1", "train.learning_rate=1.0e-4"),
     *("data.limit=3000", "model.max_length=128"),
@@ -86,17 +86,17 @@ SCORES = {
     "cola": Score("bert/cola", ("matthews",)),
     "stsb": Score("bert/stsb", ("spearman",)),
     "sst2": Score("bert/sst2_full", ("accuracy",), overrides=_ONE_EPOCH, seeds=(0, 1)),
-    "conll2003": Score("bert/conll2003", ("f1", "test_f1"), f"{_REFERENCE}_tags", _ONE_EPOCH),
+    "conll2003": Score("bert/conll2003", ("f1", "test_f1"), overrides=_ONE_EPOCH),
     "tydiqa": Score(
-        *("bert/tydiqa", ("f1", "test_f1"), f"{_REFERENCE}_qa", _HELD_OUT),
+        "bert/tydiqa", ("f1", "test_f1"), overrides=_HELD_OUT,
         seeds=(0, 1), prepare=hold_out, to_percent=1,
     ),
-    "race": Score("bert/race_middle", ("accuracy",), f"{_REFERENCE}_choice", _RACE),
-    "mrpc, frozen": Score("bert/mrpc", ("accuracy",), None, _FROZEN),
-    "rte, frozen": Score("bert/rte", ("accuracy",), None, _FROZEN),
-    "cola, frozen": Score("bert/cola", ("matthews",), None, _FROZEN),
-    "stsb, frozen": Score("bert/stsb", ("spearman",), None, _FROZEN),
-    "conll2003, frozen": Score("bert/conll2003", ("f1",), None, (*_ONE_EPOCH, *_FROZEN)),
+    "race": Score("bert/race_middle", ("accuracy",), overrides=_RACE),
+    "mrpc, frozen": Score("bert/mrpc", ("accuracy",), False, _FROZEN),
+    "rte, frozen": Score("bert/rte", ("accuracy",), False, _FROZEN),
+    "cola, frozen": Score("bert/cola", ("matthews",), False, _FROZEN),
+    "stsb, frozen": Score("bert/stsb", ("spearman",), False, _FROZEN),
+    "conll2003, frozen": Score("bert/conll2003", ("f1",), False, (*_ONE_EPOCH, *_FROZEN)),
 }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def run(name: str, side: str, seed: int) -> dict:
         command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, *given]
     else:
         test = ("--split", "test") if score.tested else ()
-        command = [sys.executable, "-m", str(score.reference), recipe, *given, *test]
+        command = [sys.executable, "-m", "tools.finetune_reference", recipe, *given, *test]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (RUNS / f"{output.name}_{side}.log").open("ab") as log:
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, check=True)
@@ -128,7 +128,7 @@ def run(name: str, side: str, seed: int) -> dict:
     else:
         found = json.loads(done.stdout.decode().strip().splitlines()[-1])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Of processors: whatever else runs, it is what the run costs.
+    # Processor time, which other processes do not change much.
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {**found, "cpu_seconds": round(seconds)}
 
@@ -149,7 +149,7 @@ def table(found: dict[str, dict]) -> str:
                 cells += [" ".join(f"{v:.2f}" for v in values) or "–"]
                 means += [statistics.mean(values)] if values else []
                 cells += [f"{means[-1]:.2f}" if values else "–"]
-                # Whatever else ran only adds.
+                # Other processes can only have added.
                 times += [f"{min(run['cpu_seconds'] for run in runs)}" if runs else "–"]
             cells += [f"{means[0] - means[1]:+.2f}" if len(means) == 2 else "–"]
             if cells[2] != "–":
@@ -198,11 +198,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*SCORES, []])
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    os.environ.setdefault("BERTFAM_DATA", str(DATA))  # which recipes name
     RUNS.mkdir(parents=True, exist_ok=True)
     found = json.loads(DONE.read_text("utf-8")) if DONE.is_file() else {}
     todo = [
         (name, side, seed)
-        # The first seed of all, so that a table of everything stands early.
+        # The first seed of all first, so that the table is complete early.
         for turn in range(max(len(score.seeds) for score in SCORES.values()))
         for name in options.names or SCORES
         for seed in SCORES[name].seeds[turn : turn + 1]

@@ -1,4 +1,4 @@
-"""Measures what clients that send half a request each do to all others.
+"""Measures how clients that send half a request slow down the others.
 
     python -m tools.slow_clients                     # writes tools/results/slow_clients.md
     python -m tools.slow_clients --clients 200       # writes nothing
@@ -62,7 +62,7 @@ class Latency(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one run found: latencies by kind of request, quiet and besieged, and the stop."""
+    """Result of a run: latencies by kind of request, quiet and besieged, and how it stopped."""
 
     quiet: dict[str, Latency]
     besieged: dict[str, Latency]
@@ -178,7 +178,7 @@ def half_called(port: int, count: int) -> Iterator[None]:
 
 
 def beginnings(clients: int) -> list[bytes]:
-    """Headers that are not whole and bodies that are not, in turns."""
+    """Incomplete headers and incomplete bodies, alternately."""
     return [_HEADERS, _HEADERS + b"\r\n{"] * (clients // 2)
 
 

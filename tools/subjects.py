@@ -95,7 +95,7 @@ def _roberta_reference(folder: Path) -> Any:
 
 
 def expected(reference: Any, line: bytes | str) -> tuple[list[int], list[int], list[int]]:
-    """Returns the reference's ids, and its offsets turned from characters into bytes."""
+    """Returns the reference's ids, and its offsets converted from characters to bytes."""
     return expected_rows(reference, [line])[0]
 
 
@@ -114,37 +114,37 @@ def expected_rows(reference: Any, lines: Any) -> list[tuple[list[int], list[int]
 
 
 def _wordpiece(folder: Path) -> Any:
-    from bertfam_tf.text.wordpiece import WordPieceTokenizer
+    from bertfam_tf.text import WordPieceTokenizer
 
     return WordPieceTokenizer.load(folder)
 
 
 def _byte_bpe(folder: Path) -> Any:
-    from bertfam_tf.text.byte_bpe import ByteBPETokenizer
+    from bertfam_tf.text import ByteBPETokenizer
 
     return ByteBPETokenizer.load(folder)
 
 
 def _albert(folder: Path) -> Any:
-    from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+    from bertfam_tf.text import SentencePieceTokenizer
 
     return SentencePieceTokenizer.load(folder)
 
 
 def _xlnet(folder: Path) -> Any:
-    from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+    from bertfam_tf.text import SentencePieceTokenizer
 
     return SentencePieceTokenizer.load(folder)
 
 
 def _gpt(folder: Path) -> Any:
-    from bertfam_tf.text.bpe import BPETokenizer
+    from bertfam_tf.text import BPETokenizer
 
     return BPETokenizer.load(folder)
 
 
 def _xlm(folder: Path, language: str) -> Any:
-    from bertfam_tf.text.bpe import BPETokenizer
+    from bertfam_tf.text import BPETokenizer
 
     return BPETokenizer.load(folder, language=language)
 

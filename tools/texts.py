@@ -1,8 +1,8 @@
 """Text that tokenizers are compared on: real lines, hostile ones, and every character.
 
 Needs nothing but Python, so that reference implementations can read the same lines in an
-environment of their own. The data folder is found at $BERTFAM_DATA or at ../shared/data beside
-the repository.
+environment of their own. Real data are found at $BERTFAM_DATA, or in data/, which
+`python -m tools.fetch_data` fills.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
+DATA = Path(os.environ.get("BERTFAM_DATA") or ROOT / "data")
 
 # Those of every family, each of which is common text for the others.
 SPECIAL_TOKENS = (
@@ -66,6 +66,11 @@ def sections() -> Iterator[Section]:
 
 
 # Real lines.
+
+CORPUS = (
+    *("gutenberg", "glue/SST-2", "conll2003", "squad", "tydiqa", "xnli", "multi30k/raw"),
+    "wikitext-2",
+)
 
 
 def corpus() -> Iterator[Section]:
@@ -225,9 +230,9 @@ def _alphabets() -> list[list[str]]:
 
 
 def broken_lines(count: int = 1_000, seed: int = 1) -> list[bytes]:
-    """Returns texts that are not UTF-8: bytes changed, cut, or made up."""
+    """Returns texts that are not UTF-8: bytes changed, removed, or random."""
     rng = random.Random(seed)
-    # Cut short, overlong, a surrogate, beyond the last plane, bytes that never occur.
+    # Truncated, overlong, a surrogate, beyond the last plane, bytes that never occur.
     parts = [b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xc0\xaf", b"\xe0\x80\x80", b"\xed\xa0\x80",
              b"\xed\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xff", b"\xfe",
              b"\x80", b"\xbf\xbf", b"[MA\xffSK]", b"<s\xe2\x96>", b" \x80 "]  # fmt: skip
@@ -298,7 +303,7 @@ def decoded(line: bytes | str) -> str:
 
 
 def decoded_with_offsets(line: bytes | str) -> tuple[str, list[int]]:
-    """Returns the text, and the byte at which each character, and last the end, lies."""
+    """Returns the text, and the byte offset of each character and of the end."""
     if isinstance(line, str):
         line = line.encode("utf-8")
     _replaced.clear()

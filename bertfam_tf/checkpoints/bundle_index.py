@@ -1,4 +1,4 @@
-"""Checks the index of a TensorFlow checkpoint, for TensorFlow ends the process at a damaged one.
+"""Checks the index of a TensorFlow checkpoint: a damaged one makes TensorFlow abort the process.
 
 ``*.index`` is a table in LevelDB's format: the entry of the empty key describes the bundle, each
 other a tensor. TensorFlow's reader takes what its checksums do not catch for granted, and aborts.
@@ -18,7 +18,7 @@ from bertfam_tf.sources import CheckpointError
 
 _FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
 _TYPE_AND_CHECKSUM = 5
-# Of these TensorFlow makes tensors; at others it aborts too.
+# The types of tensors; others make TensorFlow abort too.
 _KNOWN_TYPES = frozenset(
     types_pb2.DataType.Value(f"DT_{name}")
     for name in """
@@ -52,13 +52,13 @@ def _check_entry(value: bytes) -> None:
     entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
     sizes = [dim.size for dim in entry.shape.dim]
     if entry.dtype not in _KNOWN_TYPES:
-        raise ValueError(f"a tensor has the type {entry.dtype}, which none here has")
+        raise ValueError(f"a tensor has the type {entry.dtype}, which no tensor can have")
     if entry.shape.unknown_rank or min(sizes, default=0) < 0 or len(sizes) > 254:
         raise ValueError(f"a tensor has the shape {sizes[:8]}")
     if math.prod(size or 1 for size in sizes) > _MOST_ELEMENTS:
         raise ValueError(f"a tensor has the shape {sizes[:8]}")
     if min(entry.offset, entry.size, entry.shard_id) < 0:
-        raise ValueError(f"a tensor lies at {entry.offset} and has {entry.size} bytes")
+        raise ValueError(f"a tensor has the offset {entry.offset} and {entry.size} bytes")
 
 
 def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -89,7 +89,7 @@ def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]
         added, at = _number(content, at)
         length, at = _number(content, at)
         if shared > len(key) or at + added + length > len(content):
-            raise ValueError("an entry goes on behind its block")
+            raise ValueError("an entry exceeds its block")
         key = key[:shared] + content[at : at + added]
         at += added + length
         yield key, content[at - length : at]
@@ -102,7 +102,7 @@ def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits in each byte, and where it ends."""
+    """A varint, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import keras
@@ -24,22 +25,21 @@ def fill(
     """Assigns every variable, or none.
 
     Args:
-        variables: what is filled.
-        tensors: where from.
-        sources: variable path -> tensor name, with how it is stored behind it, as in
-            ``registry.HuggingFaceNames.weights``.
+        variables: the variables to assign.
+        tensors: their values.
+        sources: variable path -> tensor name and how it is stored, as in ``registry``.
         ignored: regular expressions of tensor names that may be left over.
-        what: checkpoint and model, for the error's text.
+        what: checkpoint and model, for error messages.
 
     Raises:
-        CheckpointError: when a tensor is missing, left over, of another shape, not of floats, or
-            not finite. The text lists them; no variable has changed then.
+        CheckpointError: when a tensor is missing, left over, wanted twice, of another shape, not
+            of floats, or not finite. The text lists them; no variable has changed then.
     """
     targets = {variable.path: variable for variable in variables}
     compare({p: tuple(v.shape) for p, v in targets.items()}, tensors, sources, ignored, what)
     wanted = {path: sources[path].partition("|")[::2] for path in targets}
-    # Read twice, so that a bad last tensor leaves the first variable as it was, and no more than
-    # one tensor is held at a time.
+    # Each is read twice, so that a bad last tensor leaves the first variable unchanged while only
+    # one tensor is in memory at a time.
     for name, _ in wanted.values():
         if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
             raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
@@ -54,7 +54,7 @@ def compare(
     ignored: Iterable[str],
     what: str,
 ) -> None:
-    """Checks that tensors are there for all variables, and no others. Nothing is read.
+    """Checks that there are tensors for all variables, and no others. No tensor is read.
 
     Args:
         targets: variable path -> its shape.
@@ -68,6 +68,7 @@ def compare(
         raise CheckpointError(f"{what}: the card has no names for {listed(sorted(unnamed))}.")
     wanted = {path: sources[path].partition("|")[::2] for path in targets}
     missing = sorted(name for name, _ in wanted.values() if name not in tensors)
+    twice = sorted(name for (name, _), uses in Counter(wanted.values()).items() if uses > 1)
     known = re.compile("|".join(ignored) or r"(?!)")
     used = {name for name, _ in wanted.values()}
     surplus = sorted(
@@ -78,7 +79,7 @@ def compare(
     shapes, types = [], []
     for path, (name, transform) in wanted.items():
         if name in tensors:
-            found = _shape(tensors.shape(name), transform)
+            found = loaded_shape(tensors.shape(name), transform)
             expected = targets[path]
             if "F" in transform:
                 expected = (expected[0], math.prod(expected[1:]))
@@ -87,17 +88,20 @@ def compare(
             # Quantized weights mean nothing without their scales.
             if tensors.dtype(name) not in _FLOATS:
                 types.append(f"{tensors.stored_name(name)} {tensors.dtype(name)}")
-    if missing or surplus or shapes or types:
+    if missing or surplus or twice or shapes or types:
         lines = [f"{what} do not fit each other."]
         if missing:
             lines.append(f"Missing tensors: {listed(missing)}.")
         if surplus:
             lines.append(f"Tensors left over: {listed(surplus)}.")
+        if twice:
+            lines.append(f"Tensors for more than one variable: {listed(twice)}.")
         if shapes:
             lines.append(f"Wrong shapes: {listed(shapes)}.")
         if types:
             lines.append(f"Wrong types: {listed(types)}; expected one of {', '.join(_FLOATS)}.")
-        if missing and all(name.startswith("pooler.") for name in missing):
+        absent = [path for path, (name, _) in wanted.items() if name not in tensors]
+        if absent and all(path.startswith("pooler/") for path in absent):
             lines.append("A checkpoint without a pooler loads with pooler=False.")
         raise CheckpointError("\n".join(lines))
 
@@ -108,17 +112,26 @@ def oriented(array: np.ndarray, transform: str, shape: Sequence[int]) -> np.ndar
         i, parts = map(int, re.findall(r"\d+", transform))
         array = np.split(array, parts)[i]
     array = array.T if "T" in transform else array
-    return array.reshape(shape) if "F" in transform else array
+    return array.reshape(shape) if "F" in transform or "H" in transform else array
 
 
 def stored(array: np.ndarray, transform: str) -> np.ndarray:
-    """The way back, of a tensor's part only that part."""
+    """The inverse; of a part of a tensor only that part."""
     array = array.reshape(len(array), -1) if "F" in transform else array
     return array.T if "T" in transform else array
 
 
-def _shape(shape: tuple[int, ...], transform: str) -> tuple[int, ...]:
+def heads_axis(transform: str) -> int | None:
+    """The axis of the stored tensor that counts heads, where one is split into (heads, size)."""
+    return int(transform.partition("H")[2]) if "H" in transform else None
+
+
+def loaded_shape(shape: tuple[int, ...], transform: str) -> tuple[int, ...]:
+    """The shape of a stored tensor in our orientation; with ``F`` before it is unflattened."""
     if "/" in transform:
         parts = int(re.findall(r"\d+", transform)[1])
         shape = (shape[0] // parts if shape[0] % parts == 0 else shape[0], *shape[1:])
+    axis = heads_axis(transform)
+    if axis is not None and len(shape) > axis + 1:
+        shape = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
     return shape[::-1] if "T" in transform else shape

@@ -1,4 +1,4 @@
-"""Hugging Face's ``config.json``, read through the tables of the cards."""
+"""Hugging Face's checkpoints: ``config.json`` and weights, read by the tables of the cards."""
 
 import contextlib
 import logging
@@ -6,18 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf import parsing, registry
+from bertfam_tf.checkpoints import pytorch, safetensors
+from bertfam_tf.checkpoints.source import Format, Source
+from bertfam_tf.checkpoints.tensors import Tensors
+from bertfam_tf.models.base import Config
 from bertfam_tf.names import short, shown
+from bertfam_tf.registry import Family, HuggingFaceNames
 from bertfam_tf.sources import CheckpointError
 
 CONFIG = "config.json"
-# So many that are not known are logged one by one.
+# Of unknown keys, at most this many are logged by name.
 _MOST_KEYS = 20
 _log = logging.getLogger(__name__)
 
+# TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
+_OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+_TOKEN_EMBEDDING = "token_embedding/embeddings"
 # Config fields of ours that a Hugging Face checkpoint shows by its tensors alone.
 _SHOWN_BY_TENSORS = ("pooler",)
 
-# Keys that say nothing about what an encoder computes: bookkeeping, generation, training.
+# Keys that do not affect what an encoder computes: bookkeeping, generation, training.
 _SILENT = frozenset(
     """
     _name_or_path architectures attn_implementation bos_token_id chunk_size_feed_forward
@@ -39,6 +47,64 @@ _SILENT = frozenset(
 )
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether the directory has weights of this format."""
+    return safetensors.is_in(directory) or pytorch.is_in(directory)
+
+
+def read(directory: Path, family: str | None = None) -> Source:
+    """Opens a checkpoint; arguments and errors as for ``Format.read``."""
+    values = read_config(directory)
+    card, config = translate(values, family)
+    names = names_of(card)
+    tensors = _tensors(directory).renamed(lambda name: _canonical(name, names.prefix))
+    weights, copies = dict(names.weights), {}
+    for head, spec in card.heads.items():
+        weights |= spec.weights(head)
+        if spec.tied_output:
+            copies[f"{spec.tied_output.theirs}.weight"] = names.weights[_TOKEN_EMBEDDING]
+            if spec.tied_output.bias:
+                copies[f"{spec.tied_output.theirs}.bias"] = spec.tied_output.bias
+    # Of a tied table a file may hold only the copy.
+    table = names.weights.get(_TOKEN_EMBEDDING)
+    only = [copy for copy in copies if copies[copy] == table and copy in tensors]
+    if table and only and table not in tensors:
+        tensors = tensors.renamed(lambda name: table if name == only[0] else name)
+    return Source(card, config, tensors, weights, names.ignored, copies, values)
+
+
+def _tensors(directory: Path) -> Tensors:
+    # safetensors first: it is mapped and runs no code.
+    for reader in (safetensors, pytorch):
+        if reader.is_in(directory):
+            return reader.read(directory)
+    raise CheckpointError(
+        f"No weights in {directory}: expected {safetensors.SINGLE}, {safetensors.INDEX}, "
+        f"{pytorch.SINGLE} or {pytorch.INDEX}."
+    )
+
+
+def _canonical(name: str, prefix: str) -> str:
+    name = name.removeprefix(prefix)
+    for old, new in _OLD_NORM_NAMES.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def is_in(directory: Path) -> bool:
+    """Whether the directory has a ``config.json``."""
+    return (directory / CONFIG).is_file()
+
+
+FORMAT = Format(
+    f"{CONFIG} with {safetensors.SINGLE}, {safetensors.INDEX}, {pytorch.SINGLE} or "
+    f"{pytorch.INDEX} (Hugging Face)",
+    is_in,
+    read,
+)
+
+
 def read_config(directory: Path) -> dict[str, Any]:
     """The parsed ``config.json``.
 
@@ -54,51 +120,69 @@ def read_config(directory: Path) -> dict[str, Any]:
     return values
 
 
+def names_of(card: Family) -> HuggingFaceNames:
+    """The card's names.
+
+    Raises:
+        CheckpointError: for a family that Hugging Face does not have.
+    """
+    if card.huggingface is None:
+        raise CheckpointError(f"Hugging Face has no {card.name} models, and so no format for them.")
+    return card.huggingface
+
+
 def translate(
-    values: dict[str, Any], family: str | None = None, **overrides: Any
-) -> tuple[registry.Family, Any]:
+    values: dict[str, Any], family: str | None = None, file: object = CONFIG
+) -> tuple[Family, Config]:
     """The family and config that a Hugging Face config describes.
 
     Args:
         values: from ``read_config``.
-        family: the family that it is read as; None takes the one that the config names.
-        **overrides: config fields to set otherwise.
+        family: the family to read it as; None for the one that the config names.
+        file: where the values come from, for errors.
 
     Raises:
         CheckpointError: for a model type that no card claims, or a value that the card refuses.
-        ValueError: for an override that is not a field, or of another type.
     """
     card = _card(values, family)
-    names = card.huggingface
+    names = names_of(card)
     for key, supported in names.required.items():
         if key in values and values[key] not in supported:
             raise CheckpointError(
-                f"{CONFIG} has {key} = {shown(values[key])}, which {card.name} does not support; "
+                f"{file} has {key} = {shown(values[key])}, which {card.name} does not support; "
                 f"supported: {', '.join(map(repr, supported))}."
             )
     known = _SILENT | names.config.keys() | names.required.keys()
     strange = sorted(values.keys() - known)
     for key in strange[:_MOST_KEYS]:
-        _log.warning("%s: the key %r is not known and has no effect.", CONFIG, short(key))
+        _log.warning("%s: the key %r is not known and has no effect.", file, short(key))
     if len(strange) > _MOST_KEYS:
-        _log.warning("%s: so are %d more keys.", CONFIG, len(strange) - _MOST_KEYS)
+        _log.warning("%s: so are %d more keys.", file, len(strange) - _MOST_KEYS)
     values = {**names.defaults, **values}
     fields = {ours: values[theirs] for theirs, ours in names.config.items() if theirs in values}
-    # A value of a wrong type stays as it is: the check behind names it.
+    # A value of a wrong type stays as it is: the check below names it.
     with contextlib.suppress(TypeError):
         fields = names.read(fields)
+    return card, config_from(card, fields, file)
+
+
+def config_from(card: Family, fields: dict[str, Any], file: object) -> Config:
+    """The card's config.
+
+    Raises:
+        CheckpointError: for fields that the card refuses; the text names ``file``.
+    """
     try:
-        card.config.from_dict(fields)
+        return card.config.from_dict(fields)
     except ValueError as error:
-        raise CheckpointError(f"{CONFIG}: {error}") from error
-    return card, card.config.from_dict({**fields, **overrides})
+        raise CheckpointError(f"{file}: {error}") from error
 
 
-def _card(values: dict[str, Any], family: str | None) -> registry.Family:
+def _card(values: dict[str, Any], family: str | None) -> Family:
     kind = values.get("model_type")
     if family is not None:
         card = registry.get(family)
-        if kind not in (None, card.huggingface.model_type):
+        if kind not in (None, names_of(card).model_type):
             raise CheckpointError(
                 f"{CONFIG} has the model type {shown(kind)}, which is not {family}'s."
             )
@@ -107,31 +191,36 @@ def _card(values: dict[str, Any], family: str | None) -> registry.Family:
         raise CheckpointError(
             f"{CONFIG} has no 'model_type'; name the family if this is a Hugging Face config."
         )
-    found = registry.reader(kind)
+    found = registry.of_model_type(kind)
     if found is None:
-        known = {registry.get(name).huggingface.model_type for name in registry.families()}
+        names = [registry.get(name).huggingface for name in registry.families()]
+        known = sorted({each.model_type for each in names if each})
         raise CheckpointError(
-            f"No family reads the model type {shown(kind)}. Known: {', '.join(sorted(known))}."
+            f"No family reads the model type {shown(kind)}. Known: {', '.join(known)}."
         )
     return found
 
 
-def describe(family: registry.Family, config: Any) -> dict[str, Any]:
+def describe(family: Family, config: Any) -> dict[str, Any]:
     """The Hugging Face config of a backbone: what ``translate`` reads.
 
     Raises:
-        CheckpointError: for fields that the format cannot say; the text names them.
+        CheckpointError: for a family that Hugging Face does not have, or for fields that its
+            format cannot represent; the text names them.
     """
-    names = family.huggingface
+    names = names_of(family)
     fields = names.write(config.to_dict())
     values = {"model_type": names.model_type}
     values |= {theirs: fields[ours] for theirs, ours in names.config.items()}
-    shown = {name: getattr(config, name) for name in _SHOWN_BY_TENSORS if hasattr(config, name)}
-    _, back = translate(values, family.name, **shown)
-    lost = [name for name in back.to_dict() if getattr(back, name) != getattr(config, name)]
+    _, back = translate(values, family.name)
+    lost = [
+        name
+        for name, value in back.to_dict().items()
+        if value != config.to_dict()[name] and name not in _SHOWN_BY_TENSORS
+    ]
     if lost:
         listing = ", ".join(f"{name} = {getattr(config, name)!r}" for name in lost)
-        raise CheckpointError(f"Hugging Face's {family.name} format has no way to say {listing}.")
+        raise CheckpointError(f"Hugging Face's {family.name} format cannot represent {listing}.")
     return values
 
 

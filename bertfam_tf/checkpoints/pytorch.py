@@ -1,6 +1,6 @@
-"""Tensors of ``pytorch_model.bin``, through torch's loader of weights alone.
+"""Tensors of ``pytorch_model.bin``, through torch's weights-only loader.
 
-Such a file is a pickle, which may run any code when it is opened: nothing but that loader opens it.
+Such a file is a pickle, which may run any code when it is opened: only that loader opens it.
 """
 
 import functools
@@ -63,7 +63,7 @@ def _load(file: Path) -> dict[Any, Any]:
             "pip install torch; or take the checkpoint's model.safetensors where there is one."
         ) from error
     try:
-        # Files of before torch 1.6 are not zip archives, which alone can be mapped.
+        # Only zip archives can be memory-mapped; files from before torch 1.6 are none.
         with file.open("rb") as stream:
             zipped = stream.read(2) == b"PK"
         tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)

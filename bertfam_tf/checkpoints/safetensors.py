@@ -35,15 +35,15 @@ def read(directory: Path) -> Tensors:
 def write(
     tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes a file that nobody but its owner may read, as safetensors does.
+    """Writes a file that only its owner may read, as safetensors does.
 
     Raises:
-        OSError: when it cannot be written, on a full disk say.
+        OSError: when it cannot be written, for example on a full disk.
     """
     try:
         save_file(dict(tensors), file, metadata)
     except safetensors.SafetensorError as error:
-        # Errors of the system come as text.
+        # It reports errors of the operating system as text.
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

@@ -1,7 +1,7 @@
 """The shapes of a backbone's weights by its config, before any of them is made.
 
-A config may declare a vocabulary of gigabytes, or a million layers, beside a file of a few
-kilobytes. What it declares is compared with what is stored before it is obeyed.
+A config may declare a vocabulary of gigabytes, or a million layers, for a file of a few kilobytes.
+What it declares is compared with what is stored before memory is allocated for it.
 """
 
 import dataclasses
@@ -22,30 +22,31 @@ def declared(
 ) -> dict[str, tuple[int, ...]]:
     """Path and shape of each variable of the backbone, without memory for them.
 
-    One layer is wired, for all layers have the same shapes, unless heads were removed from some.
+    Where the card has a table of paths, only one layer is wired, as all layers have the same
+    shapes unless heads were removed from some.
 
     Args:
         family: the card.
         config: its config.
-        stored: how many tensors there are.
-        what: the config, for the error's text.
+        stored: the number of tensors.
+        what: the config, for error messages.
 
     Raises:
         CheckpointError: for more layers than there are tensors, or a config that no model has.
     """
-    names = family.huggingface
-    for path in names.weights:
+    table = family.huggingface.weights if family.huggingface else {}
+    for path in (*table, *(f"{{{letter}}}" for letter in family.indices)):
         count = 1
-        for letter, each in names.counts(path, config).items():
+        for letter, each in family.counts(path, config).items():
             count *= each
             if count > stored:
                 raise CheckpointError(
-                    f"{what} declares {names.indices[letter]} = {shown(each)}, but only {stored} "
+                    f"{what} declares {family.indices[letter]} = {shown(each)}, but only {stored} "
                     "tensors are stored. Config and weights have to be of one checkpoint."
                 )
     fields = {field.name for field in dataclasses.fields(config)}
-    capped = {"num_layers", *names.indices.values()} & fields
-    if getattr(config, "heads_per_layer", ()):
+    capped = {"num_layers", *family.indices.values()} & fields
+    if not table or getattr(config, "heads_per_layer", None):
         capped = set()
     one = dataclasses.replace(config, **{f: min(getattr(config, f), 1) for f in capped})
     try:
@@ -53,14 +54,14 @@ def declared(
     except Exception as error:  # whatever a card or Keras makes of senseless sizes
         raise CheckpointError(f"{what} describes no {family.name} model: {error}") from error
     found = dict(shapes)
-    for path in names.weights:
-        counts = names.counts(path, config)
-        for first in itertools.product(*map(range, names.counts(path, one).values())):
+    for path in table:
+        counts = family.counts(path, config)
+        for first in itertools.product(*map(range, family.counts(path, one).values())):
             shape = shapes.get(_numbered(path, counts, first))
             if shape is None:
                 continue
             ranges = [
-                range(count) if names.indices[letter] in capped else (i,)
+                range(count) if family.indices[letter] in capped else (i,)
                 for (letter, count), i in zip(counts.items(), first, strict=True)
             ]
             found |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}

@@ -1,4 +1,4 @@
-"""Hugging Face's weights in one file, or in several with an index."""
+"""Hugging Face's weights in one file, or in shards with an index."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +15,8 @@ def read(
     """The tensors of ``single``, or of the files that ``index`` lists.
 
     Raises:
-        CheckpointError: for a shard that is missing, or an index that is none or names tensors
-            that its shards do not hold.
+        CheckpointError: for a missing shard, or a damaged index, or one that names tensors that
+            its shards do not contain.
     """
     if (directory / single).is_file():
         yield from ((tensor.name, tensor) for tensor in tensors(directory / single))
@@ -25,8 +25,8 @@ def read(
     table = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
         raise CheckpointError(
-            f"{directory / index} is not an index of shards: expected a weight_map that says for "
-            "each tensor the name of its file."
+            f"{directory / index} is not an index of shards: expected a weight_map from "
+            "tensors to file names."
         )
     shards = {name: Path(shard).name for name, shard in table.items()}
     missing = set(shards)

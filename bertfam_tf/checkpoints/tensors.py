@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by name: what every format's reader hands to the loader."""
+"""Tensors of a checkpoint by name, which the readers of all formats return."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bertfam_tf.sources import CheckpointError
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as its file has it.
+    """One tensor of a file.
 
     Attributes:
-        file: where it lies.
-        name: what the file calls it.
-        shape, dtype: known without reading; the type as safetensors writes it, such as ``BF16``.
-        read: reads it; what the file's library raises then becomes a ``CheckpointError``.
+        file: its file.
+        name: its name in the file.
+        shape, dtype: known without reading; the type as in safetensors, such as ``BF16``.
+        read: reads it; errors of the file's library become a ``CheckpointError``.
     """
 
     file: Path
@@ -30,18 +30,18 @@ class Stored:
     read: Callable[[], np.ndarray]
 
     def reshaped(self, shape: tuple[int, ...], change: Callable) -> Stored:
-        """The same tensor after ``change``, which makes it of ``shape``."""
+        """The tensor that the function ``change`` makes of this one, of the given shape."""
         return dataclasses.replace(self, shape=shape, read=lambda: change(self.read()))
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """Name -> array, read from disk one at a time when asked for.
+    """Arrays by name, each read from disk when it is looked up.
 
     Args:
-        stored: each tensor under the name that it gets.
+        stored: pairs of a name and a tensor.
 
     Raises:
-        CheckpointError: when two tensors get the same name.
+        CheckpointError: for two tensors with one name.
     """
 
     def __init__(self, stored: Iterable[tuple[str, Stored]]):
@@ -54,19 +54,15 @@ class Tensors(Mapping[str, np.ndarray]):
                 )
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
-        """The same tensors under the names that ``rename`` gives them. Errors as above."""
+        """The same tensors by other names; errors as above."""
         return Tensors((rename(name), tensor) for name, tensor in self._stored.items())
 
-    def stored(self) -> Iterator[tuple[str, Stored]]:
-        """Each name with what the file says about its tensor."""
-        yield from self._stored.items()
-
     def stored_name(self, name: str) -> str:
-        """What the file calls the tensor."""
+        """The tensor's name in the file."""
         return self._stored[name].name
 
     def dtype(self, name: str) -> str:
-        """The tensor's type as safetensors names it, such as ``F32`` or ``BF16``."""
+        """The tensor's type as in safetensors, such as ``F32`` or ``BF16``."""
         return self._stored[name].dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -99,7 +95,7 @@ _TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
 
 
 def type_name(dtype: object) -> str:
-    """A NumPy, TensorFlow or torch type's name as safetensors has it, its own where that has none.
+    """safetensors' name of a NumPy, TensorFlow or torch type; its own name if that has none.
 
     Args:
         dtype: a type, or its name.

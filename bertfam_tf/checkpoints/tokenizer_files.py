@@ -1,4 +1,4 @@
-"""The files of a checkpoint's tokenizer, under the names that Hugging Face gives them."""
+"""The files of a checkpoint's tokenizer, with Hugging Face's names."""
 
 import json
 import shutil
@@ -23,10 +23,10 @@ _NAMES = (
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copies what ``source`` has of a tokenizer into ``target``.
+    """Copies the tokenizer's files in ``source`` into ``target``.
 
     Raises:
-        CheckpointError: for a tokenizer of KerasHub's that is not known or damaged.
+        CheckpointError: for a tokenizer of KerasHub that is unknown or damaged.
     """
     preset = keras_hub.tokenizer(source)
     if preset is not None:
@@ -47,7 +47,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def _say_case(source: Path, target: Path) -> None:
-    """Google's archives do not say whether text is lower-cased; their vocabularies show it."""
+    """Derives from a vocabulary whether text is lower-cased, which TF1 archives do not store."""
     if (target / "tokenizer_config.json").exists() or (target / "tokenizer.json").exists():
         return
     pieces = parsing.read_text(source / "vocab.txt", CheckpointError).split("\n")

@@ -1,239 +1,50 @@
-"""Whatever a user hands to ``fit`` or ``predict``, as one stream of batches of raw text."""
+"""Batches of examples of similar length, so that little of a batch is padding."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.frames import columns_of, is_frame, plain
-from bertfam_tf.data.grouping import shuffled_batches
-
-TEXT = "text"
-TEXT_PAIR = "text_pair"
-LABEL = "label"
+_WINDOW = 32
 
 
-class Fields(NamedTuple):
-    """Names of the texts that a row has: what it must have, and what it may."""
-
-    required: tuple[str, ...] = (TEXT,)
-    optional: tuple[str, ...] = (TEXT_PAIR,)
-
-    def __str__(self) -> str:
-        required = " and ".join(map(repr, self.required))
-        return " and optionally ".join([required, *map(repr, self.optional)])
-
-    def check(self, named: Iterable[str]) -> None:
-        """Raises ValueError for other names than these."""
-        given = set(named)
-        if not set(self.required) <= given <= {*self.required, *self.optional}:
-            raise ValueError(f"Features are {self}, not {sorted(given)}.")
-
-
-TEXTS = Fields()
-_SHAPES = (
-    "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
-    "or a tf.data.Dataset of those"
-)
-
-
-def batches(
-    x: Any,
-    y: Any = None,
-    sample_weight: Any = None,
-    *,
-    batch_size: int,
-    shuffle: bool = False,
-    fields: Fields = TEXTS,
+def shuffled_batches(
+    dataset: tf.data.Dataset, batch_size: int, *, buffer: int, seed: int | None = None
 ) -> tf.data.Dataset:
-    """A stream of ``(features, y, sample_weight)`` as far as they are given.
+    """Shuffles examples and batches them by length.
+
+    Windows of 32 batches are drawn at random, sorted by the length of their texts, split into
+    batches, and the batches drawn at random: every example is seen once an epoch, and which
+    examples share a batch changes from epoch to epoch. Lengths are bytes of text, known before
+    tokenization.
 
     Args:
-        x: texts in one of the shapes that Keras users have them in: a list, array or
-            ``pandas.Series`` of strings, a tuple with one such for each feature, a dict ``{"text":
-            …, "text_pair": …}`` or ``pandas.DataFrame`` with such columns, or a
-            ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not. A dict may hold y itself, as ``"label"``, and so may a
-            ``DataFrame``, whose other columns are passed over. A feature
-            may be several strings of each row, (rows, strings); the first is one.
-        y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
-        sample_weight: weights, when ``x`` is not a data set.
-        batch_size: rows of a batch; a data set that is batched already keeps its own.
-        shuffle: draws lists and arrays in a new order each epoch, rows of like length together.
-            A data set keeps its order.
-        fields: the features' names.
+        dataset: elements ``(features, …)`` of single examples; ``features`` is a dict of strings,
+            scalars or vectors.
+        batch_size: examples in a batch; the last one may be smaller.
+        buffer: size of the shuffle buffer, in examples.
+        seed: makes the order reproducible.
 
     Returns:
-        A data set whose elements are tuples; the first is a dict of string tensors (batch,), or
-        (batch, strings).
-
-    Raises:
-        ValueError: for another type, empty input, missing values, or lengths that differ.
+        Elements like those of ``dataset``, batched; of unknown cardinality.
     """
-    x, y, sample_weight = examples(x, y, sample_weight, fields)
-    if isinstance(x, tf.data.Dataset):
-        if y is not None or sample_weight is not None:
-            raise ValueError("y and sample_weight come inside the data set when x is one.")
-        if int(x.cardinality()) == 0:
-            raise ValueError("There is no text in the input.")
 
-        @tf.autograph.experimental.do_not_convert
-        def as_tuple(*element):
-            return _as_tuple(fields, *element)
+    def in_batches(number, window):
+        lengths = tf.add_n([_length(text) for text in window[0].values()])
+        order = tf.argsort(lengths, stable=True)
 
-        dataset = x.map(as_tuple, num_parallel_calls=tf.data.AUTOTUNE)
-        rank = dataset.element_spec[0][fields.required[0]].shape.rank
-        if rank not in (0, 1):
-            raise ValueError(f"Texts are scalars or vectors in a data set, not of rank {rank}.")
-        return dataset if rank == 1 else dataset.batch(batch_size)
-    if isinstance(x, Mapping) and y is None:
-        x, (y,) = _split_label(x, default=(None,))
-    arrays: tuple = (_features(x, fields),)
-    if y is not None:
-        arrays += (
-            {k: np.asarray(v) for k, v in y.items()} if isinstance(y, Mapping) else np.asarray(y),
-        )
-    if sample_weight is not None:
-        arrays += (np.asarray(sample_weight, "float32"),)
-    lengths = {len(array) for array in tf.nest.flatten(arrays)}
-    if len(lengths) != 1:
-        raise ValueError(f"Texts, labels and weights differ in number: {sorted(lengths)}.")
-    rows = lengths.pop()
-    if not rows:
-        raise ValueError("There is no text in the input.")
-    dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    if shuffle:
-        count = tf.data.experimental.assert_cardinality(-(-rows // batch_size))
-        return shuffled_batches(dataset, batch_size, buffer=rows).apply(count)
-    return dataset.batch(batch_size)
+        def batch(i):
+            part = order[i * batch_size : (i + 1) * batch_size]
+            return tf.nest.map_structure(lambda values: tf.gather(values, part), window)
+
+        # A window's batches are shuffled all at once: in a streaming shuffle buffer short ones of
+        # the next window would overtake: an epoch would begin with short texts and end with long.
+        count = (tf.size(order) + batch_size - 1) // batch_size
+        drawn = tf.argsort(tf.random.stateless_uniform([count], [number, 0]))
+        return tf.data.Dataset.from_tensor_slices(drawn).map(batch)
+
+    windows = dataset.shuffle(buffer, seed=seed).batch(_WINDOW * batch_size)
+    numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(numbers, windows).flat_map(in_batches)
 
 
-def examples(x: Any, y: Any, sample_weight: Any, fields: Fields = TEXTS) -> tuple[Any, Any, Any]:
-    """The arguments of ``batches`` without pandas: its columns become lists and arrays.
-
-    Raises:
-        ValueError: for a column that is not there, or that has a missing value.
-    """
-    if is_frame(x):
-        label = (LABEL,) if y is None else ()
-        x = columns_of(x, fields.required, (*fields.optional, *label))
-    if is_frame(y):
-        columns = {str(name): plain(y[name], str(name)) for name in y.columns}
-        y = columns if len(columns) > 1 else next(iter(columns.values()))
-    return plain(x, fields.required[0]), plain(y, "the labels"), plain(sample_weight, "the weights")
-
-
-def texts_of(x: Any, fields: Fields = TEXTS) -> Any:
-    """What is to be answered, without pandas: one text, or one dict of texts, is a list of one.
-
-    Raises:
-        ValueError: as ``examples`` does.
-    """
-    if is_frame(x):
-        return columns_of(x, fields.required, fields.optional)
-    if isinstance(x, str | bytes):
-        return [x]
-    if isinstance(x, Mapping) and isinstance(x.get(fields.required[0]), str | bytes):
-        return {name: [value] for name, value in x.items()}
-    return plain(x, fields.required[0])
-
-
-def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields = TEXTS) -> tuple:
-    """Two of ``(x, y, sample_weight)``, of which the second has the last ``part`` of the rows.
-
-    Args:
-        x, y, sample_weight: as ``examples`` returns them, or None.
-
-    Raises:
-        ValueError: for a part outside of 0 to 1, a data set, or a side without rows.
-    """
-    if isinstance(x, tf.data.Dataset):
-        raise ValueError("validation_split is for lists and arrays; take() and skip() split x.")
-    if not 0 < part < 1:
-        raise ValueError(f"validation_split is a part of all rows, between 0 and 1, not {part}.")
-    given = (_by_name(x, fields), y, sample_weight)
-    count = len(next(iter(given[0].values())))
-    first = int(count * (1 - part))
-    if not 0 < first < count:
-        raise ValueError(f"validation_split={part} of {count} rows leaves a side without any.")
-
-    def rows(values: Any, which: slice) -> Any:
-        if isinstance(values, Mapping):
-            return {name: rows(column, which) for name, column in values.items()}
-        return None if values is None else values[which]
-
-    parts = (slice(first), slice(first, None))
-    return tuple(tuple(rows(values, which) for values in given) for which in parts)
-
-
-def _by_name(x: Any, fields: Fields) -> dict[str, Any]:
-    names = (*fields.required, *fields.optional)
-    if isinstance(x, Mapping):
-        return dict(x)
-    if isinstance(x, tuple) and 1 < len(x) <= len(names) and not isinstance(x[0], str | bytes):
-        return dict(zip(names, x, strict=False))
-    if isinstance(x, str | bytes):
-        raise ValueError(f"A single string; expected {_SHAPES.format(fields)}.")
-    if isinstance(x, Sequence | np.ndarray | tf.Tensor):
-        return {names[0]: x}
-    raise ValueError(
-        f"Cannot read texts from a {type(x).__name__}; expected {_SHAPES.format(fields)}."
-    )
-
-
-def _features(x: Any, fields: Fields) -> dict[str, np.ndarray]:
-    named = _by_name(x, fields)
-    fields.check(named)
-    first = fields.required[0]
-    return {
-        name: _strings(values, name, nested=name != first and _is_nested(values))
-        for name, values in named.items()
-    }
-
-
-def _is_nested(values: Any) -> bool:
-    return len(values) > 0 and isinstance(values[0], list | tuple | np.ndarray | tf.Tensor)
-
-
-def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
-    if isinstance(values, tf.Tensor):
-        values = values.numpy()
-    if nested:
-        rows = [_strings(row, f"{name}[{i}]") for i, row in enumerate(values)]
-        counts = sorted({len(row) for row in rows})
-        if len(counts) > 1:
-            raise ValueError(
-                f"Rows of {name!r} have {counts} strings, expected one number of them."
-            )
-        return np.stack(rows)
-    for row, value in enumerate(values):
-        if not isinstance(value, str | bytes):
-            shown = value.item() if isinstance(value, np.generic) else value
-            raise ValueError(f"Row {row} of {name!r} is {shown!r}, not a string.")
-    # Lone surrogates cannot be encoded; they get the fate of other broken bytes.
-    encoded = [v.encode("utf-8", "replace") if isinstance(v, str) else v for v in values]
-    # dtype object keeps trailing NUL bytes, which numpy's own string type drops.
-    return np.array(encoded, dtype=object)
-
-
-def _split_label(named: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
-    features = dict(named)
-    return (features, (features.pop(LABEL),)) if LABEL in features else (features, default)
-
-
-def _as_tuple(fields: Fields, *element: Any) -> tuple:
-    # A data set of (text, label) maps with two arguments, one of dicts with one.
-    x, rest = element[0], element[1:]
-    if isinstance(x, Mapping):
-        if not rest:
-            x, rest = _split_label(x)
-        fields.check(x)
-    else:
-        x = x if isinstance(x, tuple) else (x,)
-        x = dict(zip((*fields.required, *fields.optional), x, strict=False))
-        fields.check(x)
-    for name, value in x.items():
-        if value.dtype != tf.string:
-            raise ValueError(f"{name!r} is {value.dtype.name} in the data set, not string.")
-    return (x, *rest)
+def _length(texts: tf.Tensor) -> tf.Tensor:
+    """Bytes of each example's strings (examples, …), int32 (examples,)."""
+    return tf.reduce_sum(tf.strings.length(texts), axis=list(range(1, texts.shape.rank)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertfam_tf.data.rows import Mistake, Row
 
-# Other white space, such as a no-break space, may stand inside a word.
+# Other white space, such as a no-break space, may be part of a word.
 _BETWEEN = re.compile(rb"[ \t]+")
 _DOCUMENT = b"-DOCSTART-"
 
@@ -20,9 +20,10 @@ def conll_rows(
 
     Args:
         file: columns with spaces or tabs between; an empty line ends a sentence. Lines that begin
-            with -DOCSTART- are passed over.
+            with -DOCSTART- are skipped.
         word, tag: columns, from 0; below 0 from the end. Without a tag there are no labels.
-        iob2: turns tags of IOB1, where B- only parts neighbours, into IOB2, where each begins so.
+        iob2: turns tags of IOB1, where B- only separates adjacent entities, into IOB2, where
+            every entity begins with B-.
     """
     words: list[bytes] = []
     tags: list[str] = []

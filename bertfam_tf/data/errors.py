@@ -1,4 +1,4 @@
-"""Errors that a graph raises on purpose, handed on as Python's."""
+"""Errors that a graph raises on purpose, as Python's ``ValueError``."""
 
 import codecs
 import re
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-# Stands before the text of such an error; the text ends with a full stop.
+# Begins the text of such an error, which ends with a full stop.
 MARK = "bertfam_tf: "
 
 
 @contextmanager
 def as_value_errors() -> Iterator[None]:
-    """Raises what a marked assertion says as a ``ValueError``, without TensorFlow's wrapping."""
+    """Raises the text of a marked assertion as a ``ValueError``, without TensorFlow's wrapping."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:

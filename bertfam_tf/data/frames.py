@@ -48,7 +48,7 @@ def plain(x: Any, name: str = "") -> Any:
 
 
 def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
-    """Columns of a ``DataFrame`` by name, as ``plain`` has them; others are passed over.
+    """Columns of a ``DataFrame`` by name, as ``plain`` has them; others are ignored.
 
     Raises:
         ValueError: for a column that is not there, or that has a missing value.

@@ -1,4 +1,4 @@
-"""Strings to their places in a list, in the graph."""
+"""Labels as strings to indices and numbers, in the graph."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def index_of(
         values: strings, scalar or vector.
         known: different strings.
         what: what the values are, for the error's text.
-        place: where they stand, to go before the error's text.
+        place: where they are, to begin the error's text with.
 
     Raises:
         InvalidArgumentError: at run time, naming the first value that is not in the list.

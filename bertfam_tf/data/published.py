@@ -37,10 +37,10 @@ class Published:
     """A data set, prepared on this machine when it is not yet.
 
     Args:
-        name: as tensorflow-datasets calls it, such as ``glue/mrpc``.
+        name: its name in tensorflow-datasets, such as ``glue/mrpc``.
         columns: for each name wanted, a feature; ``a.b`` is the feature b inside of a, and of
             translations the language b. None for those that are known for the data set.
-        data_dir: where prepared data sets are; None for tensorflow-datasets' own place.
+        data_dir: where prepared data sets are; None for tensorflow-datasets' default.
 
     Raises:
         ValueError: for a data set that is not known or cannot be prepared, or whose columns are
@@ -130,7 +130,7 @@ def _plain(feature: Any, value: Any) -> Any:
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.ClassLabel):
-        # tensorflow-datasets' -1 stands for a label that was not published.
+        # tensorflow-datasets has -1 for labels that were not published.
         return feature.int2str(int(value)) if value >= 0 else None
     if isinstance(feature, tfds.features.Sequence):
         inner = feature.feature
@@ -153,17 +153,17 @@ def _rows(place: str, values: dict[str, Any]) -> Iterator[Row]:
     if isinstance(values.get("question"), list):  # race has the questions of a passage together
         for number, each in enumerate(values["question"]):
             features = {**values, "question": each, "choices": values["choices"][number]}
-            right = None if label is None else _said(label[number])
+            right = None if label is None else _decoded(label[number])
             yield Row(f"{place}, question {number}", features, right)
         return
     if isinstance(values.get("text"), list):
         values["text"] = b" ".join(values["text"])
     if isinstance(label, list) and label and isinstance(label[0], dict):
-        label = [(_said(each["text"]), int(each["answer_start"])) for each in label]
-    yield Row(place, values, _said(label), None if name is None else _said(name))
+        label = [(_decoded(each["text"]), int(each["answer_start"])) for each in label]
+    yield Row(place, values, _decoded(label), None if name is None else _decoded(name))
 
 
-def _said(label: Any) -> Any:
+def _decoded(label: Any) -> Any:
     if isinstance(label, list):
-        return list(map(_said, label))
+        return list(map(_decoded, label))
     return label.decode("utf-8", "replace") if isinstance(label, bytes) else label

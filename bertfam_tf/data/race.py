@@ -18,7 +18,7 @@ def race_rows(path: Path) -> Iterator[Row | Mistake]:
 
     Args:
         path: a folder of passages, each a JSON object in a file of its own; or a tar archive of
-            them. The path may go on inside the archive, such as ``RACE.tar.gz/train/middle``.
+            them. The path may continue inside the archive, such as ``RACE.tar.gz/train/middle``.
             Passages of a folder come in the order of their names, an archive's in its own.
 
     Raises:
@@ -71,13 +71,13 @@ def _passages(path: Path) -> Iterator[tuple[str, bytes]]:
             if member.isfile() and member.name.endswith(".txt") and found:
                 stream = tar.extractfile(member)
                 assert stream is not None
-                # What stands before the folder that was asked for is no split of it.
+                # Folders above the one that was asked for name no split.
                 start = next(i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted)
                 yield "/".join(parts[start:] if wanted else parts), stream.read()
 
 
 def archive_of(path: Path) -> Path | None:
-    """The tar archive that a path is, or goes on inside of."""
+    """The tar archive that a path is, or leads into."""
     for each in (path, *path.parents):
         if each.is_file():
             return each if tarfile.is_tarfile(each) else None

@@ -53,9 +53,9 @@ def read_rows(
             ``text`` and ``label`` by these names, for the last column as the tags of conll, and
             for what is known of a data set of tensorflow-datasets.
         format: one of ``FORMATS``; None decides by each file's name.
-        target: what labels become; None leaves them out.
+        target: reads labels; None leaves them out.
         limit: uses no more rows than this.
-        skip: whether rows with mistakes are passed over; otherwise the first is raised.
+        skip: whether rows with mistakes are skipped; otherwise the first is raised.
         iob2: turns tags of IOB1 into IOB2; for conll.
         tfds, data_dir: the data set of tensorflow-datasets, and where it is prepared.
 

@@ -19,7 +19,7 @@ _LARGEST_CELL = 2**31 - 1
 
 
 def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
-    """Tab-separated values without quoting, as ``read_tsv`` reads them.
+    """Tab-separated values, without quoting: each line is a row, an empty one too.
 
     Args:
         file: UTF-8.
@@ -45,8 +45,8 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
     """Comma-separated values (RFC 4180): quotes, and lines that end inside them.
 
     A quote that opens a cell and is not closed takes in what follows, up to the next quote: rows
-    begin anew after that, because nothing tells lines of a text from rows of their own. The mistake
-    says how many lines were lost so.
+    begin after that, because lines of a text cannot be told from rows of their own. The mistake
+    gives the number of lines that were lost.
 
     Arguments and errors as for ``tsv_rows``.
     """
@@ -110,7 +110,7 @@ def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mist
     """A JSON object on each line.
 
     Args:
-        file: UTF-8; lines that are empty are passed over.
+        file: UTF-8; empty lines are skipped.
         columns: for each name wanted, its key; ``a.b`` is the key b in the object at a, or element
             b of the list there. A list of keys, or a key with a list, is a feature of several
             strings, and in ``text`` the words of a text.

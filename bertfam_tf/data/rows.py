@@ -1,4 +1,4 @@
-"""Rows of files, checked once before anything is computed, then streamed as often as asked."""
+"""Rows of files: checked once before anything is computed, then streamed once an epoch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.targets import Target
 
-# Rows that cross from Python into the graph together.
-_TOGETHER = 256
+# Number of rows that pass from Python into the graph together.
+_CHUNK = 256
 _SHOWN = 3
 # Characters of a mistake, which may quote a cell of any size.
 _LONGEST = 400
@@ -27,11 +27,11 @@ class Row(NamedTuple):
     """One row of a file.
 
     Fields:
-        place: where it stands, such as ``train.csv: line 3``.
+        place: where it is, such as ``train.csv: line 3``.
         features: texts by their names in the tasks; UTF-8, or a list of such.
-        label: what the file says, or what a ``Target`` made of it; None where there is none.
+        label: as in the file, or as a ``Target`` read it; None where there is none.
         id: the row's name in the file, where it has one.
-        lines: of the file that it takes, more than one where quotes hold ends of lines.
+        lines: number of lines that it takes; more than one where quotes enclose line ends.
     """
 
     place: str
@@ -42,11 +42,11 @@ class Row(NamedTuple):
 
 
 class Mistake(ValueError):
-    """What is wrong with one row; readers yield it in the row's place and go on.
+    """What is wrong with one row; readers yield it instead of the row, and continue.
 
     Args:
         kind: the kind of mistake, in a word, for counting.
-        text: says where and what, as a sentence.
+        text: a sentence on where and what.
         lines: of the file that are lost with the row.
     """
 
@@ -67,19 +67,19 @@ Reader = Callable[[], Iterator[Row | Mistake]]
 class Rows:
     """Rows of one split, in the order of its files.
 
-    Making one reads everything once: a row that is not valid is found before training begins, and
-    sizes are known. Iterating reads again, so that memory does not grow with the files.
+    The constructor reads everything once: a row that is not valid is found before training begins,
+    and sizes are known. Iterating reads again, so that memory does not grow with the files.
 
     Args:
         readers: what each file is called, and a function that reads it from the beginning.
         target: what labels become; None leaves them out.
         limit: uses no more rows than this.
-        skip: whether rows with mistakes are passed over, counted and logged; otherwise the first
-            is raised.
+        skip: whether rows with mistakes are skipped, counted and logged; otherwise the first is
+            raised.
 
     Attributes:
-        count: rows that are good.
-        skipped: how many rows were passed over, by kind of mistake.
+        count: number of valid rows.
+        skipped: how many rows were skipped, by kind of mistake.
         skipped_lines: how many lines of files these were; more where a stray quote of a CSV file
             makes many lines one row.
 
@@ -150,7 +150,7 @@ class Rows:
             return Mistake(self.target.what, f"{row.place}: {error}", row.lines)
 
     def __iter__(self) -> Iterator[Row]:
-        """The good rows.
+        """The valid rows.
 
         Raises:
             ValueError: when a file has changed meanwhile.
@@ -165,14 +165,14 @@ class Rows:
             yield row
         if left:
             names = ", ".join(name for name, _ in self.readers)
-            raise ValueError(f"{names} has {left} good rows less than when it was checked.")
+            raise ValueError(f"{names} has {left} valid rows less than when it was checked.")
 
     def dataset(self) -> tf.data.Dataset:
         """The rows as ``(features, label)``, or ``(features,)`` without a target.
 
         Returns:
             A data set of known cardinality. Features are a dict of string scalars, or of vectors
-            whose size is known; the label is as its ``Target`` says.
+            whose size is known; the label has the ``spec`` of its ``Target``.
         """
         assert self._first is not None
         features = {
@@ -189,7 +189,7 @@ class Rows:
 
     def _chunks(self) -> Iterator[tuple]:
         rows = iter(self)
-        while chunk := list(_told(islice(rows, _TOGETHER))):
+        while chunk := list(_marked(islice(rows, _CHUNK))):
             names = chunk[0].features
             given: tuple = ({n: _array([row.features[n] for row in chunk]) for n in names},)
             if self.target is not None:
@@ -201,8 +201,8 @@ class Rows:
             yield given
 
 
-def _told(rows: Iterator[Row]) -> Iterator[Row]:
-    # An error inside a data set reaches its reader as text: the mark says which part of it to show.
+def _marked(rows: Iterator[Row]) -> Iterator[Row]:
+    # An error inside a data set becomes text, of which ``as_value_errors`` shows the marked part.
     try:
         yield from rows
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What the label of a row is, by the kind of task: from what a file says to tensors."""
+"""Labels in files to tensors, for each kind of task."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Target:
     """Reads labels. ``read`` sees each row once before any tensor is made of ``value``.
 
     Args:
-        names: the labels that are known, in order; or a table from what the file says to names;
-            None for those that are found.
+        names: the valid labels, in order; or a table from labels in the file to names; None for
+            those that are found.
 
     Attributes:
-        what: one of them, in a word.
+        what: what one is called in errors.
         spec: a row's label as a tensor, or a dict of tensors.
     """
 
@@ -84,7 +84,7 @@ class Tags(Target):
 
 
 class Number(Target):
-    """A number, as it stands in the file: a string."""
+    """A number, as it is written in the file: a string."""
 
     what = "number"
 
@@ -103,9 +103,6 @@ class Number(Target):
 class Names(Target):
     """Names of any number of classes, between commas or in a list: int32 (classes,) of 0 and 1."""
 
-    def __init__(self, names: Sequence[str] | Mapping[str, str] | None = None):
-        super().__init__(names)
-
     @property
     def spec(self) -> tf.TensorSpec:  # type: ignore[override]
         return tf.TensorSpec([len(self.names)], tf.int32)
@@ -120,7 +117,7 @@ class Names(Target):
 
 
 class Choice(Target):
-    """Which of the choices is right: int32, from 0. Files say a number from 0, or a letter."""
+    """The index of the right choice: int32, from 0. Files have an index from 0, or a letter."""
 
     what = "choice"
     spec = _INT32
@@ -141,7 +138,7 @@ class Choice(Target):
 class Answers(Target):
     """Answers in a text: ``answer`` string and ``answer_start`` int32, which counts characters.
 
-    What has no answer has "" and -1. ``answers`` are all that count as right, padded with "" to
+    Questions without an answer have "" and -1. ``answers`` are all gold answers, padded with "" to
     the most of any row. A file gives a list of (text, start).
     """
 
@@ -164,8 +161,8 @@ class Answers(Target):
             if not isinstance(text, str) or not isinstance(start, int):
                 raise ValueError(f"An answer is a text and a number, not {text!r} and {start!r}.")
             if start < 0 or context[start : start + len(text)] != text:
-                raise ValueError(f"The answer {text!r} does not stand at character {start}.")
-        # An empty answer, which stands anywhere, is none.
+                raise ValueError(f"The answer {text!r} is not at character {start}.")
+        # An empty answer, which is found anywhere, is none.
         answers = [(text, start) for text, start in given if text]
         self._most = max(self._most, len(answers))
         return answers

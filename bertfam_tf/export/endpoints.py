@@ -1,4 +1,4 @@
-"""A task's signatures as graphs, and what to ask them."""
+"""A task's signatures as traced graphs, and sample inputs for them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.export.batching import BatchingOptions, batched
-from bertfam_tf.export.guards import Limits, guarded
-from bertfam_tf.export.weights import Weights
+from bertfam_tf.export.guards import InputLimits, with_input_checks
+from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
+from bertfam_tf.export.weights import StoredWeights
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE
 from bertfam_tf.tasks import Task
-from bertfam_tf.tasks.base import Signature
+from bertfam_tf.tasks.parts import Signature
 
 EXAMPLES = "inputs"
 
-# Plain, empty, long beyond any model, other scripts, special tokens, bytes that are not UTF-8.
+# Plain, empty, longer than any model takes, other scripts, special tokens, invalid UTF-8.
 _SAMPLES = [
     b"It arrived on time and works well.",
     b"",
@@ -29,73 +29,76 @@ _SAMPLES = [
 
 
 class Endpoint(NamedTuple):
-    """A signature as a graph.
+    """A signature as a traced graph.
 
     Fields:
-        function: takes tensors in the order of ``inputs``.
-        inputs: what the export's signature takes, by name.
-        signature: the task's.
-        limits: of the values of ``inputs``, which the graph checks.
+        function: a concrete function that takes tensors in the order of ``inputs``.
+        inputs: shapes and dtypes by name.
+        signature: the task's signature.
+        limits: of the values of ``inputs``; the graph checks them.
     """
 
     function: Any
     inputs: dict[str, tf.TensorSpec]
     signature: Signature
-    limits: Limits
+    limits: InputLimits
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Its answers in this process."""
+        """Runs the graph in this process: inputs by name to outputs by name."""
         answers = self.function(*(tf.constant(inputs[name]) for name in self.inputs))
         return {name: value.numpy() for name, value in answers.items()}
 
     @property
     def outputs(self) -> dict[str, tf.TensorSpec]:
-        """Its answers' shapes and types."""
+        """Shapes and dtypes by name."""
         return self.function.structured_outputs
 
 
 def endpoints(
-    task: Task, weights: Weights, batching: BatchingOptions | None, **options: Any
+    task: Task, weights: StoredWeights, batching: BatchingOptions | None, **options: Any
 ) -> dict[str, Endpoint]:
-    """The task's signatures, traced; their graphs refuse inputs that do not fit ``inputs``.
+    """Traces the task's signatures; the graphs validate their inputs.
 
     Args:
-        task: what is exported.
-        weights: what the graphs read.
-        batching: of signatures of texts. Packed rows are as long as each request has them, and
-            are not put together.
-        **options: of ``task.signatures``.
+        task: the task to export.
+        weights: the weights that the graphs read.
+        batching: for signatures that take text. Requests of packed ids are not batched, because
+            their lengths differ.
+        **options: arguments of ``task.signatures``.
+
+    Returns:
+        Signature name to endpoint.
     """
     found: dict[str, Endpoint] = {}
-    # Those of another method hang on it.
+    # The default signature first: classify and regress signatures call its graph.
     signatures = sorted(task.signatures(**options).items(), key=lambda x: x[0] != DEFAULT_SIGNATURE)
     for name, signature in signatures:
-        limits = Limits()
+        limits = InputLimits()
         if signature.method == "predict":
             inputs = task.feature_specs if signature.inputs is None else signature.inputs
             function = _by_name(signature.function, tuple(inputs), weights)
             if batching is not None and signature.inputs is None:
-                function = batched(function, name, batching)
+                function = batch_requests(function, name, batching)
             if signature.inputs is not None:
-                limits = Limits(task.packed_value_counts, task.backbone.max_length)
+                limits = InputLimits(task.packed_value_counts, task.backbone.max_length)
         else:
             inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}
-            function = _of_examples(signature.function, task, found[DEFAULT_SIGNATURE].function)
-        function = guarded(function, inputs, limits)
+            function = _from_examples(signature.function, task, found[DEFAULT_SIGNATURE].function)
+        function = with_input_checks(function, inputs, limits)
         traced = tf.function(function, list(inputs.values()), autograph=False)
         found[name] = Endpoint(traced.get_concrete_function(), inputs, signature, limits)
     return found
 
 
-def _by_name(function: Callable, names: tuple[str, ...], weights: Weights) -> Callable:
+def _by_name(function: Callable, names: tuple[str, ...], weights: StoredWeights) -> Callable:
     def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        with weights.used():
+        with weights.substituted():
             return function(dict(zip(names, tensors, strict=True)))
 
     return answer
 
 
-def _of_examples(view: Callable, task: Task, answer: Any) -> Callable:
+def _from_examples(view: Callable, task: Task, answer: Any) -> Callable:
     features = {
         name: tf.io.FixedLenFeature(spec.shape[1:], tf.string)
         for name, spec in task.feature_specs.items()
@@ -108,29 +111,32 @@ def _of_examples(view: Callable, task: Task, answer: Any) -> Callable:
     return function
 
 
-def hard_texts(task: Task) -> dict[str, np.ndarray]:
-    """Texts of all kinds, bytes, as the task takes them: what an export is compared on."""
+def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
+    """Texts that cover edge cases, as the task takes them: input name to bytes, (6, …).
+
+    They are the inputs on which an export is compared with its task.
+    """
     texts = {}
-    for turned, (name, spec) in enumerate(task.feature_specs.items()):
+    for shift, (name, spec) in enumerate(task.feature_specs.items()):
         count = int(np.prod(spec.shape[1:]))
-        columns = [np.roll(np.array(_SAMPLES, object), turned + i) for i in range(count)]
+        columns = [np.roll(np.array(_SAMPLES, object), shift + i) for i in range(count)]
         texts[name] = np.stack(columns, axis=1).reshape(-1, *spec.shape[1:])
     return texts
 
 
-class Questions:
-    """Inputs for each signature of a task."""
+class SampleInputs:
+    """Sample inputs for each signature of a task: input name to array, (rows, …)."""
 
     def __init__(self, task: Task):
         self._task = task
         self._specs = task.feature_specs
 
-    def hard(self, endpoint: Endpoint) -> dict[str, np.ndarray]:
-        """Texts of all kinds, what an export is compared on."""
-        return self._for(endpoint, hard_texts(self._task))
+    def edge_cases(self, endpoint: Endpoint) -> dict[str, np.ndarray]:
+        """The texts of ``edge_case_texts``, as the signature takes them."""
+        return self._for(endpoint, edge_case_texts(self._task))
 
-    def plain(self, endpoint: Endpoint, rows: int) -> dict[str, np.ndarray]:
-        """As many rows of one sentence, which a server warms up with."""
+    def identical_rows(self, endpoint: Endpoint, rows: int) -> dict[str, np.ndarray]:
+        """``rows`` copies of one sentence, for warm-up and as a valid request."""
         texts = {
             name: np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
             for name, spec in self._specs.items()
@@ -147,7 +153,7 @@ class Questions:
 
 
 def examples(texts: dict[str, np.ndarray]) -> list[bytes]:
-    """Serialized tf.Examples, one for each row, with the texts as features."""
+    """Serialized tf.Examples, one for each row of texts (rows, …), one feature for each input."""
     return [
         tf.train.Example(
             features=tf.train.Features(

@@ -1,8 +1,8 @@
-"""Checks inside an exported graph, so that it refuses requests that do not fit its signatures.
+"""Input checks inside an exported graph: it refuses requests that do not match its signatures.
 
-TensorFlow Serving feeds tensors of any shape: what a signature declares is not compared with what
-is sent. Kernels of tensorflow-text crash the process on strings of another rank, and other kernels
-broadcast or wrap around, and answer with wrong values.
+TensorFlow Serving does not compare the shapes of a request with those that the signature declares.
+tensorflow-text's kernels crash the process on strings of another rank, and other kernels broadcast
+or wrap around and return wrong values.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ _SHAPES: list[tuple[int, ...]] = [
 _INT32 = np.iinfo(np.int32)
 
 
-class Limits(NamedTuple):
-    """What integer inputs may hold.
+class InputLimits(NamedTuple):
+    """The values and lengths that integer inputs may have.
 
     Fields:
-        counts: by name, how many values an input may have, from 0; free where not listed.
-        length: the largest last dimension; None for any.
+        counts: input name to the number of valid ids, which are 0 to count - 1; inputs that are
+            not listed are not checked.
+        length: the largest last dimension; None for no limit.
     """
 
     counts: Mapping[str, int] = {}
     length: int | None = None
 
 
-def guarded(
-    function: Callable[..., Any], specs: Mapping[str, tf.TensorSpec], limits: Limits
+def with_input_checks(
+    function: Callable[..., Any], specs: Mapping[str, tf.TensorSpec], limits: InputLimits
 ) -> Callable[..., Any]:
-    """``function``, run only on tensors that fit.
+    """Wraps a function so that its graph validates the inputs first.
 
     Args:
-        function: takes a tensor for each of ``specs``, in their order.
-        specs: inputs by name. Dimensions of unknown size that several inputs have, such as the
-            batch, have to be equal in all of them.
-        limits: of their values.
+        function: takes one tensor for each of ``specs``, in their order.
+        specs: inputs by name. Leading dimensions of unknown size, such as the batch, must be equal
+            in all inputs.
+        limits: ranges of ids and the largest length.
 
     Returns:
         A function of the same arguments. Its graph fails with INVALID_ARGUMENT, before any other
-        operation reads the tensors, where one has another shape or a value out of its range.
+        operation reads the tensors, if a tensor has another shape or a value out of range.
     """
 
     def checked(*tensors: tf.Tensor) -> Any:
-        # Not an assertion on the rank: the graph optimizer takes the declared rank for the one
-        # that is fed, and removes it.
+        # An assertion on the rank would not do: the graph optimizer assumes that the tensor fed
+        # has the declared rank, and removes the assertion.
         shaped = [
             tf.ensure_shape(tensor, spec.shape)
             for tensor, spec in zip(tensors, specs.values(), strict=True)
@@ -72,17 +73,17 @@ def _equal_shapes(inputs: dict[str, tf.Tensor]) -> Iterator[tf.Operation]:
     shapes = [tf.shape(tensor) for tensor in inputs.values()]
     equal = tf.reduce_all([tf.reduce_all(shape[:common] == shapes[0][:common]) for shape in shapes])
     what = "number of rows" if common == 1 else f"first {common} dimensions"
-    texts = [f"The {what} of {', '.join(inputs)} must be equal, not of shapes", *shapes]
+    texts = [f"The {what} must be equal in {', '.join(inputs)}; their shapes are", *shapes]
     yield tf.debugging.Assert(equal, texts)
 
 
-def _in_range(inputs: dict[str, tf.Tensor], limits: Limits) -> Iterator[tf.Operation]:
+def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.Operation]:
     for name, count in limits.counts.items():
         values = inputs[name]
         yield tf.debugging.Assert(
             tf.reduce_all((values >= 0) & (values < count)),
             [
-                f"{name} must be from 0 to {count - 1}; smallest and largest given:",
+                f"{name} must be from 0 to {count - 1}; smallest and largest value:",
                 tf.reduce_min(values),
                 tf.reduce_max(values),
             ],
@@ -92,18 +93,18 @@ def _in_range(inputs: dict[str, tf.Tensor], limits: Limits) -> Iterator[tf.Opera
         length = tf.shape(values)[-1]
         yield tf.debugging.Assert(
             length <= limits.length,
-            [f"Rows of {name} must have {limits.length} values or less, not", length],
+            [f"Rows of {name} must have at most {limits.length} values, not", length],
         )
 
 
-def unguarded(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
-    """Inputs that another operation reads than one that ensures the declared shape.
+def unchecked_inputs(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+    """Finds inputs that an operation reads without a check of the declared shape.
 
     Args:
         meta_graph: of a SavedModel.
 
     Yields:
-        The names of a signature and of its input.
+        The names of the signature and of the input.
     """
     functions = {f.signature.name: f for f in meta_graph.graph_def.library.function}
     for name, signature in meta_graph.signature_def.items():
@@ -118,7 +119,7 @@ def unguarded(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, st
 def _readers(
     nodes: Any, tensor: str, functions: dict[str, function_pb2.FunctionDef]
 ) -> Iterator[tuple[str, str]]:
-    """The operations, and their shape attributes, that read a placeholder or an argument."""
+    """Yields the operations that read a placeholder or an argument, and the shapes they ensure."""
     for node in nodes:
         data = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
         for position in [i for i, name in enumerate(data) if name == tensor]:
@@ -132,38 +133,38 @@ def _readers(
                 yield node.op, ""
 
 
-def hostile(
+def invalid_requests(
     specs: Mapping[str, tf.TensorSpec],
-    limits: Limits,
-    plain: Callable[[int], dict[str, np.ndarray]],
+    limits: InputLimits,
+    valid: Callable[[int], dict[str, np.ndarray]],
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Requests that a guarded signature refuses.
+    """Makes requests that a signature with checks has to refuse.
 
     Args:
-        specs: its inputs by name.
-        limits: of their values.
-        plain: makes a good request of so many rows.
+        specs: the signature's inputs by name.
+        limits: ranges of ids and the largest length.
+        valid: makes a valid request with the given number of rows.
 
     Yields:
-        What is wrong, and the inputs by name.
+        A description of the mistake, and the inputs by name.
     """
-    good = plain(2)
+    good = valid(2)
     for name, spec in specs.items():
         for shape in _SHAPES:
             if not spec.shape.is_compatible_with(shape):
                 value = np.full(shape, *(b"a", object) if spec.dtype == tf.string else (0, "int32"))
                 yield f"{name} of shape {shape}", {**good, name: value}
-                yield f"all of shape {shape}", dict.fromkeys(specs, value)
+                yield f"all inputs of shape {shape}", dict.fromkeys(specs, value)
         if len(specs) > 1:
-            yield f"3 rows of {name}, 2 of others", {**good, name: plain(3)[name]}
+            yield f"3 rows of {name}, 2 rows of other inputs", {**good, name: valid(3)[name]}
     for name, count in limits.counts.items():
         for number in (-1, count, _INT32.min, _INT32.max):
             wrong = good[name].copy()
             wrong.flat[-1] = number
             yield f"{name} of {number}", {**good, name: wrong}
     if limits.length is not None:
-        surplus = limits.length + 1
+        too_long = limits.length + 1
         yield (
-            f"rows of {surplus} values",
-            {name: np.resize(x, (*x.shape[:-1], surplus)) for name, x in good.items()},
+            f"rows of {too_long} values",
+            {name: np.resize(x, (*x.shape[:-1], too_long)) for name, x in good.items()},
         )

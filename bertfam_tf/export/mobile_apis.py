@@ -1,10 +1,10 @@
-"""What MediaPipe's and the TFLite Task Library's text APIs need of a task.
+"""Requirements of MediaPipe's and the TFLite Task Library's text APIs.
 
-They take a `.tflite` with three inputs of ids and make the ids themselves, with a tokenizer in C++
-that the file's metadata choose. MediaPipe's TextClassifier and TextEmbedder and the Task Library's
-BertNLClassifier take single texts, its BertQuestionAnswerer takes questions and contexts. Read in
-their sources: mediapipe's bert_preprocessor_calculator.cc and tokenizers/bert_tokenizer.h,
-tflite-support's bert_preprocessor.cc and bert_question_answerer.cc.
+These APIs take a `.tflite` file with three inputs of ids and tokenize with their own C++ tokenizer,
+which the file's metadata select. MediaPipe's TextClassifier and TextEmbedder and the Task Library's
+BertNLClassifier take single texts; BertQuestionAnswerer takes questions and contexts. Sources:
+mediapipe's bert_preprocessor_calculator.cc and tokenizers/bert_tokenizer.h, tflite-support's
+bert_preprocessor.cc and bert_question_answerer.cc.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 from bertfam_tf.export.tflite_metadata import with_metadata
 from bertfam_tf.tasks import MultiLabelClassifier, SpanQA, Task, TextClassifier, TextEmbedder
 from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
-from bertfam_tf.text.packing import CLS_A_SEP
+from bertfam_tf.text.special_tokens import CLS_A_SEP
 
 _LOG = logging.getLogger(__name__)
-_OF_SINGLE_TEXTS = (TextClassifier, MultiLabelClassifier, TextEmbedder)
+_SINGLE_TEXT_TASKS = (TextClassifier, MultiLabelClassifier, TextEmbedder)
 _QA_LENGTH = 384
 
 
-def describe(model: bytes, task: Task, *, length: int) -> bytes:
-    """The task's `.tflite` of ids with metadata for the APIs.
+def add_metadata(model: bytes, task: Task, *, length: int) -> bytes:
+    """Adds metadata for the mobile APIs to a `.tflite` file that takes ids.
 
-    The tokenizer's files go into it only if those APIs read a text as the task does (see
-    ``obstacle``). Else they refuse the file and apps make the ids; a warning says why, of tasks
-    that there is an API for.
+    The tokenizer's files are included only if the APIs tokenize as the task does (see
+    ``incompatibility``). Otherwise they refuse the file and the app has to make the ids; if there
+    is an API for the task, a warning gives the reason.
 
     Args:
-        model: the file, whose signature takes ``ids``, ``mask`` and ``segment_ids``.
-        task: what it is made of.
-        length: of its inputs, in tokens.
+        model: the file's content; its signature takes ``ids``, ``mask`` and ``segment_ids``.
+        task: the exported task.
+        length: of the inputs, in tokens.
 
     Raises:
-        ValueError: as ``with_metadata`` raises it.
+        ValueError: as ``with_metadata``.
     """
-    why_not = obstacle(task, length)
-    if why_not and isinstance(task, (*_OF_SINGLE_TEXTS, SpanQA)):
+    why_not = incompatibility(task, length)
+    if why_not and isinstance(task, (*_SINGLE_TEXT_TASKS, SpanQA)):
         _LOG.warning("MediaPipe and the TFLite Task Library will not load this file: %s", why_not)
     kind = type(task).__name__
     return with_metadata(
@@ -50,36 +50,36 @@ def describe(model: bytes, task: Task, *, length: int) -> bytes:
     )
 
 
-def obstacle(task: Task, length: int) -> str:
-    """Why the APIs would not read texts as the task does, or would not run at all; "" if nothing.
+def incompatibility(task: Task, length: int) -> str:
+    """Why the APIs would tokenize differently from the task or not run it; "" if they would not.
 
-    Their tokenizers write ASCII letters small, whatever the vocabulary, and put ``[CLS]`` and
-    ``[SEP]`` around one text with segment ids of 0; question and context are a pair as BERT's, of
-    384 tokens. Accents and other scripts' capitals stay as they are, so that words with them may
-    become ``[UNK]`` where the task's tokenizer drops the accents: that is no obstacle here, and
-    ``tools/results/mobile_apis.md`` says how many texts it concerns.
+    Their tokenizers always lower-case ASCII letters and put ``[CLS]`` and ``[SEP]`` around a text
+    with segment ids of 0; a question and its context are packed as BERT's pairs, with 384 tokens.
+    They keep accents and other scripts' capitals, so words with accents may become ``[UNK]`` where
+    the task's tokenizer strips them. This difference is accepted;
+    ``tools/results/mobile_apis.md`` gives the share of affected texts.
     """
     if isinstance(task, SpanQA):
         if length != _QA_LENGTH:
-            return f"BertQuestionAnswerer takes {_QA_LENGTH} tokens, this file {length}."
-    elif not isinstance(task, _OF_SINGLE_TEXTS):
+            return f"BertQuestionAnswerer takes {_QA_LENGTH} tokens, this file takes {length}."
+    elif not isinstance(task, _SINGLE_TEXT_TASKS):
         return f"they have no API for {type(task).__name__}."
     elif task.pair:
         return "they take single texts, and this task takes pairs."
-    return tokenizer_obstacle(task.tokenizer)
+    return tokenizer_incompatibility(task.tokenizer)
 
 
-def tokenizer_obstacle(tokenizer: Tokenizer) -> str:
-    """As ``obstacle``, for the tokenizer alone."""
+def tokenizer_incompatibility(tokenizer: Tokenizer) -> str:
+    """As ``incompatibility``, for the tokenizer only."""
     options = tokenizer.get_config()
     kind = type(tokenizer).__name__
     if isinstance(tokenizer, SentencePieceTokenizer):
         if options["fairseq_ids"]:
-            return "their SentencePiece has the model's own ids, this tokenizer fairseq's."
+            return "their SentencePiece uses the model's own ids, this tokenizer uses fairseq's."
     elif not isinstance(tokenizer, WordPieceTokenizer):
-        return f"they have WordPiece and SentencePiece, not {kind}."
+        return f"they support WordPiece and SentencePiece, not {kind}."
     elif not options["split_chinese"]:
-        return "their tokenizer makes a word of each Chinese character, this one does not."
+        return "their tokenizer splits Chinese text into characters, this one does not."
     if not options["lower_case"]:
         return "their tokenizer lower-cases, and this vocabulary is cased."
     expected = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -89,7 +89,7 @@ def tokenizer_obstacle(tokenizer: Tokenizer) -> str:
         if options[role] != token:
             return f"they look up {token}, the {role} of this tokenizer is {options[role]!r}."
     if tokenizer.layout != CLS_A_SEP:
-        return "they put [CLS] before a text and [SEP] behind, this tokenizer does otherwise."
+        return "they put [CLS] before and [SEP] after a text, this tokenizer does not."
     return ""
 
 

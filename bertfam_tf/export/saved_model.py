@@ -1,4 +1,4 @@
-"""SavedModels for TensorFlow Serving."""
+"""Exports SavedModels for TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bertfam_tf import files
 from bertfam_tf.export import guards
-from bertfam_tf.export.batching import BatchingOptions
-from bertfam_tf.export.card import write_card
-from bertfam_tf.export.endpoints import Endpoint, Questions, endpoints
+from bertfam_tf.export.endpoints import Endpoint, SampleInputs, endpoints
+from bertfam_tf.export.in_graph_batching import BatchingOptions
+from bertfam_tf.export.model_card import write_card
 from bertfam_tf.export.warmup import os_errors, write_warmup
-from bertfam_tf.export.weights import Precision, Weights
-from bertfam_tf.serve.loader import load
+from bertfam_tf.export.weights import Precision, StoredWeights
 from bertfam_tf.serve.servable import Servable
+from bertfam_tf.serve.servable_loader import load
 from bertfam_tf.serve.status import Code, ServingError
 from bertfam_tf.tasks import Task
 from bertfam_tf.text import Tokenizer
@@ -29,14 +29,14 @@ from bertfam_tf.text import Tokenizer
 _EXTRA = "assets.extra"
 _CARD = "bertfam.json"
 _LABELS = "labels.txt"
-# Serving runs each record when it loads the model: one row, and a batch.
+# Rows of the warm-up requests: a single text, and a batch.
 _WARMUP_BATCHES = (1, 8)
 _TOLERANCE = 1e-5
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 class ExportError(RuntimeError):
-    """The export does not answer as the task does; nothing was put into the export directory."""
+    """The export's outputs differ from the task's; the export directory is unchanged."""
 
 
 def export_saved_model(
@@ -49,80 +49,77 @@ def export_saved_model(
     metrics: dict[str, Any] | None = None,
     **options: Any,
 ) -> Path:
-    """Writes ``directory/<version>``, which TensorFlow Serving loads as it is.
+    """Writes the SavedModel ``directory/<version>`` for TensorFlow Serving.
 
-    The signature ``serving_default`` takes the task's texts, such as ``text`` (and
-    ``text_pair`` of a pair model), as ``task.feature_specs`` has them, and returns its answers;
-    ``ids`` takes packed rows, ``task.packed_specs``; classifiers have ``classify`` and regressors
-    ``regress``, which take tf.Examples, for Serving's calls of these names; further ones are those
-    of ``task.signatures``. Dim 0 of each answer is the batch, and no answer depends on what else is
-    in it.
+    Signatures: ``serving_default`` takes the task's texts (``task.feature_specs``: ``text``, and
+    ``text_pair`` for pairs) and returns its outputs; ``ids`` takes packed ids
+    (``task.packed_specs``). Classifiers also have ``classify`` and regressors ``regress``, which
+    take tf.Examples for Serving's APIs of these names; ``task.signatures`` may define more. Dim 0
+    of every output is the batch, and the outputs for a row do not depend on other rows.
 
-    Labels and the tokenizer's files are assets. Warm-up records of each signature and the model
-    card ``bertfam.json`` (see ``card.write_card``) lie under ``assets.extra``. What was written is
-    loaded again, by the C++ loader that Serving uses, and all signatures are compared with the task
-    before the version appears.
+    The labels and the tokenizer's files are assets; warm-up requests for each signature and the
+    model card ``bertfam.json`` (see ``model_card.write_card``) are in ``assets.extra``. Before the
+    version appears in the directory, it is loaded with the C++ loader that Serving uses, and the
+    outputs of all signatures are compared with the task's.
 
-    The graph itself refuses, with INVALID_ARGUMENT, inputs of other shapes than a signature
-    declares, inputs of different numbers of rows, and values of ``ids`` that the model does not
-    have: Serving does not compare what it is sent with the signature. What was written has to
-    refuse such requests too.
+    Serving does not validate requests against the signature, so the graph does: it refuses inputs
+    of undeclared shapes, inputs with different numbers of rows, and ids out of range, with
+    INVALID_ARGUMENT. The export is checked with such requests too.
 
     Args:
-        task: a task; a classifier that has seen no data yet and was not told is taken to classify
-            single texts.
-        directory: the model's base path; made when missing.
-        version: a number; None takes the next one.
-        dtype: what matrices are stored as: ``"float32"``; ``"bfloat16"``, half the bytes; or
-            ``"int8"``, a quarter (see ``weights.Weights``). Answers are float32, and answers of
-            what is stored are what is compared.
-        batching: whether the graph itself answers several requests for texts at a time; None
-            leaves it to the server.
-        metrics: for the card, how well the task did.
-        **options: of ``task.signatures``, such as how a language model generates, or how wide a
-            tagger's answers are.
+        task: a task. A classifier that is not configured for pairs and has seen no data yet is
+            exported for single texts.
+        directory: the model's base path; it is created if missing.
+        version: the version number; None takes the next one.
+        dtype: of stored matrices: ``"float32"``, ``"bfloat16"`` or ``"int8"`` (see
+            ``weights.StoredWeights``). Outputs are float32; they are compared with those of the
+            task with the stored weights.
+        batching: batches concurrent requests inside the graph; None leaves batching to the server.
+        metrics: evaluation scores for the model card.
+        **options: arguments of ``task.signatures``, such as how a language model generates or the
+            output width of a tagger.
 
     Returns:
         The version's directory.
 
     Raises:
-        FileExistsError: when the version exists.
-        ValueError: when the version is below 0, which Serving would pass over, or an option is
-            not one of the task's.
-        ExportError: when the export's graph would not run in Serving, answers differently, or
-            answers requests that do not fit its signatures.
-        OSError: when writing fails, on a full disk say; no version is there then.
+        FileExistsError: the version exists.
+        ValueError: the version is below 0, which Serving ignores, or the task has no such option.
+        ExportError: the graph would not run in Serving, its outputs differ from the task's, or it
+            accepts requests that do not match its signatures.
+        OSError: writing failed, for example because the disk is full; no version was added.
     """
     base = Path(directory)
     if version is not None and version < 0:
-        raise ValueError(f"A version is 0 or more, not {version}.")
+        raise ValueError(f"version is {version}, expected 0 or more.")
+    files.remove_leftovers(base, inside=True)  # even if the killed run had finished this version
     if version in _versions(base):
-        raise FileExistsError(f"{base} has a version {version} already.")
-    # Serving takes every child with a number for a name as a version, whole or not.
+        raise FileExistsError(f"{base} already has a version {version}.")
+    # Serving loads every child whose name is a number, even one that is being written.
     with files.scratch(base, inside=True) as scratch:
         temporary = scratch / "version"
-        # Graphs do not keep the variables that they read.
-        weights = Weights(task, dtype)
+        # A reference that keeps the stored variables alive: graphs hold none.
+        weights = StoredWeights(task, dtype)
         traced = endpoints(task, weights, batching, **options)
-        questions = Questions(task)
+        samples = SampleInputs(task)
         _write(task, temporary, traced)
         _check_graph(temporary)
         extra = temporary / _EXTRA
         extra.mkdir()
         sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
-        write_warmup(extra, traced, questions, sizes)
+        write_warmup(extra, traced, samples, sizes)
         write_card(
             extra / _CARD, temporary, task, traced, dtype=dtype, batching=batching, metrics=metrics
         )
         try:
-            _compare(traced, load(temporary), questions)
+            _compare(traced, load(temporary), samples)
         except ServingError as error:
             raise ExportError(f"The export does not run in Serving: {error}") from error
         while True:
             target = base / str(_next(base) if version is None else version)
             try:
-                files.put(temporary, target, replace=False)
-            except FileExistsError:  # of another process
+                files.move_into_place(temporary, target, replace=False)
+            except FileExistsError:  # another process has taken the number
                 if version is not None:
                     raise
             else:
@@ -143,7 +140,7 @@ def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
     assets = directory.with_name("assets")
     task.tokenizer.save(assets)
     if task.class_names:
-        # One a line, whatever stands in them.
+        # One label per line: line breaks within labels become spaces.
         lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
         (assets / _LABELS).write_text("".join(lines), "utf-8")
     write_functions(functions, task.tokenizer, directory, sorted(assets.iterdir()))
@@ -158,17 +155,17 @@ def write_functions(
     """Writes a SavedModel.
 
     Args:
-        functions: concrete ones, by the names of their signatures.
-        tokenizer: which holds the tables that they read.
-        directory: where to.
-        assets: files to put beside them.
+        functions: signature name to concrete function.
+        tokenizer: the tokenizer that owns the lookup tables of the functions.
+        directory: the target.
+        assets: files to include as assets.
 
     Raises:
-        OSError: when writing fails.
+        OSError: writing failed.
     """
     captured = {id(tensor) for f in functions.values() for tensor in f.captured_inputs}
     module = tf.Module()
-    # What the signatures read and nothing else: what is tracked is written.
+    # All tracked objects are written, so only those that the signatures read are tracked.
     module.weights = list(
         {id(v): v for function in functions.values() for v in function.variables}.values()
     )
@@ -187,17 +184,19 @@ def _check_graph(directory: Path) -> None:
     for meta_graph in model.meta_graphs:
         for function in _must_compile(meta_graph.graph_def):
             raise ExportError(
-                f"The function {function} is compiled by XLA (jit_compile=True), which Serving has "
-                "switched off: every request would fail."
+                f"The function {function} is compiled by XLA (jit_compile=True), which Serving "
+                "disables: every request would fail."
             )
         for node in _nodes(meta_graph.graph_def):
             if node.op in _PYTHON:
-                raise ExportError(f"{node.name} calls Python ({node.op}), which Serving has not.")
-        # Before anything runs: kernels that read strings of another rank end this process.
-        for signature, name in guards.unguarded(meta_graph):
+                raise ExportError(
+                    f"{node.name} calls Python ({node.op}), which Serving cannot run."
+                )
+        # Before the graph runs: kernels that read strings of another rank crash this process.
+        for signature, name in guards.unchecked_inputs(meta_graph):
             raise ExportError(
-                f"The input {name!r} of the export's {signature} is read without a check of its "
-                "shape: one request of another rank could stop the server."
+                f"The signature {signature!r} reads its input {name!r} without a check of its "
+                "shape: one request of another rank could crash the server."
             )
 
 
@@ -217,57 +216,59 @@ def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
             yield node.name
 
 
-def _compare(traced: dict[str, Endpoint], servable: Servable, questions: Questions) -> None:
+def _compare(traced: dict[str, Endpoint], servable: Servable, samples: SampleInputs) -> None:
     for name, endpoint in traced.items():
-        asked = questions.hard(endpoint)
-        found = servable.run(name, asked)
-        compare_answers(name, found, endpoint.run(asked), endpoint.signature.repeatable)
-        _compare_refusals(name, endpoint, servable, questions)
+        inputs = samples.edge_cases(endpoint)
+        found = servable.run(name, inputs)
+        compare_answers(name, found, endpoint.run(inputs), endpoint.signature.repeatable)
+        _check_refusals(name, endpoint, servable, samples)
 
 
-def _compare_refusals(
-    name: str, endpoint: Endpoint, servable: Servable, questions: Questions
+def _check_refusals(
+    name: str, endpoint: Endpoint, servable: Servable, samples: SampleInputs
 ) -> None:
-    plain = partial(questions.plain, endpoint)
-    for wrong, asked in guards.hostile(endpoint.inputs, endpoint.limits, plain):
+    valid = partial(samples.identical_rows, endpoint)
+    for mistake, inputs in guards.invalid_requests(endpoint.inputs, endpoint.limits, valid):
         try:
-            servable.run(name, asked)
+            servable.run(name, inputs)
         except ServingError as error:
             if error.code is not Code.INVALID_ARGUMENT:
                 raise
         else:
             raise ExportError(
-                f"The export's {name} answers a request that it must refuse: {wrong}."
+                f"The signature {name!r} accepts a request that it must refuse: {mistake}."
             )
 
 
 def compare_answers(
     signature: str, found: dict[str, Any], expected: dict[str, Any], repeatable: bool
 ) -> None:
-    """Raises ExportError where answers by name are not those of the task.
+    """Compares the outputs of an export with those of its task.
 
     Args:
-        signature: how to call it in errors.
-        found: the export's.
-        expected: the task's.
-        repeatable: whether values are compared, and not only names and shapes.
+        signature: its name, for errors.
+        found: the export's outputs by name.
+        expected: the task's outputs by name.
+        repeatable: whether values are compared too; otherwise only names and shapes are.
+
+    Raises:
+        ExportError: they differ.
     """
     if found.keys() != expected.keys():
         raise ExportError(
-            f"The export's {signature} answers {sorted(found)}, the task {sorted(expected)}."
+            f"The signature {signature!r} returns {sorted(found)}, the task {sorted(expected)}."
         )
     for name, value in expected.items():
         if found[name].shape != value.shape:
             raise ExportError(
-                f"The {name!r} of the export's {signature} is {found[name].shape}, the task's "
-                f"{value.shape}."
+                f"The output {name!r} of {signature!r} has the shape {found[name].shape}, expected "
+                f"the task's {value.shape}."
             )
         if value.dtype == object:
             same = bool((found[name] == value).all())
         else:
-            # Logits are of any size, and sums of terms of that size are rounded alike; the median,
-            # because those of padding are -1e9.
-            size = max(1.0, float(np.median(np.abs(value)))) if value.size else 1.0
-            same = np.allclose(found[name], value, rtol=_TOLERANCE, atol=size * _TOLERANCE)
+            # Rounding errors grow with the size of logits. The median ignores the -1e9 of padding.
+            scale = max(1.0, float(np.median(np.abs(value)))) if value.size else 1.0
+            same = np.allclose(found[name], value, rtol=_TOLERANCE, atol=scale * _TOLERANCE)
         if repeatable and not same:
-            raise ExportError(f"The {name!r} of the export's {signature} differs from the task's.")
+            raise ExportError(f"The output {name!r} of {signature!r} differs from the task's.")

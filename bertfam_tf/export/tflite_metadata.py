@@ -1,8 +1,8 @@
-"""TFLite Metadata: what a `.tflite` file says about itself, with its vocabulary and labels.
+"""TFLite Metadata: names of tensors, the vocabulary and the labels of a `.tflite` file.
 
-MediaPipe and the TFLite Task Library read it to make token ids of a text and names of scores. It
-is a flatbuffer of its own in one of the model's buffers, and the files it names stand behind the
-model as a zip archive. Numbers of fields are those of
+MediaPipe and the TFLite Task Library use them to tokenize texts and to name scores. The metadata
+are a separate flatbuffer in one of the model's buffers; the files that they refer to follow the
+model as a zip archive. Field numbers are those of
 https://github.com/google-ai-edge/mediapipe/blob/master/mediapipe/tasks/metadata/metadata_schema.fbs
 (1.5.0).
 """
@@ -29,19 +29,19 @@ INPUTS = ("ids", "mask", "segment_ids")
 _ENTRY = b"TFLITE_METADATA"
 _MODEL_IDENTIFIER = b"TFL3"
 _IDENTIFIER = b"M001"
-# The first version that knows tokenizers.
+# The first version of the schema with tokenizers.
 _PARSER = "1.1.0"
-# Runtimes map weights into memory as they lie in the file: multiples of 16, or of a cache line.
+# Runtimes map the file into memory: weights stay aligned to 16 bytes, or to a cache line.
 _ALIGNMENT = 64
-# What reading a damaged flatbuffer or archive may raise.
+# Errors of reading a damaged flatbuffer or archive.
 _DAMAGE = (ValueError, TypeError, IndexError, AttributeError, struct.error, zipfile.BadZipFile)
 
 # Enumerations of the schema.
 _UNKNOWN_FILE, _AXIS_LABELS, _VOCABULARY_FILE = 0, 2, 5
 _FEATURE = 1
 _TOKENIZERS = {
-    VOCABULARY: (4, _VOCABULARY_FILE, "WordPiece's pieces, one a line."),
-    SENTENCEPIECE: (5, _UNKNOWN_FILE, "The model of SentencePiece."),
+    VOCABULARY: (4, _VOCABULARY_FILE, "The WordPiece vocabulary, one piece per line."),
+    SENTENCEPIECE: (5, _UNKNOWN_FILE, "The SentencePiece model."),
 }
 
 
@@ -74,14 +74,14 @@ class _Model:
 
 
 class Metadata(NamedTuple):
-    """What a file says of itself.
+    """The metadata of a file.
 
     Fields:
-        name, description, version, license: texts, "" where nothing is said.
+        name, description, version, license: texts; "" if missing.
         inputs, outputs: names of the tensors, in the file's order.
-        tokenizer: the file that texts are split with, ``VOCABULARY`` or ``SENTENCEPIECE``; ""
-            where ids are made elsewhere.
-        files: the contents of the files that it brings, by name.
+        tokenizer: the tokenizer's file, ``VOCABULARY`` or ``SENTENCEPIECE``; "" if the app
+            tokenizes.
+        files: name to content of the associated files.
     """
 
     name: str
@@ -104,26 +104,30 @@ def with_metadata(
     vocabulary: Sequence[str] | bytes | None = None,
     labels: Sequence[str] = (),
 ) -> bytes:
-    """A `.tflite` that says what it is, and brings what turns texts into its ids.
+    """Adds metadata, and optionally the tokenizer and the labels, to a `.tflite` file.
 
-    The model's own bytes follow what is new, unchanged, and weights stay as aligned as they were.
-    They are copied, not written anew: 100 MB take less than a second.
+    The new bytes are written before the model's own, which stay unchanged and keep their alignment.
+    Weights are copied, not serialized again: 100 MB take less than a second.
 
     Args:
-        model: the file; its tensors are named as the one signature has them.
+        model: the file's content; tensors get the names that its single signature has for them.
         name, description, version, license: texts for people.
-        vocabulary: pieces of WordPiece in the order of their ids, or the content of a
-            SentencePiece model. The inputs are then ``ids``, ``mask`` and ``segment_ids``, int32
-            (1, length). None for a file whose ids are made elsewhere.
-        labels: names along the last axis of the one output; those APIs that name scores want it
-            to be called ``probability``. Line breaks become spaces: a line is a label.
+        vocabulary: WordPiece pieces in the order of their ids, or the content of a SentencePiece
+            model; the inputs must be ``ids``, ``mask`` and ``segment_ids``, int32 (1, length).
+            None if the app tokenizes.
+        labels: names along the last axis of the single output, which the APIs expect to be called
+            ``probability``. Line breaks within labels become spaces, because the file has one
+            label per line.
+
+    Returns:
+        The content of the new file.
 
     Raises:
-        ValueError: when the file is damaged, has no signature or several, has metadata already,
-            or is one of 2 GB and more, whose weights lie behind the flatbuffer; and for a
-            vocabulary or labels that readers would read otherwise.
+        ValueError: the file is damaged, has not exactly one signature, has metadata already or is
+            2 GB or larger (its weights then follow the flatbuffer); or readers would misread the
+            vocabulary or the labels.
     """
-    with _damage_told():
+    with _as_value_error():
         old = _parsed(model)
         inputs, outputs = _tensors(old)
     _check_entries(old)
@@ -148,7 +152,7 @@ def with_metadata(
     metadata = _metadata(texts, [*inputs], [*outputs], files)
     stream = io.BytesIO()
     stream.write(_extended(model, old, metadata))
-    # Places in the archive are counted from the start of the file, as readers want them.
+    # Offsets in the archive are relative to the start of the whole file, as readers expect.
     with zipfile.ZipFile(stream, "w") as archive:
         for file, content in files.items():
             archive.writestr(zipfile.ZipInfo(file), content)
@@ -156,12 +160,12 @@ def with_metadata(
 
 
 def read_metadata(model: bytes) -> Metadata | None:
-    """What a file says of itself; None where it says nothing.
+    """Reads the metadata of a `.tflite` file; None if there are none.
 
     Raises:
-        ValueError: when the file or its metadata are damaged.
+        ValueError: the file or its metadata are damaged.
     """
-    with _damage_told():
+    with _as_value_error():
         old = _parsed(model)
         content = next(
             (
@@ -187,7 +191,7 @@ def read_metadata(model: bytes) -> Metadata | None:
         named = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
         for file in (*tokenizers, *named):
             if file not in files:
-                raise ValueError(f"its {file} is missing behind the model")
+                raise ValueError(f"its {file} is missing after the model")
         return Metadata(
             name=root.text(_Metadata.NAME),
             description=root.text(_Metadata.DESCRIPTION),
@@ -204,7 +208,7 @@ def read_metadata(model: bytes) -> Metadata | None:
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def _as_value_error() -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
@@ -212,30 +216,30 @@ def _damage_told() -> Iterator[None]:
 
 
 def _parsed(model: bytes) -> Any:
-    """The root of the model, every part of which lies within the file."""
+    """The root of the model; all of its offsets are checked to be within the file."""
     if model[4:8] != _MODEL_IDENTIFIER:
         raise ValueError(f"it begins with {model[:8]!r}, expected {_MODEL_IDENTIFIER!r} at byte 4")
     root = schema.Model.GetRootAs(model, 0)
-    # Reads all of it, weights as views; no verifier of flatbuffers is to be had in Python.
+    # Reads everything, weights as views: flatbuffers has no verifier for Python.
     schema.ModelT.InitFromObj(root)
     return root
 
 
 def _tensors(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs and outputs by their names in the signature, in the order of the file."""
+    """The inputs and the outputs by their names in the signature, in the file's order."""
     if model.SignatureDefsLength() != 1:
         raise ValueError(f"it has {model.SignatureDefsLength()} signatures, expected one")
     signature = model.SignatureDefs(0)
     graph = model.Subgraphs(signature.SubgraphIndex())
 
-    def named(places: Any, maps: list[Any]) -> dict[str, Any]:
-        names = {found.TensorIndex(): found.Name().decode("utf-8") for found in maps}
-        return {names[place]: graph.Tensors(place) for place in places.tolist()}
+    def by_name(indices: Any, maps: list[Any]) -> dict[str, Any]:
+        names = {item.TensorIndex(): item.Name().decode("utf-8") for item in maps}
+        return {names[index]: graph.Tensors(index) for index in indices.tolist()}
 
     try:
         return (
-            named(graph.InputsAsNumpy(), _all(signature.Inputs, signature.InputsLength())),
-            named(graph.OutputsAsNumpy(), _all(signature.Outputs, signature.OutputsLength())),
+            by_name(graph.InputsAsNumpy(), _all(signature.Inputs, signature.InputsLength())),
+            by_name(graph.OutputsAsNumpy(), _all(signature.Outputs, signature.OutputsLength())),
         )
     except KeyError as error:
         raise ValueError(f"its tensor {error} has no name in the signature") from error
@@ -251,21 +255,21 @@ def _entries(model: Any) -> list[Any]:
 
 def _check_entries(model: Any) -> None:
     if any(entry.Name() == _ENTRY for entry in _entries(model)):
-        raise ValueError("The model has metadata already.")
+        raise ValueError("The model already has metadata.")
     if any(buffer.Offset() > 1 for buffer in _all(model.Buffers, model.BuffersLength())):
-        raise ValueError("The model's weights lie behind its flatbuffer, as from 2 GB on.")
+        raise ValueError("The model's weights follow its flatbuffer, as in files of 2 GB or more.")
 
 
 def _extended(model: bytes, old: Any, metadata: bytes) -> bytearray:
-    """The model with one more buffer, and an entry that names it.
+    """Adds a buffer with the metadata and an entry that refers to it.
 
-    Offsets in a flatbuffer are relative and point forward, so whatever is written in front of one
-    may point into it: a new root, lists of what there was and is, and the metadata.
+    Offsets in a flatbuffer are relative and point forward. A new root, the extended lists of
+    buffers and entries, and the metadata are therefore written before the model and point into it.
     """
     size = -(-len(model) // _ALIGNMENT) * _ALIGNMENT
     count = old.BuffersLength()
     room = 4096 + len(metadata) + 4 * (count + old.MetadataLength())
-    # Builders write from the end to the start; this one has written the old model already.
+    # Builders write backwards; this one starts as if it had just written the old model.
     builder = flatbuffers.Builder(0)
     builder.Bytes = bytearray(room + size)
     builder.Bytes[room : room + len(model)] = model
@@ -285,17 +289,17 @@ def _extended(model: bytes, old: Any, metadata: bytes) -> bytearray:
     schema.MetadataAddBuffer(builder, count)
     entry = schema.MetadataEnd(builder)
 
-    def places(tables: list[Any]) -> list[int]:
+    def offsets(tables: list[Any]) -> list[int]:
         return [size - table._tab.Pos for table in tables]
 
     replaced = {
-        _Model.BUFFERS: _vector(builder, [*places(_all(old.Buffers, count)), buffer]),
-        _Model.METADATA: _vector(builder, [*places(_entries(old)), entry]),
+        _Model.BUFFERS: _vector(builder, [*offsets(_all(old.Buffers, count)), buffer]),
+        _Model.METADATA: _vector(builder, [*offsets(_entries(old)), entry]),
     }
     root = old._tab
     fields = (encode.Get(number_types.VOffsetTFlags.packer_type, model, _vtable(root)) - 4) // 2
     if fields > _Model.FIELDS:
-        raise ValueError(f"The model's root has {fields} fields, expected {_Model.FIELDS} at most.")
+        raise ValueError(f"The model's root has {fields} fields, expected at most {_Model.FIELDS}.")
     builder.StartObject(_Model.FIELDS)
     builder.PrependUint32Slot(_Model.VERSION, old.Version(), 0)
     for field in range(_Model.VERSION + 1, _Model.FIELDS):
@@ -303,8 +307,8 @@ def _extended(model: bytes, old: Any, metadata: bytes) -> bytearray:
         if field in replaced:
             builder.PrependUOffsetTRelativeSlot(field, replaced[field], 0)
         elif offset:
-            place = size - root.Indirect(root.Pos + offset)
-            builder.PrependUOffsetTRelativeSlot(field, place, 0)
+            position = size - root.Indirect(root.Pos + offset)
+            builder.PrependUOffsetTRelativeSlot(field, position, 0)
     builder.Finish(builder.EndObject(), _MODEL_IDENTIFIER)
     return builder.Output()
 
@@ -331,7 +335,9 @@ def _check_inputs(inputs: dict[str, Any]) -> None:
 def _check_vocabulary(vocabulary: Sequence[str]) -> None:
     for i, piece in enumerate(vocabulary):
         if not piece or "\n" in piece:
-            raise ValueError(f"Piece {i} is {piece!r}; readers take each line that is not empty.")
+            raise ValueError(
+                f"Piece {i} is {piece!r}; readers expect one piece per line, and skip empty lines."
+            )
     missing = [piece for piece in ("[CLS]", "[SEP]", "[UNK]") if piece not in vocabulary]
     if missing:
         raise ValueError(f"The vocabulary lacks {', '.join(missing)}, which readers look up.")
@@ -367,7 +373,9 @@ def _metadata(
             _Tensor.CONTENT: _table(builder, properties, {_Content.PROPERTIES_TYPE: _FEATURE}),
         }
         if name in outputs and LABELS in files:
-            offsets[_Tensor.FILES] = file(LABELS, _AXIS_LABELS, "Names of the scores, one a line.")
+            offsets[_Tensor.FILES] = file(
+                LABELS, _AXIS_LABELS, "Names of the scores, one per line."
+            )
         return _table(builder, offsets)
 
     graph = {
@@ -376,7 +384,7 @@ def _metadata(
     }
     for name, (tokenizer, kind, what) in _TOKENIZERS.items():
         if name in files:
-            # Both tables of options have the file first.
+            # The file is the first field in the options of both tokenizers.
             options = {_Unit.OPTIONS: _table(builder, {0: file(name, kind, what)})}
             unit = _table(builder, options, {_Unit.OPTIONS_TYPE: tokenizer})
             graph[_SubGraph.INPUT_UNITS] = _vector(builder, [unit])
@@ -396,7 +404,7 @@ def _vector(builder: flatbuffers.Builder, offsets: list[int]) -> int:
 def _table(
     builder: flatbuffers.Builder, offsets: dict[int, int], numbers: dict[int, int] | None = None
 ) -> int:
-    """A table of offsets and of numbers of one byte, by their fields."""
+    """A table; field number to offset, and field number to one-byte number."""
     numbers = numbers or {}
     builder.StartObject(max([*offsets, *numbers], default=-1) + 1)
     for field, offset in offsets.items():

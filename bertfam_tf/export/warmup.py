@@ -1,4 +1,7 @@
-"""Requests that a server runs when it loads a model, before anyone waits for an answer."""
+"""Warm-up requests, which a server runs when it loads a model, before it accepts clients' requests.
+
+The format is TensorFlow Serving's: TFRecords of PredictionLogs.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,38 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from bertfam_tf.export.endpoints import EXAMPLES, Endpoint, Questions
+from bertfam_tf.export.endpoints import EXAMPLES, Endpoint, SampleInputs
 
 FILE = "tf_serving_warmup_requests"
 
 
 def write_warmup(
-    directory: Path, endpoints: dict[str, Endpoint], questions: Questions, sizes: Iterable[int]
+    directory: Path, endpoints: dict[str, Endpoint], samples: SampleInputs, sizes: Iterable[int]
 ) -> None:
-    """Writes a log of each signature and batch size, of the kind that its method asks for."""
+    """Writes one PredictionLog for each signature and batch size.
+
+    Args:
+        directory: the version's ``assets.extra``.
+        endpoints: by the name of the signature.
+        samples: makes the inputs.
+        sizes: numbers of rows, one request for each.
+
+    Raises:
+        OSError: when the file cannot be written.
+    """
     with os_errors(directory / FILE), tf.io.TFRecordWriter(str(directory / FILE)) as writer:
         for name, endpoint in endpoints.items():
             for rows in sizes:
-                log = record(name, endpoint, questions.plain(endpoint, rows))
+                log = record(name, endpoint, samples.identical_rows(endpoint, rows))
                 writer.write(log.SerializeToString())
 
 
 @contextmanager
 def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raises an OSError that names ``path`` where TensorFlow fails to write it."""
+    """Turns TensorFlow's errors while it writes ``path`` into an OSError that names it."""
     try:
         yield
-    except tf.errors.ResourceExhaustedError as error:  # also of quotas
+    except tf.errors.ResourceExhaustedError as error:  # the disk or a quota is full
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path)) from error
     except tf.errors.OpError as error:
         text = f"TensorFlow cannot write: {error.message}"
@@ -43,7 +56,13 @@ def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 def record(
     name: str, endpoint: Endpoint, inputs: dict[str, np.ndarray]
 ) -> prediction_log_pb2.PredictionLog:
-    """The log of one request."""
+    """The PredictionLog of one request.
+
+    Args:
+        name: of the signature.
+        endpoint: the signature; its method decides between predict, classify and regress logs.
+        inputs: input name to array, (rows, …); strings are object arrays of bytes.
+    """
     log = prediction_log_pb2.PredictionLog()
     method = endpoint.signature.method
     request = getattr(log, f"{method}_log").request

@@ -1,4 +1,4 @@
-"""How an export stores weights: whole, in half the bytes, or in a quarter."""
+"""Weights as an export stores them: in float32, bfloat16 or int8."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from keras import ops
 from bertfam_tf.tasks import Task
 
 Precision = Literal["float32", "bfloat16", "int8"]
-# An axis that is shorter would have nearly as many scales as weights.
+# Scales for a shorter axis would take nearly as much space as its weights.
 _SHORTEST = 16
 
 
-class Weights:
-    """A task's weights as an export stores them; the task keeps its own.
+class StoredWeights:
+    """Copies of a task's weights in the precision in which an export stores them.
 
-    ``"bfloat16"`` rounds matrices to 8 bits of precision. ``"int8"`` rounds them to 255 steps
-    between plus and minus the largest weight of each output channel of a kernel (its last axis)
-    and of each row of an embedding, whose float32 scales are stored too: dynamic quantization, as
-    weights alone are rounded (arXiv 1806.08342, section 3.1). Vectors, such as biases, stay as they
-    are. Both are turned into float32 where they are used, of embeddings the rows that are read,
-    and everything is computed as before: an export is smaller on disk and in memory, and a call
-    takes longer by one pass over the matrices, which counts where it has few rows.
+    ``"bfloat16"`` rounds matrices to 8 significant bits. ``"int8"`` is weight-only symmetric
+    quantization (arXiv 1806.08342, section 3.1) with one float32 scale for each output channel of
+    a kernel (its last axis) and for each row of an embedding table. Vectors, such as biases, stay
+    in float32, and the task's own weights do not change.
+
+    The graph converts matrices to float32 where it uses them, and only the looked-up rows of
+    embedding tables; all computation is in float32. The export is smaller on disk and in memory.
+    Each call takes one additional pass over the matrices, which is noticeable for small batches.
 
     Args:
-        task: what is exported.
-        precision: what matrices are stored as.
+        task: the task to export.
+        precision: the dtype of stored matrices.
 
     Raises:
-        ValueError: for another precision.
+        ValueError: for an unknown precision.
     """
 
     def __init__(self, task: Task, precision: Precision = "float32"):
@@ -44,10 +45,10 @@ class Weights:
                 f"dtype {precision!r}, expected one of {', '.join(get_args(Precision))}."
             )
         self._task = task
-        self._stored: dict[int, _Stored] = {}
+        self._stored: dict[int, _StoredWeight] = {}
         if precision == "float32":
             return
-        store = {"bfloat16": _halved, "int8": _quartered}[precision]
+        store = {"bfloat16": _to_bfloat16, "int8": _to_int8}[precision]
         for variable in task.weights:
             if len(variable.shape) > 1 and variable.dtype == "float32":
                 stored = store(variable)
@@ -55,8 +56,8 @@ class Weights:
                     self._stored[id(variable)] = stored
 
     @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
-        """Within it, what reads the task's weights in a graph reads the stored ones."""
+    def substituted(self) -> Iterator[None]:
+        """A context in which graphs that read the task's weights read the stored copies instead."""
         if not self._stored:
             yield
             return
@@ -65,7 +66,7 @@ class Weights:
             for layer in self._task._flatten_layers()
             if isinstance(layer, keras.layers.Embedding) and id(layer._embeddings) in self._stored
         ]
-        with _Reading(self._stored):
+        with _SubstituteScope(self._stored):
             for layer in tables:
                 if not getattr(layer, "lora_enabled", False):
                     layer.call = partial(_look_up, layer, self._stored[id(layer._embeddings)])
@@ -76,36 +77,41 @@ class Weights:
                     layer.__dict__.pop("call", None)
 
 
-class _Stored(NamedTuple):
-    """One weight. Fields: what is stored, what it is multiplied with (…, 1 where that is one)."""
+class _StoredWeight(NamedTuple):
+    """One stored weight.
+
+    Fields:
+        values: bfloat16 or int8, in the weight's shape.
+        scales: float32 factors, with size 1 along the axis that shares a scale; None for bfloat16.
+    """
 
     values: tf.Variable
     scales: tf.Variable | None
 
-    def read(self, of: Callable[[Any], Any] = tf.convert_to_tensor) -> tf.Tensor:
-        values = tf.cast(of(self.values), tf.float32)
-        return values if self.scales is None else values * of(self.scales)
+    def dequantize(self, read: Callable[[Any], Any] = tf.convert_to_tensor) -> tf.Tensor:
+        values = tf.cast(read(self.values), tf.float32)
+        return values if self.scales is None else values * read(self.scales)
 
 
-def _halved(variable: Any) -> _Stored:
-    return _Stored(tf.Variable(tf.cast(variable.value, tf.bfloat16), trainable=False), None)
+def _to_bfloat16(variable: Any) -> _StoredWeight:
+    return _StoredWeight(tf.Variable(tf.cast(variable.value, tf.bfloat16), trainable=False), None)
 
 
-def _quartered(variable: Any) -> _Stored | None:
-    given = variable.numpy()
-    table = variable.name.startswith("embedding")
-    axis = given.ndim - 1 if table else 0
-    if given.shape[axis] < _SHORTEST:
+def _to_int8(variable: Any) -> _StoredWeight | None:
+    weights = variable.numpy()
+    is_table = variable.name.startswith("embedding")
+    axis = weights.ndim - 1 if is_table else 0
+    if weights.shape[axis] < _SHORTEST:
         return None
-    scales = np.max(np.abs(given), axis=axis, keepdims=True) / 127
-    steps = np.rint(given / np.where(scales > 0, scales, 1)).astype(np.int8)
-    return _Stored(tf.Variable(steps, trainable=False), tf.Variable(scales, trainable=False))
+    scales = np.max(np.abs(weights), axis=axis, keepdims=True) / 127
+    values = np.rint(weights / np.where(scales > 0, scales, 1)).astype(np.int8)
+    return _StoredWeight(tf.Variable(values, trainable=False), tf.Variable(scales, trainable=False))
 
 
-class _Reading(keras.StatelessScope):
-    """Gives Keras' variables other values, which are computed once in each graph."""
+class _SubstituteScope(keras.StatelessScope):
+    """A scope in which Keras variables have substituted values, computed once for each graph."""
 
-    def __init__(self, stored: dict[int, _Stored]):
+    def __init__(self, stored: dict[int, _StoredWeight]):
         super().__init__()
         self._stored = stored
         self._graph = tf.compat.v1.get_default_graph()
@@ -116,12 +122,12 @@ class _Reading(keras.StatelessScope):
         if key not in self._stored:
             return super().get_current_value(variable)
         if key not in self._read:
-            # Not in the loop's body that happens to read it first, which would do so each time.
+            # In the outer graph: the body of a loop would dequantize in every iteration.
             with self._graph.as_default():
-                self._read[key] = self._stored[key].read()
+                self._read[key] = self._stored[key].dequantize()
         return self._read[key]
 
 
-def _look_up(layer: keras.layers.Embedding, stored: _Stored, inputs: Any) -> Any:
-    rows = stored.read(lambda table: tf.gather(table, ops.cast(inputs, "int32")))
+def _look_up(layer: keras.layers.Embedding, stored: _StoredWeight, inputs: Any) -> Any:
+    rows = stored.dequantize(lambda table: tf.gather(table, ops.cast(inputs, "int32")))
     return ops.cast(rows, dtype=layer.compute_dtype)

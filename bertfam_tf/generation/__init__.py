@@ -1,6 +1,7 @@
-"""Generation: from a function that gives next-token logits to token ids, in the graph."""
+"""Generation: greedy search, sampling and beam search, as loops in the graph."""
 
 from bertfam_tf.generation.beams import beam_search
+from bertfam_tf.generation.loop import Progress, advance, among, begin, growing, run
 from bertfam_tf.generation.models import (
     CachedDecoder,
     PermutationDecoder,
@@ -8,7 +9,6 @@ from bertfam_tf.generation.models import (
     decoder,
 )
 from bertfam_tf.generation.options import Options
-from bertfam_tf.generation.rows import Progress, advance, among, begin, growing, run
 from bertfam_tf.generation.sampling import filtered, sample
 
 __all__ = [
@@ -31,18 +31,18 @@ __all__ = [
 
 
 def generate(step, token_ids, padding_mask, options, stop_ids=(), pad_id=0, seed=None):
-    """New tokens for each row, by the search that ``options`` say.
+    """New tokens for each prompt, chosen as ``options`` says.
 
     Args:
-        step: as ``Step``.
-        token_ids, padding_mask: int32 (rows, length), padded on the left.
+        step: a ``Step``.
+        token_ids, padding_mask: int32 (batch, length), padded on the left.
         options: ``Options``.
-        stop_ids: tokens that end a row.
-        pad_id: what stands behind them.
-        seed: int32 (2,) for sampling.
+        stop_ids: tokens that end a continuation.
+        pad_id: token after the end of a continuation.
+        seed: int32 (2,), for sampling.
 
     Returns:
-        int32 (rows, new tokens): stop tokens are there, and ``pad_id`` behind them.
+        int32 (batch, new tokens), with the stop token, and ``pad_id`` after it.
     """
     if options.num_beams > 1:
         return beam_search(step, token_ids, padding_mask, options, stop_ids, pad_id)

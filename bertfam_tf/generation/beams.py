@@ -7,17 +7,25 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from bertfam_tf.generation.loop import among
 from bertfam_tf.generation.models import Step
 from bertfam_tf.generation.options import Options
-from bertfam_tf.generation.rows import among
 
-# Worth less than any hypothesis, and finite: sums and products with it stay numbers.
+# Lower than any score, but finite, so that sums and products with it are no NaN.
 _NEVER = -1e9
 
 
 class _Beams(NamedTuple):
-    """Fields: ``running`` hypotheses and the best ``finished`` ones, (rows, beams, new tokens);
-    log-probabilities of the first and values of the second; and whether a row can still improve.
+    """State of the search.
+
+    Fields:
+        running, finished: hypotheses, (batch, beams, new tokens), of those that are finished the
+            best ones.
+        running_scores: log-probabilities, (batch, beams).
+        finished_scores: log-probabilities with the length penalty, (batch, beams).
+        is_finished: whether an element of ``finished`` is a hypothesis, (batch, beams).
+        improvable: whether a running hypothesis can still become one of the best, (batch, 1).
+        padding_mask, state: as for ``Step``, for batch · beams hypotheses.
     """
 
     running: tf.Tensor
@@ -38,29 +46,29 @@ def beam_search(
     stop_ids: Sequence[int],
     pad_id: int,
 ) -> tf.Tensor:
-    """The best hypothesis of each row, int32 (rows, new tokens).
+    """The best hypothesis for each prompt, int32 (batch, new tokens).
 
-    A hypothesis is finished by a stop token, or by being as long as is allowed. A row ends when
-    its best running hypothesis, valued at its present length, is no better than the worst of
-    ``num_beams`` finished ones. Ties go to the hypothesis and token that come first.
+    A hypothesis is finished after a stop token, or at the maximum length. The search for a prompt
+    ends when its best running hypothesis, with the penalty of its present length, is not better
+    than the worst of ``num_beams`` finished ones. Of equal scores the first wins.
     """
     beams = options.num_beams
     logits, state = step(token_ids, padding_mask, None)
-    rows = tf.shape(token_ids)[0]
+    batch = tf.shape(token_ids)[0]
 
     def repeated(tensor: tf.Tensor) -> tf.Tensor:
         return tf.repeat(tensor, beams, axis=0)
 
-    empty = tf.zeros([rows, beams, 0], tf.int32)
-    lowest = tf.fill([rows, beams], _NEVER)
+    empty = tf.zeros([batch, beams, 0], tf.int32)
+    lowest = tf.fill([batch, beams], _NEVER)
     start = _Beams(
         running=empty,
-        # All beams are alike at first, so that one of them counts.
-        running_scores=tf.concat([tf.zeros([rows, 1]), lowest[:, 1:]], axis=1),
+        # All beams are equal at first: only one of them counts.
+        running_scores=tf.concat([tf.zeros([batch, 1]), lowest[:, 1:]], axis=1),
         finished=empty,
         finished_scores=lowest,
-        is_finished=tf.zeros([rows, beams], tf.bool),
-        improvable=tf.ones([rows, 1], tf.bool),
+        is_finished=tf.zeros([batch, beams], tf.bool),
+        improvable=tf.ones([batch, 1], tf.bool),
         padding_mask=repeated(padding_mask),
         state=tf.nest.map_structure(repeated, state),
     )
@@ -84,7 +92,7 @@ def beam_search(
     best = _Beams(
         *tf.while_loop(going_on, body, tuple(first), shape_invariants=tuple(shapes))
     ).finished[:, 0]
-    # Columns that are padding in every row.
+    # Drops columns that are padding in the whole batch.
     ended = tf.cumsum(tf.cast(among(best, stop_ids), tf.int32), axis=1, exclusive=True) > 0
     return best[:, : tf.reduce_max(tf.reduce_sum(tf.cast(~ended, tf.int32), axis=1))]
 
@@ -92,16 +100,16 @@ def beam_search(
 def _extend(
     now: _Beams, logits: tf.Tensor, options: Options, stop_ids: Sequence[int], pad_id: int
 ) -> _Beams:
-    """Every running hypothesis with one token more, and the best of those kept."""
+    """Extends every running hypothesis by one token, and keeps the best."""
     beams, size = options.num_beams, logits.shape[-1]
-    rows, _, length = tf.unstack(tf.shape(now.running))
+    batch, _, length = tf.unstack(tf.shape(now.running))
     length += 1
-    scores = tf.reshape(tf.nn.log_softmax(logits), [rows, beams, size])
-    scores = tf.reshape(scores + now.running_scores[:, :, tf.newaxis], [rows, beams * size])
-    # So many that as many as there are beams go on, whatever ends.
+    scores = tf.reshape(tf.nn.log_softmax(logits), [batch, beams, size])
+    scores = tf.reshape(scores + now.running_scores[:, :, tf.newaxis], [batch, beams * size])
+    # Enough that ``beams`` of them are left even if all others end.
     kept = max(2, 1 + len(stop_ids)) * beams
-    scores, places = tf.math.top_k(scores, kept)
-    parents, tokens = places // size, places % size
+    scores, indices = tf.math.top_k(scores, kept)  # (batch, kept)
+    parents, tokens = indices // size, indices % size
     candidates = tf.concat(
         [tf.gather(now.running, parents, batch_dims=1), tokens[:, :, tf.newaxis]], axis=2
     )
@@ -109,14 +117,14 @@ def _extend(
 
     running_scores, chosen = tf.math.top_k(scores + tf.cast(ends, tf.float32) * _NEVER, beams)
     parents = tf.gather(parents, chosen, batch_dims=1)
-    source = tf.reshape(parents + tf.range(rows)[:, tf.newaxis] * beams, [-1])
+    source = tf.reshape(parents + tf.range(batch)[:, tf.newaxis] * beams, [-1])
 
-    # What ends below the best beams would not have been searched further: it does not count.
+    # A hypothesis that ends below the best ``beams`` would not have been extended: not counted.
     counts = ends & (tf.range(kept) < beams)
     penalty = tf.cast(length, tf.float32) ** options.length_penalty
     values = scores / penalty + tf.cast(~counts, tf.float32) * _NEVER
     values += tf.cast(~now.improvable, tf.float32) * _NEVER
-    pad = tf.fill([rows, beams, 1], pad_id)
+    pad = tf.fill([batch, beams, 1], pad_id)
     ended = tf.concat([tf.concat([now.finished, pad], axis=2), candidates], axis=1)
     finished_scores, best = tf.math.top_k(tf.concat([now.finished_scores, values], axis=1), beams)
     is_finished = tf.gather(tf.concat([now.is_finished, counts], axis=1), best, batch_dims=1)

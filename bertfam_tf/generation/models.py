@@ -1,4 +1,4 @@
-"""What generation asks of a model."""
+"""The interface between generation and a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Step(Protocol):
-    """A function from tokens and what is remembered to the next token's logits."""
+    """A function that computes the next token's logits from tokens and a state."""
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
@@ -17,27 +17,24 @@ class Step(Protocol):
         """One call.
 
         Args:
-            token_ids: int32 (rows, length), the tokens that ``state`` has not seen.
-            padding_mask: int32 (rows, all tokens so far); padding stands on the left.
-            state: from the call before; None in the first.
+            token_ids: int32 (batch, length), the tokens that are not in ``state``.
+            padding_mask: int32 (batch, all tokens so far), padded on the left.
+            state: from the previous call; None in the first.
 
         Returns:
-            ``(logits, state)``: float32 (rows, vocabulary) of the token behind the last; and a
-            structure of tensors whose dim 0 is the rows, so that beam search can choose among
-            them.
+            ``(logits, state)``: float32 (batch, vocabulary), of the next token; and a structure of
+            tensors whose first dimension is the batch, so that beam search can reorder them.
         """
         ...
 
 
 class CachedDecoder:
-    """A decoder's backbone and head as a ``Step`` that keeps what the backbone remembers.
-
-    That is all keys and values, or a memory of as many tokens as the backbone's config says.
+    """A causal model as a ``Step``, whose state is the cache or the memory of its backbone.
 
     Args:
         backbone: has the input and the output ``cache`` or ``memory``, and the output
             ``last_token``.
-        head: logits (rows, vocabulary) of vectors (rows, hidden).
+        head: function from (batch, hidden) to logits (batch, vocabulary).
     """
 
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -55,16 +52,16 @@ class CachedDecoder:
 
 
 class PermutationDecoder:
-    """A ``Step`` of a model that predicts in any order (XLNet, arXiv 1906.08237).
+    """A permutation language model as a ``Step`` (XLNet, arXiv 1906.08237).
 
-    Behind the last token stands a place whose content nobody sees, and which is predicted. A
-    token is remembered as it was read when one more had followed it; so the last two are read
-    again, and those before them stand in the memory.
+    The model predicts one position after the last token, which no query attends to. The memory
+    has hidden states of tokens that were computed when another token followed: so each call
+    computes the last two positions again, and the memory ends before them.
 
     Args:
         backbone: has the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and the outputs
             ``query_output`` and ``memory``.
-        head: logits (rows, vocabulary) of vectors (rows, hidden).
+        head: function from (batch, hidden) to logits (batch, vocabulary).
     """
 
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -76,11 +73,12 @@ class PermutationDecoder:
     ) -> tuple[tf.Tensor, Any]:
         before, memory = (token_ids[:, :0], None) if state is None else state
         tokens = tf.concat([before, token_ids], axis=1)
-        place = tf.ones_like(tokens[:, :1])
-        last = tf.concat([tf.zeros_like(tokens), place], axis=1)[:, tf.newaxis]
+        one = tf.ones_like(tokens[:, :1])  # (batch, 1)
+        # (batch, 1, length + 1)
+        last = tf.concat([tf.zeros_like(tokens), one], axis=1)[:, tf.newaxis]
         given = {
-            "token_ids": tf.concat([tokens, place], axis=1),
-            "padding_mask": tf.concat([padding_mask, place], axis=1),
+            "token_ids": tf.concat([tokens, one], axis=1),
+            "padding_mask": tf.concat([padding_mask, one], axis=1),
             "perm_mask": last,
             "target_mapping": last,
         }
@@ -92,6 +90,6 @@ class PermutationDecoder:
 
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
-    """The ``Step`` that a backbone's inputs ask for; ``head`` as for ``CachedDecoder``."""
+    """The ``Step`` for a backbone, by its inputs; ``head`` as for ``CachedDecoder``."""
     kind = PermutationDecoder if "target_mapping" in backbone.input else CachedDecoder
     return kind(backbone, head)

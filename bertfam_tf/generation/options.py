@@ -1,4 +1,4 @@
-"""What a user may ask of generation, checked."""
+"""Options of generation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Options:
     """How tokens are chosen.
 
     Args:
-        max_new_tokens: most tokens of a continuation.
-        temperature: logits are divided by it before sampling. None for the likeliest token each
-            time, unless ``top_k`` or ``top_p`` ask for sampling (at 1.0).
-        top_k: samples among the k likeliest tokens alone (Fan et al. 2018, arXiv 1805.04833).
-        top_p: samples among the fewest tokens that have this probability together (Holtzman et
-            al. 2019, arXiv 1904.09751).
-        num_beams: hypotheses kept by beam search; 1 for none.
-        length_penalty: a hypothesis of n new tokens is worth its log-probability / n to this
-            power: above 0 it favours long ones, below 0 short ones.
+        max_new_tokens: maximum length of a continuation.
+        temperature: logits are divided by it before sampling. None for greedy search, unless
+            ``top_k`` or ``top_p`` ask for sampling (at temperature 1).
+        top_k: samples only from the k most likely tokens (Fan et al. 2018, arXiv 1805.04833).
+        top_p: samples only from the smallest set of tokens whose probabilities sum up to it
+            (nucleus sampling, Holtzman et al. 2019, arXiv 1904.09751).
+        num_beams: number of hypotheses of beam search; 1 for no beam search.
+        length_penalty: the score of a hypothesis of n new tokens is its log-probability / n to this
+            power: values above 0 favour long hypotheses, below 0 short ones.
 
     Raises:
         ValueError: for a value outside its range, or beam search and sampling at once.

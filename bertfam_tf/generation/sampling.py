@@ -1,4 +1,4 @@
-"""How one token is chosen from logits."""
+"""Chooses a token from logits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from bertfam_tf.generation.options import Options
 
 
 def filtered(logits: tf.Tensor, options: Options) -> tf.Tensor:
-    """Logits of the distribution that is sampled: temperature, then top-k, then top-p.
+    """Logits of the distribution to sample from: temperature, then top-k, then top-p.
 
-    Tokens as likely as the last that is kept are kept too.
+    Tokens with the same logit as the last one that is kept are kept too.
 
     Args:
-        logits: float (rows, vocabulary).
-        options: what is asked.
+        logits: float (batch, vocabulary).
+        options: of generation.
 
     Returns:
-        The same shape, -inf at tokens that are left out.
+        The same shape, -inf at excluded tokens.
     """
     if options.temperature is not None:
         logits = logits / options.temperature
@@ -39,13 +39,13 @@ def filtered(logits: tf.Tensor, options: Options) -> tf.Tensor:
 
 
 def sample(logits: tf.Tensor, options: Options, seed: Any, index: Any) -> tf.Tensor:
-    """The next token of each row, int32 (rows,).
+    """The next token of each prompt, int32 (batch,).
 
     Args:
-        logits: float (rows, vocabulary).
-        options: what is asked.
-        seed: int32 (2,); read where tokens are drawn.
-        index: how many tokens were drawn before, so that each has a seed of its own.
+        logits: float (batch, vocabulary).
+        options: of generation.
+        seed: int32 (2,), for sampling; not used by greedy search.
+        index: number of tokens before this one, so that each has a seed of its own.
     """
     if not options.samples:
         return tf.argmax(logits, axis=-1, output_type=tf.int32)

@@ -1,4 +1,4 @@
-"""A head's layers, made from its description on the family's card."""
+"""A head, built from its spec on the family's card."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ class Head(keras.layers.Layer):
     """From a backbone's outputs to logits: ``logits(select(outputs))``.
 
     Args:
-        reads: as ``registry.HeadSpec`` has it.
-        parts: layers, called one after the other.
-        scalar: whether the logits' last axis, of width 1, is left out.
+        reads: as in ``registry.HeadSpec``.
+        parts: layers, applied one after the other.
+        scalar: whether the logits' last axis, of width 1, is squeezed.
 
     Call:
-        outputs: a backbone's dict.
-        targets: as ``logits`` takes them.
+        outputs: of a backbone.
+        targets: as for ``logits``.
 
     Returns:
-        Logits (from an adaptive softmax log-probabilities), float32 (float64 under that policy):
-        (batch, labels) for heads that read one vector of each row, (batch, length, labels) for
-        those that read all; without the last axis where there is one score.
+        Logits, or log-probabilities from an adaptive softmax, float32 (float64 under that policy):
+        (batch, labels) for heads that read one vector per example, (batch, length, labels) for
+        those that read the sequence; without the last axis if ``scalar``.
     """
 
     def __init__(
@@ -41,30 +41,30 @@ class Head(keras.layers.Layer):
 
     @property
     def kind(self) -> str:
-        """What it is called on the family's card."""
+        """Its name on the family's card."""
         return self.name.removesuffix(_SUFFIX)
 
     @property
     def source(self) -> str:
-        """The backbone's output that it reads, or reads a part of."""
+        """The name of the backbone's output that it reads."""
         return "sequence_output" if self.reads == "first_token" else self.reads
 
     def select(self, outputs: dict[str, Any]) -> Any:
-        """What the head reads of a backbone's outputs: (batch, width) or (batch, length, width)."""
+        """The input of ``logits``: (batch, width) or (batch, length, width)."""
         if self.reads == "first_token":
             return outputs["sequence_output"][:, 0, :]
         return outputs[self.reads]
 
     def logits(self, x: Any, targets: Any = None) -> Any:
-        """Logits of vectors, all that ``select`` gives or some of them, as of masked tokens.
+        """Logits of vectors: all of those that ``select`` returns, or only those of masked tokens.
 
         Args:
             x: (…, width).
-            targets: int (…), tokens, for the log-probabilities of these alone. Heads over the
-                vocabulary take it.
+            targets: int (…), one token for each vector, whose log-probabilities to compute; only
+                for heads over the vocabulary. None for all logits.
 
         Returns:
-            (…, labels), or (…) for one score; with ``targets`` log-probabilities (…).
+            (…, labels), or (…) if ``scalar``; with ``targets`` log-probabilities (…).
         """
         for part in self.parts[:-1]:
             x = part(x)
@@ -86,16 +86,16 @@ class Head(keras.layers.Layer):
 class TiedOutput(keras.layers.Layer):
     """Logits over the vocabulary: an output projection tied to the token embedding, and a bias.
 
-    The table stays the backbone's weight; this layer has the bias alone.
+    The embedding stays the backbone's weight; this layer has only the bias.
 
     Args:
-        table: gives the table, (vocabulary, width).
+        table: function that returns the embedding, (vocabulary, width).
         size: of the vocabulary.
-        use_bias: whether there is a bias.
+        use_bias: whether to add a bias.
 
     Call:
         x: (…, width).
-        targets: int (…), one token each; None for all tokens.
+        targets: int (…), one token for each vector; None for all tokens.
 
     Returns:
         (…, vocabulary); with ``targets`` their log-probabilities, (…).
@@ -126,19 +126,19 @@ class TiedOutput(keras.layers.Layer):
 
 
 def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
-    """A head for ``backbone`` with random weights, called ``NAME_head``.
+    """A head for ``backbone`` with random weights; its name is ``NAME_head``.
 
-    It has the backbone's dtype policy, but for its last layer, which is float32 where that is of
+    Its dtype policy is the backbone's, except that the last layer is float32 if that computes in
     half precision.
 
     Args:
-        backbone: the encoder below; a language model's head shares its token embedding.
-        name: one of the heads that the family's card lists.
-        num_labels: width of the logits, for heads whose width is not fixed.
+        backbone: the model to put it on; a language model's head is tied to its token embedding.
+        name: of a head on the family's card.
+        num_labels: number of labels, for heads that have labels; None for others.
 
     Raises:
-        ValueError: for a head that the family does not have, one that reads a pooled output where
-            the backbone has no pooler, or a missing or unwanted ``num_labels``.
+        ValueError: for a head that the family does not have, a head that reads the pooled output of
+            a backbone without pooler, or a missing or superfluous ``num_labels``.
     """
     card = registry.get(backbone.family)
     if name not in card.heads:
@@ -169,7 +169,7 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
 
 
 class _Values:
-    """What stands in a head's description, for one backbone."""
+    """The values of a spec's fields for one backbone."""
 
     def __init__(self, backbone: Backbone, num_labels: int | None):
         self.backbone = backbone
@@ -193,8 +193,8 @@ def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.la
         values(part.width),
         activation=layers.activation(activation) if activation else None,
         use_bias=part.bias,
-        # Not truncated, which would take an eighth off: at the rates of fine-tuning a head hardly
-        # moves, so its size is how fast its logits do.
+        # A truncated distribution has a standard deviation smaller by an eighth. At the learning
+        # rates of fine-tuning the initial scale decides how fast a head's logits change.
         kernel_initializer=keras.initializers.RandomNormal(stddev=values.config.initializer_range),
         **kwargs,
     )

@@ -1,4 +1,4 @@
-"""Embedding and softmax with wide vectors for frequent tokens and narrow ones for rare ones.
+"""Adaptive embedding and softmax: wide vectors for frequent tokens, narrow ones for rare tokens.
 
 Grave et al. 2017, arXiv 1609.04309; Baevski and Auli 2018, arXiv 1809.10853.
 """
@@ -13,26 +13,27 @@ from bertfam_tf.layers.initializers import normal
 
 
 class AdaptiveEmbedding(keras.layers.Layer):
-    """Token embeddings in clusters by frequency; token ids are ordered so.
+    """Token embeddings in clusters by frequency; token ids are ordered by frequency.
 
     Args:
         vocab_size: number of tokens.
-        width: of the result.
+        width: of the output.
         embedding_size: width of the first cluster's vectors.
         cutoffs: the first token of the second cluster, of the third, ….
-        div_val: each cluster's vectors are narrower than the last one's by this factor. With 1
-            there is one table, and a projection only where ``embedding_size`` is not ``width``.
+        div_val: factor by which each cluster's vectors are narrower than those of the cluster
+            before. With 1 all clusters share a table, which is projected only if
+            ``embedding_size`` differs from ``width``.
         stddev: of the initial weights.
 
     Call:
         token_ids: int (batch, length).
 
     Returns:
-        (batch, length, width), times √width.
+        (batch, length, width), scaled by √width.
 
     Raises:
-        ValueError: for cut-offs that do not rise or lie beyond the vocabulary, or a cluster whose
-            vectors would have no width.
+        ValueError: for cut-offs that do not increase or exceed the vocabulary, or a cluster whose
+            vectors would have width 0.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class AdaptiveEmbedding(keras.layers.Layer):
         ends = [0, *cutoffs, vocab_size]
         if any(a >= b for a, b in pairwise(ends)):
             raise ValueError(
-                f"The cut-offs {tuple(cutoffs)} have to rise, and end below {vocab_size} tokens."
+                f"The cut-offs {tuple(cutoffs)} must increase and be below {vocab_size} tokens."
             )
         if embedding_size // div_val ** len(cutoffs) < 1:
             raise ValueError(
-                f"Of {embedding_size}, divided by {div_val} for each of {len(cutoffs)} cut-offs, "
-                "nothing is left."
+                f"embedding_size {embedding_size}, divided by {div_val} for each of {len(cutoffs)} "
+                "cut-offs, is less than 1."
             )
         self.width = width
         self.embedding_size = embedding_size
@@ -78,11 +79,11 @@ class AdaptiveEmbedding(keras.layers.Layer):
         x = None
         for i, table in enumerate(self.tables):
             start = self.clusters[i][0]
-            # Ids of other clusters take some row, which is then not used.
-            rows = ops.clip(token_ids - start, 0, table.shape[0] - 1)
-            vectors = ops.take(table, rows, axis=0)
+            # Ids of other clusters are clipped to some vector, which is not used.
+            ids = ops.clip(token_ids - start, 0, table.shape[0] - 1)
+            vectors = ops.take(table, ids, axis=0)  # (batch, length, cluster size)
             if self.projections:
-                vectors = ops.matmul(vectors, self.projections[i])
+                vectors = ops.matmul(vectors, self.projections[i])  # (batch, length, width)
             later = ops.expand_dims(token_ids >= start, -1)
             x = vectors if x is None else ops.where(later, vectors, x)
         return ops.cast(x, self.compute_dtype) * self.width**0.5
@@ -91,7 +92,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         return (*input_shape, self.width)
 
     def output_tables(self):
-        """Of each cluster its table, (tokens, size), and the projection to ``width`` or None."""
+        """Each cluster's table (tokens, size), and its projection (size, width) or None."""
         if self.div_val > 1:
             return list(zip(self.tables, self.projections, strict=True))
         projection = self.projections[0] if self.projections else None
@@ -99,18 +100,18 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
 
 class AdaptiveSoftmax(keras.layers.Layer):
-    """Log-probabilities of tokens: of a cluster, and of a token within it.
+    """Log-probabilities of tokens, from those of clusters and of tokens within a cluster.
 
-    The tables and all projections but the first are the embedding's (arXiv 1901.02860).
+    The tables and all projections but the first are tied to the embedding (arXiv 1901.02860).
 
     Args:
-        embedding: gives the ``AdaptiveEmbedding``.
+        embedding: function that returns the ``AdaptiveEmbedding``.
         stddev: of the initial weights.
 
     Call:
         x: (…, width).
-        targets: int (…), one token each; None for all tokens. Clusters that no target is in are
-            not computed, others for their targets alone.
+        targets: int (…), one token for each vector; None for all tokens. A cluster is computed
+            only for the targets in it.
 
     Returns:
         (…, vocabulary), or (…) with ``targets``.
@@ -146,36 +147,36 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return (*input_shape[:-1], self.clusters[-1][1]) if targets_shape is None else targets_shape
 
     def call(self, x, targets=None):
-        first = ops.log_softmax(self._logits(x, 0), axis=-1)
+        first = ops.log_softmax(self._logits(x, 0), axis=-1)  # (…, first cluster + clusters - 1)
         end = self.clusters[0][1]
         if targets is None:
             parts = [first[..., :end]]
             for i in range(1, len(self.clusters)):
                 chosen = first[..., end + i - 1 : end + i]
                 parts.append(chosen + ops.log_softmax(self._logits(x, i), axis=-1))
-            return ops.concatenate(parts, axis=-1)
+            return ops.concatenate(parts, axis=-1)  # (…, vocabulary)
         shape = ops.shape(targets)
-        rows = ops.reshape(x, (-1, x.shape[-1]))
-        first = ops.reshape(first, (-1, first.shape[-1]))
-        targets = ops.reshape(targets, (-1,))
+        x = ops.reshape(x, (-1, x.shape[-1]))  # (targets, width)
+        first = ops.reshape(first, (-1, first.shape[-1]))  # (targets, first cluster + …)
+        targets = ops.reshape(targets, (-1,))  # (targets,)
         found = _chosen(first, ops.minimum(targets, end - 1))
         for i, (start, stop) in enumerate(self.clusters[1:], 1):
             inside = ops.logical_and(targets >= start, targets < stop)
-            (places,) = ops.nonzero(inside)
-            within = ops.log_softmax(self._logits(ops.take(rows, places, axis=0), i), axis=-1)
-            within = _chosen(within, ops.take(targets, places, axis=0) - start)
-            within = ops.scatter(ops.expand_dims(places, 1), within, ops.shape(targets))
+            (indices,) = ops.nonzero(inside)  # (targets in the cluster,)
+            within = ops.log_softmax(self._logits(ops.take(x, indices, axis=0), i), axis=-1)
+            within = _chosen(within, ops.take(targets, indices, axis=0) - start)
+            within = ops.scatter(ops.expand_dims(indices, 1), within, ops.shape(targets))
             found = ops.where(inside, first[:, end + i - 1] + within, found)
         return ops.reshape(found, shape)
 
     def _logits(self, x, i):
-        """Scores of the cluster's tokens; after those of the first cluster, the other clusters'."""
+        """Logits of a cluster's tokens; of the first cluster's, and then of the other clusters."""
         table, projection = self.embedding().output_tables()[i]
         start, end = self.clusters[i]
         bias = self.biases[i] if len(self.biases) > 1 else self.biases[0][start:end]
         if projection is not None:
-            back = ops.transpose(projection) if i else self.projection
-            x = ops.matmul(x, ops.cast(back, x.dtype))
+            matrix = ops.transpose(projection) if i else self.projection  # (width, size)
+            x = ops.matmul(x, ops.cast(matrix, x.dtype))  # (…, size)
         if not i and len(self.clusters) > 1:
             table = ops.concatenate([table, ops.cast(self.cluster_kernel, table.dtype)], axis=0)
             bias = ops.concatenate([bias, self.cluster_bias], axis=0)
@@ -183,6 +184,6 @@ class AdaptiveSoftmax(keras.layers.Layer):
 
 
 def _chosen(values, columns):
-    """From (rows, columns) one of each row."""
+    """(n, m) values and n column indices to the n values at them."""
     columns = ops.expand_dims(columns, 1)
     return ops.squeeze(ops.take_along_axis(values, columns, axis=1), 1)

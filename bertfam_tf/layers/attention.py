@@ -1,7 +1,7 @@
-"""Scaled dot-product attention with several heads (arXiv 1706.03762), as parts.
+"""Multi-head scaled dot-product attention (arXiv 1706.03762), assembled from parts.
 
-Projections, heads, positions, scores, mask, probabilities, a gate per head, merge. What a model
-does without is None, and adds no operation to the graph.
+In order: projections, split into heads, positions, scores, mask, probabilities, gate per head,
+merge of heads. A part that is None adds no operation to the graph.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from bertfam_tf.layers.initializers import normal
 
 
 def attention_probabilities(scores, attention_mask=None):
-    """Softmax of the scores over the keys that the mask allows.
+    """Softmax of the masked scores over the keys.
 
     Args:
         scores: (batch, heads, queries, keys).
         attention_mask: boolean, broadcastable to the scores, true where a query may attend to a
-            key; None for everywhere. A fully masked query gets uniform attention.
+            key; None for no mask. A fully masked query gets uniform attention.
 
     Returns:
         The same shape and dtype.
@@ -27,8 +27,8 @@ def attention_probabilities(scores, attention_mask=None):
     half = keras.backend.standardize_dtype(scores.dtype) in ("float16", "bfloat16")
     logits = ops.cast(scores, "float32") if half else scores
     if attention_mask is not None:
-        # What where() would choose, by an operation that XNNPACK has: a select in every layer cuts
-        # its graph in pieces.
+        # Equal to where(mask, logits, -1e9), but XNNPACK has no select: one in every layer would
+        # split its graph into pieces.
         ceiling = ops.where(attention_mask, 1e9, -1e9)
         logits = ops.minimum(logits, ops.cast(ceiling, logits.dtype))
     return ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
@@ -38,7 +38,7 @@ def split_heads(x, num_heads):
     """(batch, length, heads · head size) to (batch, heads, length, head size)."""
     batch, length, width = ops.shape(x)
     x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
-    return ops.transpose(x, (0, 2, 1, 3))
+    return ops.transpose(x, (0, 2, 1, 3))  # (batch, heads, length, head size)
 
 
 def merge_heads(x):
@@ -48,7 +48,7 @@ def merge_heads(x):
 
 
 class HeadGate(keras.layers.Layer):
-    """A learnt factor for the output of each head (arXiv 1905.10650); 0 turns a head off.
+    """A trainable factor for the output of each head (arXiv 1905.10650); 0 turns a head off.
 
     Call:
         context: (batch, heads, queries, head size).
@@ -65,14 +65,14 @@ class HeadGate(keras.layers.Layer):
 
 
 class Attention(keras.layers.Layer):
-    """What the kinds of attention share: from scores and values to the heads' output.
+    """Base of the attention layers: from scores and values to the output of the heads.
 
     Args:
-        num_heads, head_size: the heads. Their product need not be the width of the model, so that
-            heads can be removed.
+        num_heads, head_size: their product may differ from the width of the model, so that heads
+            can be pruned.
         dropout: rate on the attention probabilities.
-        gate: layer called with the heads' output (batch, heads, queries, head size) before they
-            are merged, such as ``HeadGate``; None for none.
+        gate: layer applied to the output of the heads (batch, heads, queries, head size) before
+            they are merged, such as ``HeadGate``; None for none.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Attention(keras.layers.Layer):
             self.gate.build((None, self.num_heads, None, self.head_size))
 
     def _context(self, scores, value, attention_mask, training):
-        """Mean of the values, weighted by the probabilities; (batch, heads, queries, head size)."""
+        """Values weighted by the probabilities, (batch, heads, queries, head size)."""
         probabilities = attention_probabilities(scores, attention_mask)
         context = ops.matmul(self.dropout(probabilities, training=training), value)
         return context if self.gate is None else self.gate(context)
 
 
 class _DotProductAttention(Attention):
-    """Dense layers around scaled dot products. Arguments as for ``SelfAttention``."""
+    """Dense layers and scaled dot products. Arguments as for ``SelfAttention``."""
 
     def __init__(
         self,
@@ -147,8 +147,8 @@ class _DotProductAttention(Attention):
         bias = None
         if self.positions is not None:
             query, key, bias = self.positions(query, key, positions)
-        # (batch, heads, queries, keys)
-        scores = ops.matmul(query * self.scale, ops.transpose(key, (0, 1, 3, 2)))
+        key = ops.transpose(key, (0, 1, 3, 2))  # (batch, heads, head size, keys)
+        scores = ops.matmul(query * self.scale, key)  # (batch, heads, queries, keys)
         if bias is not None:
             scores = scores + bias
         context = self._context(scores, value, attention_mask, training)
@@ -156,30 +156,29 @@ class _DotProductAttention(Attention):
 
 
 class SelfAttention(_DotProductAttention):
-    """Every position attends to the positions that ``attention_mask`` allows.
+    """Self-attention, masked by ``attention_mask``.
 
     Args:
-        num_heads, head_size: the heads. Their product need not be the width of the input, which
-            is that of the output.
+        num_heads, head_size: their product may differ from the width of input and output.
         dropout: rate on the attention probabilities.
         stddev: of the initial weights.
         scale: factor of the scores; None for 1/√(head size).
-        output_stddev: of the output's initial weights, where that is another.
+        output_stddev: of the output projection's initial weights; None for ``stddev``.
         use_bias: whether the dense layers have biases.
-        positions: a function or layer called with ``(query, key, positions)``, both (batch,
-            num_heads, length, head size), and the call's ``positions``; returns the query and key
-            that are multiplied, and what is added to the scaled scores or None. See
-            ``bertfam_tf.layers.positions``. None for none.
-        gate: layer for the heads' output before they are merged, such as ``HeadGate``.
-        query, key: the dense layers, where another part has them too.
+        positions: a function or layer that takes ``(query, key, positions)``, query and key (batch,
+            num_heads, length, head size), and returns ``(query, key, bias)``; the bias, or None,
+            is added to the scaled scores. See ``bertfam_tf.layers.positions``. None for none.
+        gate: layer applied to the output of the heads before they are merged, such as
+            ``HeadGate``.
+        query, key: dense layers that are shared with another layer; None for new ones.
 
     Call:
         x: (batch, length, width).
         attention_mask: boolean, broadcastable to (batch, num_heads, length, length), true where
             a query (third axis) may attend to a key (fourth). A fully masked query gets uniform
             attention.
-        positions: what the part ``positions`` is called with.
-        value: (batch, length, another width), what values are made from; None for ``x``.
+        positions: argument of the layer ``positions``.
+        value: (batch, length, any width), the input of the value projection; None for ``x``.
 
     Returns:
         ``(output, scores)``: (batch, length, width), and the scaled scores before mask and
@@ -214,7 +213,7 @@ class SelfAttention(_DotProductAttention):
         return x_shape, (batch, self.num_heads, length, length)
 
     def call(self, x, attention_mask=None, positions=None, value=None, training=None):
-        # Each (batch, heads, length, head size).
+        # each (batch, heads, length, head size)
         query = split_heads(self.query(x), self.num_heads)
         key = split_heads(self.key(x), self.num_heads)
         value = split_heads(self.value(x if value is None else value), self.num_heads)
@@ -222,23 +221,22 @@ class SelfAttention(_DotProductAttention):
 
 
 class CachedSelfAttention(_DotProductAttention):
-    """Self-attention to earlier tokens as well: keys and values of earlier calls are data.
+    """Self-attention with a cache: keys and values of earlier tokens are inputs and outputs.
 
-    Query, key and value are one dense layer three times as wide (GPT, Radford et al. 2018). The
-    mask alone decides which keys a query may attend to. Arguments as for ``SelfAttention``, less
-    ``query`` and ``key``.
+    One dense layer computes queries, keys and values (GPT, Radford et al. 2018). Causality is up to
+    the mask. Arguments as for ``SelfAttention`` except ``query`` and ``key``.
 
     Call:
         x: (batch, length, width).
-        cache: ``(keys, values)`` of the tokens before, both (batch, num_heads, cached length,
-            head size); None for none.
+        cache: ``(keys, values)`` of earlier tokens, both (batch, num_heads, cached length, head
+            size); None for none.
         attention_mask: boolean, broadcastable to (batch, num_heads, length, cached length +
             length).
-        positions: what the part ``positions`` is called with; it meets all keys.
+        positions: argument of the layer ``positions``, which gets all keys.
 
     Returns:
-        ``(output, scores, cache)``: as ``SelfAttention`` returns the first two, scores with
-        cached length + length keys; and the keys and values of both, for the next call.
+        ``(output, scores, cache)``: the first two as from ``SelfAttention``, with cached length +
+        length keys; and the keys and values of all tokens, for the next call.
     """
 
     def __init__(self, num_heads, head_size, dropout=0.0, stddev=0.02, **kwargs):
@@ -259,6 +257,6 @@ class CachedSelfAttention(_DotProductAttention):
         query, key, value = (split_heads(each, self.num_heads) for each in projected)
         if cache is not None:
             key = ops.concatenate([cache[0], key], axis=2)  # (batch, heads, keys, head size)
-            value = ops.concatenate([cache[1], value], axis=2)
+            value = ops.concatenate([cache[1], value], axis=2)  # (batch, heads, keys, head size)
         output, scores = self._attend(query, key, value, attention_mask, positions, training)
         return output, scores, (key, value)

@@ -8,7 +8,7 @@ import keras
 class TransformerBlock(keras.layers.Layer):
     """Attention and feed-forward, each with a residual connection, dropout and a norm.
 
-    Parts come in as objects; one that stands in several blocks is shared by them.
+    The layers are arguments, so that blocks can share them.
 
     Args:
         attention: layer called with ``(x, attention_mask=…, …)``, returns ``(output, …)``.
@@ -17,15 +17,16 @@ class TransformerBlock(keras.layers.Layer):
             each part, leaving the residual path untouched (GPT-2).
         epsilon: of the norms.
         dropout: rate on each part's output.
-        attention_norm, feed_forward_norm: other layers in the place of the norms, such as
-            ``keras.layers.Identity`` for none.
+        attention_norm, feed_forward_norm: the norms; None for layer norms. ``Identity`` layers
+            for a block without.
 
     Call:
-        x: (batch, length, width); attention_mask and ``given``: as the attention takes them.
+        x: (batch, length, width).
+        attention_mask and further arguments: of the attention.
 
     Returns:
-        ``(output, …)``: (batch, length, width), and the attention's further outputs: its scores,
-        and the cache where it has one.
+        ``(output, …)``: (batch, length, width), and the attention's other outputs: its scores, and
+        its cache if it has one.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class TransformerBlock(keras.layers.Layer):
                 part.build(input_shape)
 
     def compute_output_shape(self, input_shape):
-        # With it a symbolic call need not trace the block: models build several times faster.
+        # Saves a symbolic call the tracing of the block: models are built several times faster.
         return input_shape, *self.attention.compute_output_shape(input_shape)[1:]
 
     def call(self, x, attention_mask=None, training=None, **given):

@@ -1,4 +1,4 @@
-"""Embeddings beyond Keras' own table look-up."""
+"""Embeddings that Keras does not have."""
 
 import keras
 import numpy as np
@@ -8,20 +8,19 @@ from bertfam_tf.layers.initializers import normal
 
 
 class PositionEmbedding(keras.layers.Layer):
-    """Learnt absolute positions (arXiv 1810.04805), one row for each position from 0.
+    """Learned absolute position embeddings (arXiv 1810.04805).
 
     Args:
-        max_positions: positions that there are, the longest input.
+        max_positions: number of positions, the length of the longest input.
         stddev: of the initial weights.
-        offset: rows in front of position 0; position -1 is the last of them.
+        offset: index of position 0 in the table; the vectors before it are for negative ids.
 
     Call:
         x: (batch, length, width); only its shape is read.
-        position_ids: int (batch, length), or None for 0, 1, 2, … in each row.
+        position_ids: int (batch, length); None for 0, 1, 2, ….
 
     Returns:
-        (batch, length, width), or (1, length, width) without ``position_ids``, to be added to
-        token embeddings.
+        (batch, length, width), or (1, length, width) without ``position_ids``.
     """
 
     def __init__(self, max_positions: int, stddev: float = 0.02, offset: int = 0, **kwargs):
@@ -55,10 +54,10 @@ class PositionEmbedding(keras.layers.Layer):
 
 
 class SinusoidalEmbedding(PositionEmbedding):
-    """Positions that are not trained (arXiv 1706.03762): sines in even columns, cosines in odd.
+    """Sinusoidal positions (arXiv 1706.03762): sines in even columns, cosines in odd ones.
 
-    Checkpoints carry the table, so it is a weight all the same. Arguments and call as for
-    ``PositionEmbedding``; ``stddev`` has no effect.
+    The table is a weight that is not trained, because checkpoints contain it. Arguments and call
+    as for ``PositionEmbedding``; ``stddev`` has no effect.
     """
 
     def _weight(self):
@@ -66,14 +65,14 @@ class SinusoidalEmbedding(PositionEmbedding):
 
 
 def _sinusoids(shape, dtype=None):
-    rows, width = shape
+    positions, width = shape
     columns = np.arange(width)
-    angles = np.arange(rows)[:, None] / np.power(10000.0, 2 * (columns // 2) / width)
+    angles = np.arange(positions)[:, None] / np.power(10000.0, 2 * (columns // 2) / width)
     return ops.convert_to_tensor(np.where(columns % 2, np.cos(angles), np.sin(angles)), dtype)
 
 
 class MaskEmbedding(keras.layers.Layer):
-    """One vector in the place of every token that is to be predicted (arXiv 1906.08237, 2.3).
+    """One trainable vector for all tokens to be predicted (arXiv 1906.08237, section 2.3).
 
     Args:
         width: of the vector.

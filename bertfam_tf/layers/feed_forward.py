@@ -8,14 +8,14 @@ from bertfam_tf.layers.initializers import normal
 
 
 class FeedForward(keras.layers.Layer):
-    """Two dense layers with an activation between, at each position alike.
+    """Two dense layers with an activation between them, applied at each position.
 
     Args:
-        intermediate_size: width between the two.
-        activation: function between the two.
+        intermediate_size: width of the first layer.
+        activation: function of the first layer's output.
         stddev: of the initial weights.
         dropout: rate after the activation.
-        output_stddev: of the output's initial weights, where that is another.
+        output_stddev: of the second layer's initial weights; None for ``stddev``.
         use_bias: whether the dense layers have biases.
 
     Call:
@@ -66,7 +66,7 @@ class FeedForward(keras.layers.Layer):
 
 
 class GatedFeedForward(FeedForward):
-    """A feed-forward part whose activation multiplies a second dense layer (arXiv 2002.05202).
+    """A feed-forward layer with a gated linear unit (arXiv 2002.05202): activation(xW) · xV.
 
     Arguments and call as for ``FeedForward``.
     """

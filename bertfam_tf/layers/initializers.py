@@ -4,8 +4,8 @@ import keras
 
 
 def normal(stddev: float) -> keras.initializers.Initializer:
-    """BERT's initializer: normal, cut at two standard deviations.
+    """BERT's initializer: a normal distribution, truncated at two standard deviations.
 
-    Each weight needs an initializer of its own: Keras draws the same numbers when one is reused.
+    Make one for each weight: Keras' initializers return the same numbers in every call.
     """
     return keras.initializers.TruncatedNormal(stddev=stddev)

@@ -1,6 +1,6 @@
-"""Masks are data: boolean tensors (batch, heads or 1, queries or 1, keys), true where allowed.
+"""Attention masks: boolean tensors (batch, heads or 1, queries or 1, keys), true where allowed.
 
-Several combine by ``logical_and``; attention broadcasts them.
+Masks are combined by ``logical_and``, and broadcast by the attention.
 """
 
 import keras
@@ -8,7 +8,7 @@ from keras import ops
 
 
 def attention_mask_from_padding(padding_mask):
-    """Lets every position attend to the real tokens of its own row.
+    """An attention mask from a padding mask: every query may attend to every real token.
 
     Args:
         padding_mask: (batch, length), non-zero at real tokens.
@@ -21,7 +21,7 @@ def attention_mask_from_padding(padding_mask):
 
 
 def position_ids_from_padding(padding_mask):
-    """Position ids that count the real tokens of each row alone.
+    """Position ids that count real tokens only, so that padding on the left has no effect.
 
     Args:
         padding_mask: (batch, length), non-zero at real tokens.
@@ -40,16 +40,17 @@ def zero_padding(x, padding_mask):
 
 
 class MemoryMask(keras.layers.Layer):
-    """Lets positions attend to memory and to the real tokens that ``hidden`` does not exclude.
+    """The attention mask for keys from a memory and from this segment.
 
-    A layer, because lengths are only known in a call.
+    A layer, because lengths are unknown until it is called.
 
     Call:
-        padding_mask: (batch, length), non-zero at real tokens; all of the memory is real then. Or
-            (batch, earlier length + length), where earlier tokens may be padding too.
+        padding_mask: (batch, length), non-zero at real tokens, for a memory without padding; or
+            (batch, earlier length + length).
         memory: (batch, memory length, width).
         x: (batch, length, …). Of both only the shapes are read.
-        hidden: (batch, length or 1, length or 1), non-zero where a token must not see another.
+        hidden: (batch, length or 1, length or 1), non-zero where a query (second axis) must not
+            attend to a key of this segment (third axis); None for nowhere.
 
     Returns:
         Boolean (batch, 1, length or 1, memory length + length).
@@ -63,8 +64,7 @@ class MemoryMask(keras.layers.Layer):
         earlier, seen = ops.expand_dims(real[:, :before], 1), ops.expand_dims(real[:, before:], 1)
         if hidden is not None:
             seen = ops.logical_and(seen, ops.logical_not(ops.cast(hidden, "bool")))
-            # As many queries as the rest has.
-            earlier = ops.logical_and(earlier, ops.ones_like(seen[:, :, :1]))
+            earlier = ops.logical_and(earlier, ops.ones_like(seen[:, :, :1]))  # (batch, queries, …)
         return ops.expand_dims(ops.concatenate([earlier, seen], axis=-1), 1)
 
     def compute_output_spec(self, padding_mask, memory, x, hidden=None):
@@ -73,20 +73,20 @@ class MemoryMask(keras.layers.Layer):
 
 
 class CausalPermutation(keras.layers.Layer):
-    """The inputs that make a permutation language model predict each token from those before it.
+    """Inputs of a permutation language model that make it predict each token from earlier ones.
 
     Call:
         token_ids: (batch, length); only its shape is read.
 
     Returns:
-        ``(perm_mask, target_mapping)``: int32 (batch, length, length), 1 where a token must not
-        see another, as all must not themselves and later ones; and the identity matrix.
+        ``(perm_mask, target_mapping)``: int32 (batch, length, length), 1 where a query must not
+        attend to a key, which is itself or later; and the identity matrix.
     """
 
     def call(self, token_ids):
-        places = ops.cumsum(ops.ones_like(token_ids), axis=1)
-        rows, columns = ops.expand_dims(places, 2), ops.expand_dims(places, 1)
-        return ops.cast(columns >= rows, "int32"), ops.cast(ops.equal(columns, rows), "int32")
+        positions = ops.cumsum(ops.ones_like(token_ids), axis=1)  # (batch, length)
+        queries, keys = ops.expand_dims(positions, 2), ops.expand_dims(positions, 1)
+        return ops.cast(keys >= queries, "int32"), ops.cast(ops.equal(keys, queries), "int32")
 
     def compute_output_spec(self, token_ids):
         batch, length = token_ids.shape
@@ -95,9 +95,9 @@ class CausalPermutation(keras.layers.Layer):
 
 
 class Distances(keras.layers.Layer):
-    """How far back each key stands from each query: query position minus key position.
+    """Query position minus key position, for all pairs.
 
-    A layer, because lengths are only known in a call.
+    A layer, because lengths are unknown until it is called.
 
     Call:
         x: (batch, length, …).
@@ -118,11 +118,11 @@ class Distances(keras.layers.Layer):
 
 
 def causal_mask(distances, window=None):
-    """Lets positions attend to themselves and to earlier ones.
+    """The causal mask: a query may attend to its own position and to earlier ones.
 
     Args:
         distances: (length, keys), from ``Distances``.
-        window: how many keys a position sees, itself included; None for all.
+        window: number of keys that a query may attend to, its own included; None for all.
 
     Returns:
         Boolean (length, keys).
@@ -132,7 +132,7 @@ def causal_mask(distances, window=None):
 
 
 def local_mask(distances, reach):
-    """Lets positions attend to those at most ``reach`` away on either side.
+    """A local mask: a query may attend to positions at most ``reach`` away on either side.
 
     Args:
         distances: (length, keys), from ``Distances``.
@@ -144,7 +144,7 @@ def local_mask(distances, reach):
 
 
 def other_segment(segment_ids, memory):
-    """Where a key is of another segment than the query; all of the memory is of segment 0.
+    """Whether query and key are of different segments; all of the memory is of segment 0.
 
     Args:
         segment_ids: int (batch, length).
@@ -159,17 +159,17 @@ def other_segment(segment_ids, memory):
 
 
 def causal_padding_mask(padding_mask, length):
-    """Lets the last positions attend to the real tokens at and before each.
+    """The causal mask combined with a padding mask, for queries at the last positions.
 
     Args:
         padding_mask: (batch, cached length + length), non-zero at real tokens.
-        length: the number of queries.
+        length: number of queries.
 
     Returns:
         Boolean (batch, 1, length, cached length + length).
     """
-    keys = ops.arange(ops.shape(padding_mask)[1])
-    queries = ops.expand_dims(keys[ops.shape(keys)[0] - length :], 1)
+    keys = ops.arange(ops.shape(padding_mask)[1])  # (keys,)
+    queries = ops.expand_dims(keys[ops.shape(keys)[0] - length :], 1)  # (queries, 1)
     return ops.logical_and(
         ops.expand_dims(ops.expand_dims(ops.expand_dims(keys, 0) <= queries, 0), 0),
         attention_mask_from_padding(padding_mask),
@@ -177,18 +177,18 @@ def causal_padding_mask(padding_mask, length):
 
 
 class DecoderMask(keras.layers.Layer):
-    """Position ids and causal mask of the last tokens that ``padding_mask`` covers.
+    """Position ids and causal mask for the last tokens of ``padding_mask``.
 
-    A layer, because lengths are only known in a call.
+    A layer, because lengths are unknown until it is called.
 
     Call:
         token_ids: int (batch, length).
-        padding_mask: (batch, cached length + length), non-zero at real tokens; padding may stand
-            on either side.
+        padding_mask: (batch, cached length + length), non-zero at real tokens; padding may be on
+            either side.
 
     Returns:
-        ``(position_ids, attention_mask)``: int32 (batch, length), which count the real tokens of
-        each row, 0 where there is none yet; and as ``causal_padding_mask`` returns it.
+        ``(position_ids, attention_mask)``: int32 (batch, length), counting real tokens only, 0
+        before the first; and as from ``causal_padding_mask``.
     """
 
     def call(self, token_ids, padding_mask):

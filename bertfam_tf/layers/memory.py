@@ -1,12 +1,12 @@
-"""The memory of earlier segments is data: an input and an output of each call."""
+"""The memory of earlier segments, which is an input and an output of each call."""
 
 from keras import ops
 
 
 def prepend_memory(memory, x):
-    """``memory`` (batch, memory length, width) and after it ``x`` (batch, length, width).
+    """Concatenates ``memory`` (batch, memory length, width) and ``x`` (batch, length, width).
 
-    No gradient goes into the memory (arXiv 1901.02860, section 3.2).
+    The memory gets no gradient (arXiv 1901.02860, section 3.2).
     """
     return ops.concatenate([ops.stop_gradient(memory), x], axis=1)
 
@@ -15,10 +15,10 @@ def updated_memory(memory, x, mem_len: int | None = None, reuse_len: int | None 
     """The memory for the next segment.
 
     Args:
-        memory: (batch, memory length, width), of the segments before.
+        memory: (batch, memory length, width), of earlier segments.
         x: (batch, length, width), the layer's input.
-        mem_len: how many positions are kept at most, the last ones; None keeps all.
-        reuse_len: how many positions of ``x`` count, the first ones; None for all.
+        mem_len: maximum length of the new memory, its last positions; None for no maximum.
+        reuse_len: number of positions of ``x`` to keep, the first ones; None for all.
 
     Returns:
         (batch, new memory length, width), without gradient.

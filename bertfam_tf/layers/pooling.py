@@ -1,4 +1,4 @@
-"""From a sequence to one vector."""
+"""Pooling of a sequence to one vector."""
 
 import keras
 from keras import ops
@@ -36,14 +36,14 @@ class FirstTokenPooler(keras.layers.Layer):
 
 
 class MeanPooling(keras.layers.Layer):
-    """Mean over the real tokens of each row (Sentence-BERT, arXiv 1908.10084).
+    """The mean over real tokens (Sentence-BERT, arXiv 1908.10084).
 
     Call:
         x: (batch, length, width).
         padding_mask: (batch, length), non-zero at real tokens.
 
     Returns:
-        (batch, width); zeros for a row without real tokens.
+        (batch, width); zeros for an example without real tokens.
     """
 
     def call(self, x, padding_mask):
@@ -52,22 +52,24 @@ class MeanPooling(keras.layers.Layer):
 
 
 class LastTokenPooling(keras.layers.Layer):
-    """The output at each row's last real token.
+    """The output at the last real token of each example.
 
     Call:
         x: (batch, length, width).
-        padding_mask: (batch, cached length + length), non-zero at real tokens; its last columns
+        padding_mask: (batch, cached length + length), non-zero at real tokens; its last positions
             are those of ``x``.
 
     Returns:
-        (batch, width); of a row without real tokens the first.
+        (batch, width); for an example without real tokens the output at its first position.
     """
 
     def call(self, x, padding_mask):
         length = ops.shape(x)[1]
         real = padding_mask[:, ops.shape(padding_mask)[1] - length :]
-        columns = ops.arange(length) * ops.cast(ops.cast(real, "bool"), "int32")
-        last = ops.expand_dims(ops.expand_dims(ops.max(columns, axis=1), 1), 1)
+        positions = ops.arange(length) * ops.cast(
+            ops.cast(real, "bool"), "int32"
+        )  # (batch, length)
+        last = ops.expand_dims(ops.expand_dims(ops.max(positions, axis=1), 1), 1)  # (batch, 1, 1)
         return ops.squeeze(ops.take_along_axis(x, last, axis=1), 1)
 
     def compute_output_shape(self, x_shape, padding_mask_shape=None):

@@ -1,9 +1,8 @@
-"""Positions inside attention: parts between the split into heads and the scores.
+"""Positions within attention: functions and layers between the split into heads and the scores.
 
-Such a part is called with ``(query, key, positions)`` and returns ``(query, key, bias)``: what is
-multiplied, and what is added to the scaled scores or None. Query and key are (batch, heads,
-length, head size). What the blocks of a model have in common (angles, buckets, biases) is computed
-once, and given to each call as ``positions``.
+They take ``(query, key, positions)`` and return ``(query, key, bias)``; the bias, or None, is added
+to the scaled scores. Query and key are (batch, heads, length, head size). Angles, buckets and
+biases that all blocks of a model share are computed once, and are the argument ``positions``.
 """
 
 import math
@@ -20,7 +19,7 @@ class RotaryAngles(keras.layers.Layer):
 
     Args:
         head_size: of the attention; even.
-        base: the longest wavelength is 2π times this, for a large head size.
+        base: of the geometric series of frequencies.
 
     Call:
         position_ids: int (batch or 1, length).
@@ -37,7 +36,7 @@ class RotaryAngles(keras.layers.Layer):
         self.base = base
 
     def call(self, position_ids):
-        # In half precision neighbouring positions would fall together.
+        # Half precision could not tell neighbouring positions apart.
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         rates = [self.base ** (-i / self.head_size) for i in range(0, self.head_size, 2)]
         angles = ops.expand_dims(ops.cast(position_ids, dtype), -1) * ops.cast(rates, dtype)
@@ -51,7 +50,7 @@ class RotaryAngles(keras.layers.Layer):
 
 
 def rotate(query, key, positions):
-    """Rotary positions: pairs of columns (i, i + head size / 2) are rotated by an angle.
+    """Rotary positions: rotates the pairs of columns (i, i + head size / 2).
 
     Args:
         positions: from ``RotaryAngles``.
@@ -67,14 +66,15 @@ def rotate(query, key, positions):
 
 
 def add_bias(query, key, positions):
-    """Scores by position alone: ``positions`` is the bias, as ``RelativeBias`` computes it."""
+    """Relative position bias: ``positions`` is the bias itself, from ``RelativeBias``."""
     return query, key, positions
 
 
 def symmetric_buckets(distances, num_buckets: int, max_distance: int):
     """Buckets of distances, half of them for keys after the query (T5, arXiv 1910.10683).
 
-    Half of each side's are exact, the others widen logarithmically up to ``max_distance``.
+    Of either half, half of the buckets are of one distance each, and the others are logarithmically
+    larger up to ``max_distance``.
 
     Args:
         distances: int (queries, keys), query position minus key position.
@@ -91,7 +91,7 @@ def symmetric_buckets(distances, num_buckets: int, max_distance: int):
 
 
 def log_buckets(distances, num_buckets: int, max_distance: int):
-    """Distances, exact up to half of ``num_buckets``, then in logarithmic steps (arXiv 2006.03654).
+    """Log-scaled distances, exact up to half of ``num_buckets`` (DeBERTa, arXiv 2006.03654).
 
     Args:
         distances: int (queries, keys), query position minus key position.
@@ -109,10 +109,10 @@ def log_buckets(distances, num_buckets: int, max_distance: int):
 
 
 class RelativeBias(keras.layers.Layer):
-    """A learnt score of each head for each bucket of distances.
+    """A trainable bias for each head and bucket of distances.
 
     Args:
-        num_buckets: of the distances.
+        num_buckets: number of buckets.
         num_heads: of the attention.
         stddev: of the initial weights.
 
@@ -143,14 +143,14 @@ class RelativeBias(keras.layers.Layer):
 
 
 class DistanceEmbedding(keras.layers.Layer):
-    """A learnt vector for each distance, the same for all rows.
+    """A trainable vector for each distance.
 
     Args:
-        count: how many distances there are.
+        count: number of distances.
         stddev: of the initial weights.
 
     Call:
-        x: (batch, length, width); only its width is read.
+        x: (batch, length, width); only its width is used.
 
     Returns:
         (1, count, width).
@@ -174,12 +174,12 @@ class DistanceEmbedding(keras.layers.Layer):
 
 
 class DisentangledScores(keras.layers.Layer):
-    """Scores of contents with distances and of distances with contents (arXiv 2006.03654).
+    """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654).
 
     Args:
-        query, key: the dense layers of distances; the attention's own where they are shared.
-        max_distance: distances beyond are clipped to it, exclusively on the far side.
-        scale: factor of the scores, the attention's.
+        query, key: projections of the distance embeddings, which the attention may share.
+        max_distance: distances are clipped to the range from -max_distance to max_distance - 1.
+        scale: of the scores, as the attention's.
 
     Call:
         query, key: (batch, heads, length, head size).
@@ -208,20 +208,20 @@ class DisentangledScores(keras.layers.Layer):
         embeddings, distances = positions
         heads, most = query.shape[1], 2 * self.max_distance - 1
         # (1, heads, 2 · max distance, head size)
-        asked = split_heads(self.query(embeddings), heads)
-        met = split_heads(self.key(embeddings), heads)
+        position_query = split_heads(self.query(embeddings), heads)
+        position_key = split_heads(self.key(embeddings), heads)
         # (batch, heads, length, 2 · max distance)
-        to_distance = ops.matmul(query, ops.transpose(met, (0, 1, 3, 2)))
-        from_distance = ops.matmul(key, ops.transpose(asked, (0, 1, 3, 2)))
-        bias = _columns(to_distance, ops.clip(self.max_distance + distances, 0, most))
-        # Here the rows are keys, so the distances of the published code are those seen from them.
-        by_key = _columns(from_distance, ops.clip(self.max_distance - distances, 0, most))
-        bias = bias + ops.transpose(by_key, (0, 1, 3, 2))
+        content_to_position = ops.matmul(query, ops.transpose(position_key, (0, 1, 3, 2)))
+        position_to_content = ops.matmul(key, ops.transpose(position_query, (0, 1, 3, 2)))
+        bias = _gathered(content_to_position, ops.clip(self.max_distance + distances, 0, most))
+        # (batch, heads, keys, queries), so the sign of the distances is the opposite
+        by_key = _gathered(position_to_content, ops.clip(self.max_distance - distances, 0, most))
+        bias = bias + ops.transpose(by_key, (0, 1, 3, 2))  # (batch, heads, queries, keys)
         return query, key, bias * self.scale
 
 
-def _columns(scores, columns):
-    """From (batch, heads, rows, all columns) the columns (rows, chosen) of each row."""
+def _gathered(scores, columns):
+    """(batch, heads, n, all columns) at the columns (n, m); (batch, heads, n, m)."""
     columns = ops.expand_dims(ops.expand_dims(columns, 0), 0)
     columns = ops.broadcast_to(columns, (*ops.shape(scores)[:2], *ops.shape(columns)[2:]))
     return ops.take_along_axis(scores, columns, axis=-1)

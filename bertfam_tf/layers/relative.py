@@ -1,4 +1,4 @@
-"""Attention by relative position (Transformer-XL, arXiv 1901.02860; XLNet, arXiv 1906.08237)."""
+"""Relative attention with a memory (Transformer-XL, arXiv 1901.02860; XLNet, arXiv 1906.08237)."""
 
 import keras
 import numpy as np
@@ -9,18 +9,18 @@ from bertfam_tf.layers.initializers import normal
 
 
 class RelativePositions(keras.layers.Layer):
-    """Sines and cosines of each distance, from the farthest key back to the nearest.
+    """Sinusoidal encodings of distances, from the farthest key to the nearest.
 
     Args:
         width: of the encodings; even.
-        clamp_len: larger distances count as this one; 0 or less for no limit.
-        future: whether keys after a query have distances too.
-        bi_data: whether the second half of the batch is reversed text, and has its distances
+        clamp_len: maximum of the distances, to which larger ones are clipped; 0 or less for none.
+        future: whether to encode the negative distances of keys after a query too.
+        bi_data: whether the second half of the batch is reversed text, whose distances are
             negated.
 
     Call:
         x: (batch, length, …).
-        memory: (batch, memory length, …). Of both only the shapes are read.
+        memory: (batch, memory length, …). Of both only the shapes are used.
 
     Returns:
         (1, distances, width), or (batch, distances, width) with ``bi_data``: for the distances
@@ -37,16 +37,16 @@ class RelativePositions(keras.layers.Layer):
         self.bi_data = bi_data
 
     def call(self, x, memory):
-        rows, queries = ops.shape(x)[:2]
+        batch, queries = ops.shape(x)[:2]
         first = ops.shape(memory)[1] + queries - 1
         distances = ops.arange(first, -queries if self.future else -1, -1, dtype="int32")
         distances = ops.expand_dims(distances, 0)
         if self.bi_data:
-            backwards = ops.arange(0, rows, dtype="int32") >= rows // 2
+            backwards = ops.arange(0, batch, dtype="int32") >= batch // 2  # (batch,)
             distances = ops.where(ops.expand_dims(backwards, 1), -distances, distances)
         if self.clamp_len > 0:
             distances = ops.clip(distances, -self.clamp_len, self.clamp_len)
-        # In half precision large distances would fall together.
+        # Half precision could not tell large distances apart.
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         frequencies = 10000.0 ** -(np.arange(0, self.width, 2) / self.width)
         angles = ops.expand_dims(ops.cast(distances, dtype), -1) * ops.cast(frequencies, dtype)
@@ -58,7 +58,7 @@ class RelativePositions(keras.layers.Layer):
 
 
 class QueryBias(keras.layers.Layer):
-    """A vector for each head that is added to every query: u or v of arXiv 1901.02860, eq. 3.
+    """A trainable vector for each head, added to its queries: u or v of arXiv 1901.02860, eq. 3.
 
     Call:
         query: (batch, heads, length, head size).
@@ -80,15 +80,15 @@ class QueryBias(keras.layers.Layer):
 
 
 class SegmentScores(keras.layers.Layer):
-    """Scores for standing in the query's own segment or in another (arXiv 1906.08237, 2.5).
+    """Scores by whether query and key are of one segment (arXiv 1906.08237, section 2.5).
 
     Args:
-        bias: what is added to the query.
+        bias: added to the query.
         stddev: of the initial weights.
 
     Call:
         query: (batch, heads, length, head size).
-        other: boolean (batch, length, keys), true where the key's segment is another.
+        other: boolean (batch, length, keys), true where the segments differ.
 
     Returns:
         (batch, heads, length, keys).
@@ -107,8 +107,8 @@ class SegmentScores(keras.layers.Layer):
         )
 
     def call(self, query, other):
-        table = ops.transpose(self.embeddings, (1, 2, 0))
-        scores = ops.matmul(self.bias(query), table)
+        table = ops.transpose(self.embeddings, (1, 2, 0))  # (heads, head size, 2)
+        scores = ops.matmul(self.bias(query), table)  # (batch, heads, length, 2)
         return ops.where(ops.expand_dims(other, 1), scores[..., 1:], scores[..., :1])
 
 
@@ -116,7 +116,7 @@ class HeadProjection(keras.layers.Layer):
     """A dense layer without bias whose output is split into heads.
 
     Args:
-        num_heads, head_size: the heads.
+        num_heads, head_size: of the output.
         stddev: of the initial weights.
 
     Call:
@@ -147,10 +147,11 @@ class HeadProjection(keras.layers.Layer):
 
 
 class HeadMerge(HeadProjection):
-    """The way back: heads are merged and go through a dense layer without bias.
+    """Merges heads, and applies a dense layer without bias.
 
     Args:
-        width: of the output; the others as for ``HeadProjection``.
+        width: of the output.
+        *args, **kwargs: as for ``HeadProjection``.
 
     Call:
         x: (batch, heads, length, head size).
@@ -171,29 +172,30 @@ class HeadMerge(HeadProjection):
 
 
 class RelativeAttention(Attention):
-    """Attention whose scores are sums: by content, by distance, and perhaps by segment.
+    """Attention whose scores are sums of scores by content, by distance, and by segment.
 
     Args:
         hidden_size: width of input and output.
-        num_heads, head_size: the heads.
-        content_bias, position_bias: what is added to queries before they are multiplied with
-            content (u) and with distances (v). Objects, as layers may share them.
+        num_heads, head_size: as for ``SelfAttention``.
+        content_bias, position_bias: added to the queries for scores by content (u) and by distance
+            (v). Layers, so that blocks can share them.
         segments: scores by segment; None for none.
         dropout: rate on the attention probabilities.
         stddev: of the initial weights.
-        gate: layer for the heads' output before they are merged, such as ``HeadGate``.
+        gate: layer applied to the output of the heads before they are merged, such as
+            ``HeadGate``.
 
     Call:
-        x: (batch, length, hidden_size), where queries come from.
-        context: (batch, keys, hidden_size), where keys and values come from: the memory, and
-            after it as many positions as there are queries.
+        x: (batch, length, hidden_size), the input of the query projection.
+        context: (batch, keys, hidden_size), the input of the key and value projections: the
+            memory, followed by this segment.
         positions: from ``RelativePositions``.
         attention_mask: boolean, broadcastable to (batch, num_heads, length, keys), true where a
             query may attend to a key. A fully masked query gets zeros: uniform attention would
-            show it what it must not see.
-        other_segment: boolean (batch, length, keys), where there are segments.
-        targets: int (batch, predictions, length), 1 at the position of a prediction. With it ``x``
-            is (batch, predictions, hidden_size), and so is the output.
+            leak the values that are masked.
+        other_segment: as ``SegmentScores`` takes it; None without segments.
+        targets: int (batch, predictions, length), 1 at the position of a prediction; then ``x``
+            and the output are (batch, predictions, hidden_size). None for a query at each position.
 
     Returns:
         ``(output, scores)``: like ``x``, and the scaled scores before mask and softmax, (batch,
@@ -249,8 +251,10 @@ class RelativeAttention(Attention):
         query = self.query(x)  # (batch, heads, length, head size)
         if targets is not None:
             targets = ops.cast(ops.expand_dims(targets, 1), query.dtype)
+            # from predictions to positions: (batch, heads, length, head size)
             query = ops.matmul(ops.transpose(targets, (0, 1, 3, 2)), query)
-        key, value = self.key(context), self.value(context)
+        key, value = self.key(context), self.value(context)  # (batch, heads, keys, head size)
+        # (1 or batch, heads, head size, distances)
         distance = ops.transpose(self.position(positions), (0, 1, 3, 2))
         by_distance = ops.matmul(self.position_bias(query), distance)
         # (batch, heads, length, keys)
@@ -260,26 +264,26 @@ class RelativeAttention(Attention):
             scores = scores + self.segments(query, other_segment)
         scores = scores * (self.head_size**-0.5)
         attended = self._context(scores, value, attention_mask, training)
-        seen = ops.any(attention_mask, axis=-1, keepdims=True)
-        attended = attended * ops.cast(seen, attended.dtype)
+        unmasked = ops.any(attention_mask, axis=-1, keepdims=True)
+        attended = attended * ops.cast(unmasked, attended.dtype)
         if targets is not None:
             attended = ops.matmul(targets, attended)  # (batch, heads, predictions, head size)
         return self.output_dense(attended), scores
 
 
 def _shift(scores, keys):
-    """From scores by distance to scores by key.
+    """Scores by distance to scores by key (arXiv 1901.02860, appendix B).
 
     Args:
-        scores: (batch, heads, queries, distances), the farthest first, for the last query.
-        keys: their number.
+        scores: (batch, heads, queries, distances), the farthest distance of the last query first.
+        keys: number of keys.
 
     Returns:
         (batch, heads, queries, keys), arbitrary at keys whose distance has no score.
     """
     batch, heads, queries, distances = ops.shape(scores)
-    # Each query is one position nearer than the next: read with rows one longer than they are,
-    # each row begins one further back (arXiv 1901.02860, appendix B).
+    # The scores of each query start one distance later than those of the next one. With a column
+    # before them, and reshaped so that columns are one shorter, each query's start is shifted so.
     scores = ops.concatenate([ops.zeros_like(scores[..., :1]), scores], axis=-1)
     scores = ops.reshape(scores, (batch, heads, distances + 1, queries))[:, :, 1:]
     return ops.reshape(scores, (batch, heads, queries, distances))[..., :keys]

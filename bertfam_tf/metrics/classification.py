@@ -1,4 +1,4 @@
-"""What is computed from counts of right and wrong decisions."""
+"""Metrics of counts of right and wrong decisions."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from keras import ops
 
 
 class _Counts(keras.metrics.Metric):
-    """Counts of yes and no, right and wrong; ``sample_weight`` counts a row as so many."""
+    """True and false positives and negatives, weighted by ``sample_weight``."""
 
     def __init__(self, name: str, **kwargs: Any):
         super().__init__(name=name, **kwargs)
-        counts = ("true_yes", "false_yes", "false_no", "true_no")
+        counts = ("true_positives", "false_positives", "false_negatives", "true_negatives")
         self._counts = [self.add_weight(name=count, initializer="zeros") for count in counts]
 
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
@@ -29,8 +29,8 @@ class _Counts(keras.metrics.Metric):
             count.assign_add(ops.sum(ops.cast(a & b, self.dtype) * weight))
 
     def _f1(self) -> Any:
-        true_yes, false_yes, false_no, _ = self._counts
-        return _ratio(2 * true_yes, 2 * true_yes + false_yes + false_no)
+        true_positives, false_positives, false_negatives, _ = self._counts
+        return _ratio(2 * true_positives, 2 * true_positives + false_positives + false_negatives)
 
 
 class _OfTwoLabels(_Counts):
@@ -59,9 +59,9 @@ class F1(_OfTwoLabels):
 
 
 class Matthews(_OfTwoLabels):
-    """Correlation of two labels with those found (Matthews 1975), CoLA's metric.
+    """Correlation of true and predicted labels, of two (Matthews 1975), CoLA's metric.
 
-    0 before any row, and where only one label is given or found. Update as for ``F1``.
+    0 before any example, and where only one label is given or predicted. Update as for ``F1``.
     """
 
     def __init__(self, name: str = "matthews", **kwargs: Any):
@@ -78,7 +78,7 @@ class MicroF1(_Counts):
     """F1 of all decisions of a classifier with independent labels; 0 where nothing counts.
 
     Args:
-        threshold: the least probability of a label that is chosen.
+        threshold: the lowest probability of a label that is chosen.
 
     Update:
         y_true: 0 or 1, (batch, labels).

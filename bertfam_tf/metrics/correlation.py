@@ -1,4 +1,4 @@
-"""How far scores go together with those that were given.
+"""Correlation of scores with labels.
 
 ``keras.metrics.PearsonCorrelation`` takes a mean of each batch's own correlation, which is not that
 of the data; these are of all rows since the last reset.
@@ -14,7 +14,7 @@ _CONSTANT = 1e-13
 
 
 class Pearson(keras.metrics.Metric):
-    """Pearson's correlation of all rows seen; 0 before two rows, and where either is constant.
+    """Pearson's correlation of all examples seen; 0 before two, and where either is constant.
 
     Update:
         y_true, y_pred: numbers (batch,) or (batch, 1).
@@ -39,18 +39,18 @@ class Pearson(keras.metrics.Metric):
 
 
 class Spearman(keras.metrics.Metric):
-    """Spearman's rank correlation of all rows seen; equal values share the mean of their ranks.
+    """Spearman's rank correlation of all examples seen; equal values share the mean of their ranks.
 
-    0 before two rows, and where either is constant. Keeps all values, and sorts them for each
-    result: n log n of the rows seen. Update as for ``Pearson``, without weights, which ranks have
-    not: they are passed over.
+    0 before two examples, and where either is constant. Keeps all values, and sorts them for each
+    result: n log n in the examples seen. Update as for ``Pearson``; weights, which ranks do not
+    have, are ignored.
     """
 
     def __init__(self, name: str = "spearman", **kwargs: Any):
         super().__init__(name=name, **kwargs)
         # Keras asks for results outside of its strategy's scope too.
         self._strategy = tf.distribute.get_strategy()
-        # Keras' own variables cannot grow. Each replica has its own rows.
+        # Keras' own variables cannot grow. Each replica has its own examples.
         self._seen = tf.Variable(
             tf.zeros([2, 0]),
             shape=[2, None],

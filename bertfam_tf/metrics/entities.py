@@ -2,7 +2,7 @@
 
 The rule is that of the shared task's script ``conlleval``, which ``seqeval`` follows by default. It
 reads all schemes alike, and also sequences that break their rules: words are one entity as long as
-each tag goes on where the one before left off (``continues``).
+each tag continues the one before (``continues``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
-# What a tag says of its word: first of an entity, within it, its last, its only one.
+# Beginning, inside and end of an entity, and an entity of a single word.
 _PREFIXES = ("B", "I", "E", "S")
-_GOES_ON = ("B", "I")
-_IS_REACHED = ("I", "E")
+_CONTINUED = ("B", "I")
+_CONTINUING = ("I", "E")
 _NO_TYPE = "_"
 
 
@@ -24,7 +24,7 @@ class Entity(NamedTuple):
     Fields:
         label: the type, such as ``"PER"``; ``"_"`` for tags without one, such as ``"B"``.
         start: number of the first word, from 0.
-        end: number of the word behind the last.
+        end: number of the word after the last.
     """
 
     label: str
@@ -47,7 +47,7 @@ def parse(tag: str) -> tuple[str, str]:
     if prefix not in _PREFIXES:
         raise ValueError(
             f"The tag {tag!r} marks no part of an entity; expected 'O', or one of B, I, E and S "
-            "with '-' and a type behind."
+            "followed by '-' and a type."
         )
     return prefix, kind or _NO_TYPE
 
@@ -69,7 +69,7 @@ def continues(before: str, tag: str) -> bool:
     It does if the types are the same, ``before`` is a B or I, and ``tag`` an I or E.
     """
     (first, kind), (second, other) = parse(before), parse(tag)
-    return first in _GOES_ON and second in _IS_REACHED and kind == other
+    return first in _CONTINUED and second in _CONTINUING and kind == other
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:

@@ -48,7 +48,7 @@ class Threshold(NamedTuple):
     """Where answers are best withheld.
 
     Fields:
-        threshold: a prediction stands if its no-answer score is not above it.
+        threshold: a prediction is given if its no-answer score is not above it.
         score: mean score with it, in percent.
     """
 

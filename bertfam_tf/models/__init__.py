@@ -61,19 +61,19 @@ def build(
     """A backbone with random weights.
 
     Args:
-        parts, dtype: as ``Backbone`` takes them; the others and errors as for ``config_of``.
+        parts, dtype: as for ``Backbone``; other arguments and errors as for ``config_of``.
     """
     return Backbone(family, config_of(family, size, **overrides), parts=parts, dtype=dtype)
 
 
 def count_parameters(family: str, size: str = "base", **overrides: Any) -> int:
-    """Number of parameters of that backbone, counted without allocating them."""
+    """Number of parameters of a backbone, counted without allocating them."""
 
     def count() -> int:
         with keras.StatelessScope(initialize_variables=False):
             return build(family, size, **overrides).count_params()
 
-    # Keras keeps its list of variables still to be initialised per thread: in a thread of its
-    # own the list ends with the count, and nothing initialises them later.
+    # Keras keeps a list of uninitialised variables per thread, and initialises them later: a thread
+    # of its own ends with its list.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(count).result()

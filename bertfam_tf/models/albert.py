@@ -1,15 +1,28 @@
 """ALBERT: Lan et al. 2019, arXiv 1909.11942."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bertfam_tf import layers
-from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.models import bert, encoder, formats, heads
 from bertfam_tf.models.base import MAX_LAYERS
+from bertfam_tf.models.formats import TF1
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
-from bertfam_tf.registry import DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
+from bertfam_tf.registry import (
+    TORCH,
+    DenseSpec,
+    DropoutSpec,
+    Family,
+    Field,
+    FormatNames,
+    HeadSpec,
+    TokenizerSpec,
+    register,
+)
 
-# Which parts of a layer stand in all layers of a group: attention, feed-forward.
+# Whether the layers of a group share their (attention, feed-forward).
 _SHARED = {
     "all": (True, True),
     "attention": (True, False),
@@ -20,13 +33,13 @@ _SHARED = {
 
 @dataclass(frozen=True)
 class AlbertConfig(bert.BertConfig):
-    """Differs from BERT: layers share their weights, embeddings have a width of their own.
+    """Differs from BERT: layers share their weights, embeddings are factorized.
 
-    The ``num_layers`` layers fall into ``num_groups`` runs of neighbours that share what
-    ``sharing`` says: ``"all"``, ``"attention"``, ``"feed_forward"`` or ``"none"``, each part with
-    its norm. A layer consists of ``layers_per_group`` blocks, which share nothing.
-    ``project_embeddings`` is false for checkpoints with ``embedding_size`` = ``hidden_size`` that
-    have no projection between the two, as the paper's.
+    The ``num_layers`` layers are divided into ``num_groups`` groups of consecutive layers, which
+    share the weights of ``"all"``, ``"attention"``, ``"feed_forward"`` or ``"none"``, as
+    ``sharing`` says, with the norms. A layer consists of ``layers_per_group`` blocks, which do not
+    share weights. ``project_embeddings`` is false for checkpoints with ``embedding_size`` =
+    ``hidden_size`` and no projection between the two, as in the paper.
     """
 
     vocab_size: int = 30000
@@ -49,7 +62,7 @@ def wire(config: AlbertConfig, parts: Parts) -> tuple[dict, dict]:
         x = encoder.project(config, parts, x)
     elif config.embedding_size != config.hidden_size:
         raise ValueError(
-            f"Without a projection embedding_size {config.embedding_size} has to be hidden_size."
+            f"Without a projection embedding_size {config.embedding_size} must be hidden_size."
         )
     blocks = _blocks(config, parts)
     return inputs, encoder.encode(config, parts, x, inputs["padding_mask"], blocks=blocks)
@@ -69,10 +82,10 @@ def _blocks(config: AlbertConfig, parts: Parts) -> list[layers.TransformerBlock]
         raise ValueError("ALBERT's layers share their heads; heads_per_layer does not apply.")
     share_attention, share_feed_forward = _SHARED[config.sharing]
 
-    def part(make, kind, *place):
-        shared = parts("_".join(map(str, (kind, *place))), make, config)
+    def part(make, kind, *index):
+        shared = parts("_".join(map(str, (kind, *index))), make, config)
         if not shared.built:
-            # Built here, a part's weights are named after it and not after its first block.
+            # Built here, so that its weights' paths do not begin with the first block's name.
             shared.build((None, None, config.hidden_size))
         return shared
 
@@ -115,7 +128,6 @@ HEADS = {
 }
 
 _LAYER = "encoder.albert_layer_groups.{g}.albert_layers.{k}."
-_NORM, _ATTENTION = _LAYER + "full_layer_layer_norm.", _LAYER + "attention."
 _EMBEDDINGS = {k: v for k, v in bert.HUGGINGFACE.weights.items() if "embedding" in k}
 
 HUGGINGFACE = replace(
@@ -133,26 +145,16 @@ HUGGINGFACE = replace(
     },
     weights={
         **_EMBEDDINGS,
-        "embedding_projection/kernel": "encoder.embedding_hidden_mapping_in.weight|T",
-        "embedding_projection/bias": "encoder.embedding_hidden_mapping_in.bias",
-        "attention_{g}_{k}/query/kernel": _ATTENTION + "query.weight|T",
-        "attention_{g}_{k}/query/bias": _ATTENTION + "query.bias",
-        "attention_{g}_{k}/key/kernel": _ATTENTION + "key.weight|T",
-        "attention_{g}_{k}/key/bias": _ATTENTION + "key.bias",
-        "attention_{g}_{k}/value/kernel": _ATTENTION + "value.weight|T",
-        "attention_{g}_{k}/value/bias": _ATTENTION + "value.bias",
-        "attention_{g}_{k}/output/kernel": _ATTENTION + "dense.weight|T",
-        "attention_{g}_{k}/output/bias": _ATTENTION + "dense.bias",
-        "attention_norm_{g}_{k}/gamma": _ATTENTION + "LayerNorm.weight",
-        "attention_norm_{g}_{k}/beta": _ATTENTION + "LayerNorm.bias",
-        "feed_forward_{g}_{k}/intermediate/kernel": _LAYER + "ffn.weight|T",
-        "feed_forward_{g}_{k}/intermediate/bias": _LAYER + "ffn.bias",
-        "feed_forward_{g}_{k}/output/kernel": _LAYER + "ffn_output.weight|T",
-        "feed_forward_{g}_{k}/output/bias": _LAYER + "ffn_output.bias",
-        "feed_forward_norm_{g}_{k}/gamma": _NORM + "weight",
-        "feed_forward_norm_{g}_{k}/beta": _NORM + "bias",
-        "pooler/dense/kernel": "pooler.weight|T",
-        "pooler/dense/bias": "pooler.bias",
+        **TORCH.dense("embedding_projection", "encoder.embedding_hidden_mapping_in"),
+        **TORCH.dense("attention_{g}_{k}/query", _LAYER + "attention.query"),
+        **TORCH.dense("attention_{g}_{k}/key", _LAYER + "attention.key"),
+        **TORCH.dense("attention_{g}_{k}/value", _LAYER + "attention.value"),
+        **TORCH.dense("attention_{g}_{k}/output", _LAYER + "attention.dense"),
+        **TORCH.norm("attention_norm_{g}_{k}", _LAYER + "attention.LayerNorm"),
+        **TORCH.dense("feed_forward_{g}_{k}/intermediate", _LAYER + "ffn"),
+        **TORCH.dense("feed_forward_{g}_{k}/output", _LAYER + "ffn_output"),
+        **TORCH.norm("feed_forward_norm_{g}_{k}", _LAYER + "full_layer_layer_norm"),
+        **TORCH.dense("pooler/dense", "pooler"),
     },
     ignored=(
         bert.HUGGINGFACE.ignored[0],
@@ -160,9 +162,70 @@ HUGGINGFACE = replace(
     ),
     defaults=dict(hidden_size=4096, num_attention_heads=64, intermediate_size=16384)
     | dict(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
-    indices={"g": "num_groups", "k": "layers_per_group"},
 )
 
+
+def _grouped(weights: Mapping[str, str], layer: str, grouped: str) -> dict[str, str]:
+    """A table of BERT's for ALBERT's paths, with ``grouped`` in place of ``layer`` in names."""
+    return {
+        re.sub(r"layer_\{i\}/(\w+)/", r"\1_{g}_{k}/", path): name.replace(layer, grouped)
+        for path, name in weights.items()
+    }
+
+
+_TF1_GROUP = "bert/encoder/transformer/group_{g}/inner_group_{k}/"
+_TF1_INTERMEDIATE = _TF1_GROUP + "ffn_1/intermediate/"
+FORMATS = {
+    "tf1": FormatNames(
+        ("albert_config.json",),
+        {
+            **{p: name for p, name in formats.TF1_ENCODER.items() if not p.startswith("layer_")},
+            **TF1.dense("embedding_projection", "bert/encoder/embedding_hidden_mapping_in"),
+            **TF1.dense("attention_{g}_{k}/query", _TF1_GROUP + "attention_1/self/query"),
+            **TF1.dense("attention_{g}_{k}/key", _TF1_GROUP + "attention_1/self/key"),
+            **TF1.dense("attention_{g}_{k}/value", _TF1_GROUP + "attention_1/self/value"),
+            **TF1.dense("attention_{g}_{k}/output", _TF1_GROUP + "attention_1/output/dense"),
+            **TF1.norm("attention_norm_{g}_{k}", _TF1_GROUP + "LayerNorm"),
+            **TF1.dense("feed_forward_{g}_{k}/intermediate", _TF1_INTERMEDIATE + "dense"),
+            **TF1.dense("feed_forward_{g}_{k}/output", _TF1_INTERMEDIATE + "output/dense"),
+            **TF1.norm("feed_forward_norm_{g}_{k}", _TF1_GROUP + "LayerNorm_1"),
+        },
+        gelu="gelu_new",
+        marker="num_hidden_groups",
+    ),
+    "model_garden": replace(
+        formats.MODEL_GARDEN,
+        kinds=("albert",),
+        weights=_grouped(formats.MODEL_GARDEN.weights, "/{i}/", "/{g}/"),
+        config={
+            **formats.MODEL_GARDEN.config,
+            "embedding_width": ("embedding_size",),
+            "embedding_size": ("embedding_size",),
+        },
+    ),
+    "keras_hub": replace(
+        formats.keras_hub("Albert", formats.KERAS_HUB_PROJECTED),
+        weights=_grouped(formats.KERAS_HUB_PROJECTED, "_{i}/", "_{g}.{k}/"),
+        config={
+            **formats.KERAS_HUB_CONFIG,
+            "embedding_dim": ("embedding_size",),
+            "num_groups": ("num_groups",),
+            "num_inner_repetitions": ("layers_per_group",),
+        },
+        tokenizer={"vocabulary.spm": "spiece.model"},
+    ),
+}
+
+TOKENIZER = TokenizerSpec(
+    "sentencepiece",
+    "AlbertTokenizer",
+    dict(
+        lower_case=True, strip_accents=True, unify_spaces=True, unify_quotes=True,
+        split_digit_comma=True,
+        unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", pad_token="<pad>",
+        mask_token="[MASK]", bos_token="[CLS]", eos_token="[SEP]", lstrip_tokens=("[MASK]",),
+    ),
+)  # fmt: skip
 register(
     Family(
         name="albert",
@@ -175,9 +238,11 @@ register(
             "xlarge": dict(hidden_size=2048, num_layers=24, num_heads=16, intermediate_size=8192),
             "xxlarge": dict(hidden_size=4096, num_heads=64, intermediate_size=16384),
         },
-        huggingface=HUGGINGFACE,
-        tokenizer="sentencepiece",
+        tokenizer=TOKENIZER,
         heads=HEADS,
         objectives=("mlm", "sop"),
+        huggingface=HUGGINGFACE,
+        formats=FORMATS,
+        indices={"g": "num_groups", "k": "layers_per_group"},
     )
 )

@@ -1,4 +1,4 @@
-"""What all cards share: a typed config, and the Keras model around a card's wiring."""
+"""The base class of configs, and the Keras model that a card's wiring makes."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _check_tuple(name: str, value: Any, kind: type) -> None:
 
 
 _LARGEST = 2**31 - 1
-# Each layer takes time to wire, and where layers share their weights, no stored tensor says that
-# there are so many. The deepest published model of these families has 48.
+# Bounds the time to build a model from a hostile config: where layers share their weights, the
+# number of stored tensors does not. The deepest published model has 48.
 MAX_LAYERS = 256
 _POSITIVE = frozenset(
     """
@@ -74,7 +74,7 @@ _POSITIVE = frozenset(
 
 
 def _range(name: str, floats: bool) -> tuple[float, float]:
-    """The lowest and the highest value of a field of that name."""
+    """The minimum and the maximum of a field."""
     if floats:
         return 0, 1 if name.endswith("dropout") else _LARGEST
     if name == "num_layers":
@@ -88,7 +88,7 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def _empty(tokens: Any, spec: Any) -> Any:
-    """Empty tensors for the batch, of length 0 where the length is free."""
+    """Tensors of length 0 for the batch."""
 
     def tensor(like):
         x = ops.cast(tokens[:, :0], like.dtype)
@@ -104,7 +104,7 @@ def _no_predictions(tokens: Any, spec: Any) -> Any:
     return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
 
 
-# All inputs, and the default of one that is left out: a function of the tokens, and of the input's
+# All inputs, and the defaults of optional ones: functions of the token ids, and of the input's
 # shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
     "token_ids": None,
@@ -114,7 +114,7 @@ _INPUTS: dict[str, Callable | None] = {
     "language_ids": None,
     "cache": _empty,
     "memory": _empty,
-    # One value for all pairs: there are many.
+    # One value, broadcast to all pairs.
     "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
     "target_mapping": _no_predictions,
 }
@@ -135,31 +135,29 @@ class Backbone(keras.Model):
     Args:
         family: a name from ``bertfam_tf.families()``.
         config: that family's config, or a dict of its fields.
-        parts: layers to take in place of new ones, by name: another backbone's ``parts``, or some
-            of them. Their weights are shared from then on.
+        parts: existing layers by name, whose weights this model shares: ``parts`` of another
+            backbone, or a subset of them. Other layers are new.
         dtype: dtype policy of the new layers and of this model; None for Keras' global one.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
-            tokens, 0 at padding) and, where the family has them, ``segment_ids`` (zeros if left
-            out), ``position_ids`` (0, 1, 2, … if left out) and ``language_ids``. What a model
-            remembers of earlier tokens is an input too, empty if left out: ``memory``, a tuple of
-            (batch, memory length, hidden) for each layer, all of which is attended to, or
-            ``cache``, a tuple of (keys, values) for each layer, both (batch, heads, cached length,
-            head size); with a cache, the padding mask is (batch, cached length + length).
-            ``perm_mask`` (batch, length, length)
-            is 1 where the token of the second axis must not see that of the third, and
-            ``target_mapping`` (batch, predictions, length) 1 where a prediction stands; without
-            them all is seen and nothing predicted.
+            tokens, 0 at padding) and, where the family has them, ``segment_ids`` (default zeros),
+            ``position_ids`` (default 0, 1, 2, …) and ``language_ids``. Representations of earlier
+            tokens, by default of none, are inputs too: ``memory``, a tuple with (batch, memory
+            length, hidden) for each layer, or ``cache``, a tuple with (keys, values) for each
+            layer, both (batch, heads, cached length, head size); with a cache, the padding mask is
+            (batch, cached length + length). ``perm_mask`` (batch, length, length) is 1 where a
+            query (second axis) must not attend to a key (third axis), by default nowhere;
+            ``target_mapping`` (batch, predictions, length) is 1 at the position of a prediction, by
+            default there is none.
 
     Returns:
-        Dict of ``sequence_output`` (batch, length, hidden), ``pooled_output`` (batch, hidden) where
-        the family has a pooler, ``hidden_states`` (the embeddings' output, then each layer's) and
-        ``attention_scores`` (each layer's (batch, heads, length, keys), scaled, before mask and
-        softmax). ``memory`` or ``cache`` are there for the call that follows, where the family has
-        them, ``last_token`` (batch, hidden), the output at each row's last real token, where the
-        family classifies with it, and ``query_output`` (batch, predictions, hidden) with a
-        ``target_mapping``. What nobody reads is pruned when a graph is compiled.
+        Dict of ``sequence_output`` (batch, length, hidden) and ``hidden_states`` (the embeddings'
+        output, then each layer's). Where the family has them: ``pooled_output`` (batch, hidden);
+        ``attention_scores``, each layer's (batch, heads, length, keys), scaled, before mask and
+        softmax; ``memory`` or ``cache`` for the next call; ``last_token`` (batch, hidden), the
+        output at the last real token of each example; ``query_output`` (batch, predictions,
+        hidden). Outputs that are not used are pruned from graphs.
     """
 
     def __init__(
@@ -189,10 +187,10 @@ class Backbone(keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that this model takes: others are dropped, defaults filled in.
+        """The inputs of this model: others are dropped, and defaults added.
 
         Raises:
-            ValueError: for an input that no family has, or one that is missing and has no default.
+            ValueError: for an unknown input, or a missing one without a default.
         """
         for name in given:
             if name not in _INPUTS:
@@ -210,29 +208,24 @@ class Backbone(keras.Model):
         return inputs
 
     @property
-    def required_inputs(self) -> tuple[str, ...]:
-        """Names of the inputs that cannot be left out."""
-        return tuple(name for name in self.input if _INPUTS[name] is None)
-
-    @property
     def row_inputs(self) -> dict[str, Any]:
-        """The inputs (batch, length) that say what stands in each row: all but memories."""
+        """The inputs (batch, length): those with a value for each token."""
         return {n: spec for n, spec in self.input.items() if getattr(spec, "ndim", None) == 2}
 
     def weights_behind(self, *outputs: str) -> list[keras.Variable]:
-        """The weights that the named outputs depend on: without the pooler's, say."""
+        """The weights that the named outputs depend on, so no pooler's unless it is named."""
         return keras.Model(self.input, [self.output[name] for name in outputs]).weights
 
     @property
     def max_length(self) -> int | None:
-        """Most tokens of an input; None where positions are relative, and there is no end."""
+        """Maximum length of an input; None for relative positions, which have no maximum."""
         return getattr(self.config, "max_positions", None)
 
-    def save_pretrained(self, directory: str | Path, format: str = "hf") -> None:
-        """Writes another library's format; see ``bertfam_tf.checkpoints.save_pretrained``."""
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Writes Hugging Face's format; see ``bertfam_tf.checkpoints.save_pretrained``."""
         from bertfam_tf.checkpoints import save_pretrained
 
-        save_pretrained(self, directory, format)
+        save_pretrained(self, directory)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -248,7 +241,7 @@ class Backbone(keras.Model):
 
 
 def plain_weights(model: keras.layers.Layer) -> dict[str, np.ndarray]:
-    """Weights by path, as they are without LoRA: its products are added to what they go with."""
+    """Weights by path, with LoRA's updates merged into them."""
     merged = {
         layer._kernel.path: layer.kernel for layer in dense_layers(model) if layer.lora_enabled
     }

@@ -1,20 +1,29 @@
 """BERT: Devlin et al. 2018, arXiv 1810.04805."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bertfam_tf.models import encoder, heads
+from bertfam_tf.models import encoder, formats, heads
 from bertfam_tf.models.base import Config
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import DenseSpec, Family, HeadSpec, HuggingFaceNames, register
+from bertfam_tf.registry import (
+    TORCH,
+    DenseSpec,
+    Family,
+    FormatNames,
+    HeadSpec,
+    HuggingFaceNames,
+    TokenizerSpec,
+    register,
+)
 
 
 @dataclass(frozen=True)
 class BertConfig(Config):
-    """The root of the family: learnt positions, two segments, norms after the residual sums.
+    """The root of the family: learned positions, two segments, norms after the residual sums.
 
-    ``heads_per_layer`` is how many heads each layer has left where some were removed; empty for
-    ``num_heads``. ``pooler`` is false for checkpoints that were published without one.
-    ``classifier_dropout`` is that of classification heads; None means ``dropout``.
+    ``heads_per_layer`` is the number of heads of each layer of a model with pruned heads; empty for
+    ``num_heads`` in all. ``pooler`` is false for checkpoints that were published without one.
+    ``classifier_dropout`` is the rate in classification heads; None for ``dropout``.
     """
 
     vocab_size: int = 30522
@@ -82,37 +91,35 @@ HUGGINGFACE = HuggingFaceNames(
         "add_cross_attention": (False,),
     },
     weights={
-        "token_embedding/embeddings": "embeddings.word_embeddings.weight",
-        "segment_embedding/embeddings": "embeddings.token_type_embeddings.weight",
-        "position_embedding/embeddings": "embeddings.position_embeddings.weight",
-        "embedding_norm/gamma": "embeddings.LayerNorm.weight",
-        "embedding_norm/beta": "embeddings.LayerNorm.bias",
-        "layer_{i}/attention/query/kernel": _LAYER + "attention.self.query.weight|T",
-        "layer_{i}/attention/query/bias": _LAYER + "attention.self.query.bias",
-        "layer_{i}/attention/key/kernel": _LAYER + "attention.self.key.weight|T",
-        "layer_{i}/attention/key/bias": _LAYER + "attention.self.key.bias",
-        "layer_{i}/attention/value/kernel": _LAYER + "attention.self.value.weight|T",
-        "layer_{i}/attention/value/bias": _LAYER + "attention.self.value.bias",
-        "layer_{i}/attention/output/kernel": _LAYER + "attention.output.dense.weight|T",
-        "layer_{i}/attention/output/bias": _LAYER + "attention.output.dense.bias",
-        "layer_{i}/attention_norm/gamma": _LAYER + "attention.output.LayerNorm.weight",
-        "layer_{i}/attention_norm/beta": _LAYER + "attention.output.LayerNorm.bias",
-        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "intermediate.dense.weight|T",
-        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "intermediate.dense.bias",
-        "layer_{i}/feed_forward/output/kernel": _LAYER + "output.dense.weight|T",
-        "layer_{i}/feed_forward/output/bias": _LAYER + "output.dense.bias",
-        "layer_{i}/feed_forward_norm/gamma": _LAYER + "output.LayerNorm.weight",
-        "layer_{i}/feed_forward_norm/beta": _LAYER + "output.LayerNorm.bias",
-        "pooler/dense/kernel": "pooler.dense.weight|T",
-        "pooler/dense/bias": "pooler.dense.bias",
+        **TORCH.embedding("token_embedding", "embeddings.word_embeddings"),
+        **TORCH.embedding("segment_embedding", "embeddings.token_type_embeddings"),
+        **TORCH.embedding("position_embedding", "embeddings.position_embeddings"),
+        **TORCH.norm("embedding_norm", "embeddings.LayerNorm"),
+        **TORCH.dense("layer_{i}/attention/query", _LAYER + "attention.self.query"),
+        **TORCH.dense("layer_{i}/attention/key", _LAYER + "attention.self.key"),
+        **TORCH.dense("layer_{i}/attention/value", _LAYER + "attention.self.value"),
+        **TORCH.dense("layer_{i}/attention/output", _LAYER + "attention.output.dense"),
+        **TORCH.norm("layer_{i}/attention_norm", _LAYER + "attention.output.LayerNorm"),
+        **TORCH.dense("layer_{i}/feed_forward/intermediate", _LAYER + "intermediate.dense"),
+        **TORCH.dense("layer_{i}/feed_forward/output", _LAYER + "output.dense"),
+        **TORCH.norm("layer_{i}/feed_forward_norm", _LAYER + "output.LayerNorm"),
+        **TORCH.dense("pooler/dense", "pooler.dense"),
     },
-    # Buffers of positions, and heads: those are read by the tasks that have them.
-    # ``fit_dense`` is what TinyBERT's distillation leaves in checkpoints that say they are BERT's.
+    # Buffers of positions, and heads, which tasks read. ``fit_dense`` is left over from TinyBERT's
+    # distillation, whose checkpoints have BERT's model type.
     ignored=(
         r"embeddings\.(position_ids|token_type_ids)",
         r"(classifier|qa_outputs|cls|fit_denses?)\..*",
     ),
 )
+
+FORMATS = {
+    # Its code computed the tanh approximation of GELU from 2019 on, but the published weights were
+    # trained with the exact function of the first release.
+    "tf1": FormatNames(("bert_config.json",), formats.TF1_ENCODER),
+    "model_garden": replace(formats.MODEL_GARDEN, kinds=("bert", "bert_v2")),
+    "keras_hub": formats.keras_hub("Bert"),
+}
 
 SIZES: dict[str, dict] = {
     # Turc et al. 2019, arXiv 1908.08962.
@@ -135,15 +142,17 @@ SIZES: dict[str, dict] = {
     "minilm_l6": dict(hidden_size=384, num_layers=6, intermediate_size=1536),
 }
 
+TOKENIZER = TokenizerSpec("wordpiece", "BertTokenizer")
 register(
     Family(
         name="bert",
         config=BertConfig,
         wire=wire,
         sizes=SIZES,
-        huggingface=HUGGINGFACE,
-        tokenizer="wordpiece",
+        tokenizer=TOKENIZER,
         heads=HEADS,
         objectives=("mlm", "nsp"),
+        huggingface=HUGGINGFACE,
+        formats=FORMATS,
     )
 )

@@ -27,13 +27,13 @@ def inputs(config: Any, parts: Parts) -> dict:
 def embed(config: Any, parts: Parts, tokens: Any, position_ids: Any) -> Any:
     """Token + position embeddings, dropout; (batch, length, hidden)."""
     x = parts("token_embedding", encoder.table, config, config.vocab_size)(tokens)
-    rows = parts(
+    embedding = parts(
         "position_embedding",
         layers.PositionEmbedding,
         config.max_positions,
         config.initializer_range,
     )
-    x = x + rows(x, position_ids)
+    x = x + embedding(x, position_ids)  # (batch, length, hidden)
     return parts("embedding_dropout", keras.layers.Dropout, config.embedding_dropout)(x)
 
 
@@ -46,7 +46,7 @@ def block(
     name: str,
     dtype: Any = None,
 ) -> layers.TransformerBlock:
-    """One layer; ``scale`` and ``output_stddev`` as its parts take them."""
+    """One block; ``scale`` and ``output_stddev`` as for ``CachedSelfAttention``."""
     stddev = config.initializer_range
     attention = layers.CachedSelfAttention(
         config.num_heads,
@@ -84,7 +84,7 @@ def decode(
     blocks: list[layers.TransformerBlock],
     final_norm: keras.layers.Layer | None = None,
 ) -> dict:
-    """Embeddings, a stack of blocks, and a norm after the last where there is one.
+    """Embeddings, blocks, and optionally a final norm.
 
     Returns:
         The dict that ``Backbone`` returns; the last of the hidden states is the sequence output.

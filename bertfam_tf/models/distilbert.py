@@ -1,12 +1,13 @@
 """DistilBERT: Sanh et al. 2019, arXiv 1910.01108."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertfam_tf import layers
-from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.models import bert, encoder, formats, heads
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
     LABELS,
+    TORCH,
     DenseSpec,
     DropoutSpec,
     Family,
@@ -22,8 +23,8 @@ from bertfam_tf.registry import (
 class DistilBertConfig(bert.BertConfig):
     """Differs from BERT: half the layers, no segments, no pooler.
 
-    ``sinusoidal_positions`` starts the positions as sines that are not trained. ``span_dropout``
-    is that of the head for answers.
+    With ``sinusoidal_positions`` the positions are sinusoidal and not trained. ``span_dropout`` is
+    the rate in the head for answer spans.
     """
 
     num_layers: int = 6
@@ -92,30 +93,28 @@ HUGGINGFACE = HuggingFaceNames(
     },
     required={},
     weights={
-        "token_embedding/embeddings": "embeddings.word_embeddings.weight",
-        "position_embedding/embeddings": "embeddings.position_embeddings.weight",
-        "embedding_norm/gamma": "embeddings.LayerNorm.weight",
-        "embedding_norm/beta": "embeddings.LayerNorm.bias",
-        "layer_{i}/attention/query/kernel": _LAYER + "attention.q_lin.weight|T",
-        "layer_{i}/attention/query/bias": _LAYER + "attention.q_lin.bias",
-        "layer_{i}/attention/key/kernel": _LAYER + "attention.k_lin.weight|T",
-        "layer_{i}/attention/key/bias": _LAYER + "attention.k_lin.bias",
-        "layer_{i}/attention/value/kernel": _LAYER + "attention.v_lin.weight|T",
-        "layer_{i}/attention/value/bias": _LAYER + "attention.v_lin.bias",
-        "layer_{i}/attention/output/kernel": _LAYER + "attention.out_lin.weight|T",
-        "layer_{i}/attention/output/bias": _LAYER + "attention.out_lin.bias",
-        "layer_{i}/attention_norm/gamma": _LAYER + "sa_layer_norm.weight",
-        "layer_{i}/attention_norm/beta": _LAYER + "sa_layer_norm.bias",
-        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "ffn.lin1.weight|T",
-        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "ffn.lin1.bias",
-        "layer_{i}/feed_forward/output/kernel": _LAYER + "ffn.lin2.weight|T",
-        "layer_{i}/feed_forward/output/bias": _LAYER + "ffn.lin2.bias",
-        "layer_{i}/feed_forward_norm/gamma": _LAYER + "output_layer_norm.weight",
-        "layer_{i}/feed_forward_norm/beta": _LAYER + "output_layer_norm.bias",
+        **TORCH.embedding("token_embedding", "embeddings.word_embeddings"),
+        **TORCH.embedding("position_embedding", "embeddings.position_embeddings"),
+        **TORCH.norm("embedding_norm", "embeddings.LayerNorm"),
+        **TORCH.dense("layer_{i}/attention/query", _LAYER + "attention.q_lin"),
+        **TORCH.dense("layer_{i}/attention/key", _LAYER + "attention.k_lin"),
+        **TORCH.dense("layer_{i}/attention/value", _LAYER + "attention.v_lin"),
+        **TORCH.dense("layer_{i}/attention/output", _LAYER + "attention.out_lin"),
+        **TORCH.norm("layer_{i}/attention_norm", _LAYER + "sa_layer_norm"),
+        **TORCH.dense("layer_{i}/feed_forward/intermediate", _LAYER + "ffn.lin1"),
+        **TORCH.dense("layer_{i}/feed_forward/output", _LAYER + "ffn.lin2"),
+        **TORCH.norm("layer_{i}/feed_forward_norm", _LAYER + "output_layer_norm"),
     },
     ignored=(
         r"embeddings\.position_ids",
         r"(vocab_(transform|layer_norm|projector)|(pre_)?classifier|qa_outputs)\..*",
+    ),
+)
+
+KERAS_HUB = replace(
+    formats.keras_hub("DistilBert", formats.KERAS_HUB_JOINT),
+    fixed=dict(
+        activation="gelu", norm_epsilon=1e-12, pad_id=0, pooler=False, sinusoidal_positions=False
     ),
 )
 
@@ -130,9 +129,10 @@ register(
             "base_cased": dict(vocab_size=28996),
             "multilingual_cased": dict(vocab_size=119547),
         },
-        huggingface=HUGGINGFACE,
-        tokenizer="wordpiece",
+        tokenizer=replace(bert.TOKENIZER, class_name="DistilBertTokenizer"),
         heads=HEADS,
         objectives=("distillation", "mlm"),
+        huggingface=HUGGINGFACE,
+        formats={"keras_hub": KERAS_HUB},
     )
 )

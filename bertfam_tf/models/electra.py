@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, replace
 
-from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.models import bert, encoder, formats, heads
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
+from bertfam_tf.registry import TORCH, DenseSpec, DropoutSpec, Family, Field, HeadSpec, register
 
 
 @dataclass(frozen=True)
 class ElectraConfig(bert.BertConfig):
-    """Differs from BERT: embeddings of a width of their own, no pooler.
+    """Differs from BERT: embeddings may be narrower than the blocks, no pooler.
 
-    Generator and discriminator are the same encoder in different sizes. ``summary_dropout`` is
-    that of the head for multiple choice.
+    Generator and discriminator are the same encoder in different sizes. ``summary_dropout`` is the
+    rate in the head for multiple choice.
     """
 
     embedding_size: int = 768
@@ -21,7 +21,7 @@ class ElectraConfig(bert.BertConfig):
 
 
 def wire(config: ElectraConfig, parts: Parts) -> tuple[dict, dict]:
-    """As BERT's, with a projection after embeddings that are not as wide as the blocks."""
+    """As BERT's, with a projection of embeddings whose width differs from the blocks'."""
     inputs = encoder.inputs(config)
     x = encoder.embed(config, parts, inputs, width=config.embedding_size)
     if config.embedding_size != config.hidden_size:
@@ -76,8 +76,7 @@ HUGGINGFACE = replace(
     },
     weights={
         **{k: v for k, v in bert.HUGGINGFACE.weights.items() if not k.startswith("pooler/")},
-        "embedding_projection/kernel": "embeddings_project.weight|T",
-        "embedding_projection/bias": "embeddings_project.bias",
+        **TORCH.dense("embedding_projection", "embeddings_project"),
     },
     ignored=(
         bert.HUGGINGFACE.ignored[0],
@@ -87,6 +86,18 @@ HUGGINGFACE = replace(
     defaults=dict(
         embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
     ),
+)
+
+KERAS_HUB = replace(
+    formats.keras_hub("Electra", formats.KERAS_HUB_PROJECTED),
+    config={
+        **formats.KERAS_HUB_CONFIG,
+        "embedding_dim": ("embedding_size",),
+        "vocab_size": ("vocab_size",),
+    },
+    fixed=dict(activation="gelu_new", norm_epsilon=1e-12, pad_id=0, pooler=False),
+    # Its pooler, the last dense layer, was never trained: the published models have none.
+    ignored=(r"layers/dense_[01]/.*",),
 )
 
 _QUARTER = dict(hidden_size=256, num_heads=4, intermediate_size=1024)
@@ -107,9 +118,10 @@ register(
             "base_generator": _QUARTER,
             "large_generator": {**_QUARTER, "num_layers": 24, "embedding_size": 1024},
         },
-        huggingface=HUGGINGFACE,
-        tokenizer="wordpiece",
+        tokenizer=replace(bert.TOKENIZER, class_name="ElectraTokenizer"),
         heads=HEADS,
         objectives=("mlm", "rtd"),
+        huggingface=HUGGINGFACE,
+        formats={"keras_hub": KERAS_HUB},
     )
 )

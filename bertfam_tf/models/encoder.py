@@ -1,7 +1,7 @@
-"""The wiring that encoders share: functions of a config that has BERT's fields.
+"""The wiring that encoders share, as functions of a config with BERT's fields.
 
-A card puts them together, and puts its own parts between or in their place. Functions with
-``name`` and ``dtype`` make a layer, and are handed to ``parts``.
+A card calls them one after the other, with functions of its own between them or instead. Functions
+with ``name`` and ``dtype`` make a layer, and are arguments of ``parts``.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from keras import ops
 from bertfam_tf import layers
 from bertfam_tf.models.parts import Parts
 
-# Of inputs, where that is not (length,).
+# Shapes of inputs other than (length,).
 _SHAPES = {"perm_mask": (None, None), "target_mapping": (None, None)}
 
 
 def inputs(config: Any, *more: str) -> dict:
-    """``token_ids``, ``padding_mask``, ``segment_ids`` where there are segments to choose from.
+    """``token_ids``, ``padding_mask``, and ``segment_ids`` of a model with several segments.
 
     Args:
         config: the card's config.
@@ -33,11 +33,11 @@ def inputs(config: Any, *more: str) -> dict:
 
 
 def table(
-    config: Any, rows: int, width: int | None = None, *, name: str, dtype: Any = None
+    config: Any, count: int, width: int | None = None, *, name: str, dtype: Any = None
 ) -> keras.layers.Embedding:
-    """An embedding table with the config's initial weights; ``width`` None for the blocks'."""
+    """An embedding of ``count`` ids, initialized as the config says; width None for the blocks'."""
     return keras.layers.Embedding(
-        rows,
+        count,
         width or config.hidden_size,
         embeddings_initializer=layers.normal(config.initializer_range),
         name=name,
@@ -68,8 +68,8 @@ def embed(
         parts: the layers.
         given: from ``inputs``.
         width: of the embeddings; None for that of the blocks.
-        positions: class of the position embedding, None for a model without; ``position_ids`` and
-            ``offset`` as it takes them.
+        positions: class of the position embedding; None for a model without.
+        position_ids, offset: as for ``PositionEmbedding``.
         more: further embeddings (batch, length, width) to add.
 
     Returns:
@@ -81,22 +81,22 @@ def embed(
         segments = given.get("segment_ids", ops.zeros_like(tokens))
         x = x + parts("segment_embedding", table, config, config.num_segments, width)(segments)
     if positions is not None:
-        rows = parts(
+        embedding = parts(
             "position_embedding",
             positions,
             config.max_positions,
             config.initializer_range,
             offset,
         )
-        x = x + rows(x, position_ids)
-    for embedding in more:
-        x = x + embedding
+        x = x + embedding(x, position_ids)
+    for each in more:
+        x = x + each
     x = parts("embedding_norm", norm, config)(x)
     return parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
 
 
 def project(config: Any, parts: Parts, x: Any) -> Any:
-    """Embeddings to the width of the blocks (ALBERT, arXiv 1909.11942, section 3.1)."""
+    """Projects embeddings to the width of the blocks (ALBERT, arXiv 1909.11942, section 3.1)."""
     initializer = layers.normal(config.initializer_range)
     return parts(
         "embedding_projection",
@@ -107,10 +107,10 @@ def project(config: Any, parts: Parts, x: Any) -> Any:
 
 
 def head_size(config: Any) -> int:
-    """Width of an attention head, where all heads together are as wide as the model.
+    """Width of an attention head: ``hidden_size`` divided by ``num_heads``.
 
     Raises:
-        ValueError: where that is no whole number.
+        ValueError: where that is not an integer.
     """
     if config.hidden_size % config.num_heads:
         raise ValueError(
@@ -130,8 +130,8 @@ def attention(
     """One layer's attention.
 
     Args:
-        num_heads: how many heads are left, where some were removed; None for all.
-        **parts: as ``SelfAttention`` takes them.
+        num_heads: number of heads of a layer with pruned heads; None for the config's.
+        **parts: as for ``SelfAttention``.
     """
     return layers.SelfAttention(
         num_heads or config.num_heads,
@@ -147,7 +147,7 @@ def attention(
 def feed_forward(
     config: Any, dropout: float = 0.0, *, name: str = "feed_forward", dtype: Any = None
 ) -> keras.layers.Layer:
-    """One layer's feed-forward part, with ``dropout`` in the middle."""
+    """One layer's feed-forward part, with ``dropout`` after its activation."""
     return layers.FeedForward(
         config.intermediate_size,
         layers.activation(config.activation),
@@ -166,7 +166,7 @@ def block(
     dtype: Any = None,
     **parts: keras.layers.Layer,
 ) -> layers.TransformerBlock:
-    """One layer: attention and feed-forward of its own, or those in ``parts``."""
+    """One block, with new layers for those that are not in ``parts``."""
     if "attention" not in parts:
         parts["attention"] = attention(config, num_heads, dtype=dtype)
     if "feed_forward" not in parts:
@@ -177,11 +177,11 @@ def block(
 
 
 def heads_per_layer(config: Any) -> tuple[int, ...]:
-    """How many heads each layer has.
+    """The number of heads of each layer.
 
     Raises:
-        ValueError: for a config that does not say it of each layer, or where a layer has none or
-            more than ``num_heads``.
+        ValueError: for a list of another length than the number of layers, or with a number out of
+            the range from 1 to ``num_heads``.
     """
     counts = getattr(config, "heads_per_layer", ()) or (config.num_heads,) * config.num_layers
     if len(counts) != config.num_layers or not all(1 <= n <= config.num_heads for n in counts):
@@ -210,11 +210,11 @@ def encode(
         parts: the layers.
         x: (batch, length, hidden).
         padding_mask: (batch, length).
-        blocks: the blocks; None for ``num_layers`` with parts of their own.
-        call_with: what a block is called with beside its input, by its index: its mask, its
-            positions. None for the padding mask alone.
-        after: applied to each block's output.
-        final_norm: applied to the last block's output.
+        blocks: the blocks; None for ``num_layers`` new ones.
+        call_with: the keyword arguments of a block, such as its mask, by its index; None for the
+            attention mask from padding.
+        after: function of each block's output.
+        final_norm: norm of the last block's output; None for none.
 
     Returns:
         The dict that ``Backbone`` returns; hidden states and scores have an entry for each block.

@@ -1,18 +1,18 @@
 """GPT: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertfam_tf.models import bert, decoder, heads
 from bertfam_tf.models.base import Config
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import Family, HuggingFaceNames, register
+from bertfam_tf.registry import TORCH, Family, HuggingFaceNames, TokenizerSpec, register
 
 
 @dataclass(frozen=True)
 class GptConfig(Config):
-    """Differs from BERT: each token sees those before it alone; no segments, pooler or first norm.
+    """Differs from BERT: causal; no segments, no pooler, no norm of the embeddings.
 
-    ``pad_id`` is None where no token was meant for padding; the computation does not ask.
+    ``pad_id`` is None for a vocabulary without a padding token; models do not need it.
     """
 
     vocab_size: int = 40478
@@ -32,13 +32,13 @@ class GptConfig(Config):
 
 
 def wire(config: GptConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token + position embeddings; blocks with norms after their parts."""
+    """Token + position embeddings; blocks with norms after the residual sums."""
     inputs = decoder.inputs(config, parts)
     blocks = [parts(f"layer_{i}", decoder.block, config, "post") for i in range(config.num_layers)]
     return inputs, decoder.decode(config, parts, inputs, blocks)
 
 
-# "gelu" there is the tanh approximation, and feed-forward parts are four times as wide.
+# Their "gelu" is the tanh approximation; the intermediate size is four times the hidden size.
 def _read(fields: dict) -> dict:
     activation = fields.get("activation", "gelu")
     activation = "gelu_new" if activation == "gelu" else activation
@@ -58,6 +58,8 @@ HEADS = {
 }
 
 _LAYER = "h.{i}."
+# Their layers are convolutions of width 1, whose kernels are (in, out).
+CONV1D = replace(TORCH, kernel=".weight")
 HUGGINGFACE = HuggingFaceNames(
     model_type="openai-gpt",
     model="OpenAIGPT",
@@ -80,21 +82,14 @@ HUGGINGFACE = HuggingFaceNames(
     },
     required={"afn": ("gelu", "relu", "silu", "swish")},
     weights={
-        "token_embedding/embeddings": "tokens_embed.weight",
-        "position_embedding/embeddings": "positions_embed.weight",
-        # Their layers hold kernels as ours do, inputs first.
-        "layer_{i}/attention/query_key_value/kernel": _LAYER + "attn.c_attn.weight",
-        "layer_{i}/attention/query_key_value/bias": _LAYER + "attn.c_attn.bias",
-        "layer_{i}/attention/output/kernel": _LAYER + "attn.c_proj.weight",
-        "layer_{i}/attention/output/bias": _LAYER + "attn.c_proj.bias",
-        "layer_{i}/attention_norm/gamma": _LAYER + "ln_1.weight",
-        "layer_{i}/attention_norm/beta": _LAYER + "ln_1.bias",
-        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "mlp.c_fc.weight",
-        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "mlp.c_fc.bias",
-        "layer_{i}/feed_forward/output/kernel": _LAYER + "mlp.c_proj.weight",
-        "layer_{i}/feed_forward/output/bias": _LAYER + "mlp.c_proj.bias",
-        "layer_{i}/feed_forward_norm/gamma": _LAYER + "ln_2.weight",
-        "layer_{i}/feed_forward_norm/beta": _LAYER + "ln_2.bias",
+        **CONV1D.embedding("token_embedding", "tokens_embed"),
+        **CONV1D.embedding("position_embedding", "positions_embed"),
+        **CONV1D.dense("layer_{i}/attention/query_key_value", _LAYER + "attn.c_attn"),
+        **CONV1D.dense("layer_{i}/attention/output", _LAYER + "attn.c_proj"),
+        **CONV1D.norm("layer_{i}/attention_norm", _LAYER + "ln_1"),
+        **CONV1D.dense("layer_{i}/feed_forward/intermediate", _LAYER + "mlp.c_fc"),
+        **CONV1D.dense("layer_{i}/feed_forward/output", _LAYER + "mlp.c_proj"),
+        **CONV1D.norm("layer_{i}/feed_forward_norm", _LAYER + "ln_2"),
     },
     # Buffers of masks and positions; heads.
     ignored=(
@@ -111,9 +106,9 @@ register(
         config=GptConfig,
         wire=wire,
         sizes={"tiny": bert.SIZES["tiny"], "base": {}},
-        huggingface=HUGGINGFACE,
-        tokenizer="bpe",
+        tokenizer=TokenizerSpec("bpe", "OpenAIGPTTokenizer", {"splitter": "bert"}),
         heads=HEADS,
         objectives=("clm",),
+        huggingface=HUGGINGFACE,
     )
 )

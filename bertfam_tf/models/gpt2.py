@@ -4,16 +4,16 @@ from dataclasses import dataclass, replace
 
 from bertfam_tf.models import bert, decoder, encoder, gpt, heads
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import Family, register
+from bertfam_tf.registry import TORCH, Family, TokenizerSpec, register
 
 
 @dataclass(frozen=True)
 class Gpt2Config(gpt.GptConfig):
-    """Differs from GPT: norms before each part and one after the last, 1024 positions.
+    """Differs from GPT: norms before attention and feed-forward, a final norm, 1024 positions.
 
-    Residual branches start smaller, by 1/√(2 layers). ``scale_attention`` divides scores by
-    √(head size), ``scale_by_layer`` also by the layer's number, from 1. ``classifier_dropout`` is
-    that of the head for tokens.
+    Initial weights of the residual branches' output layers are scaled by 1/√(2 layers).
+    ``scale_attention`` divides scores by √(head size), ``scale_by_layer`` also by the layer's
+    number, from 1. ``classifier_dropout`` is the rate in the head for tokens.
     """
 
     vocab_size: int = 50257
@@ -24,7 +24,7 @@ class Gpt2Config(gpt.GptConfig):
 
 
 def wire(config: Gpt2Config, parts: Parts) -> tuple[dict, dict]:
-    """Token + position embeddings; blocks with norms before their parts; a norm."""
+    """Token + position embeddings; blocks with norms before attention and feed-forward; a norm."""
     inputs = decoder.inputs(config, parts)
     scale = encoder.head_size(config) ** -0.5 if config.scale_attention else 1.0
     blocks = [
@@ -42,7 +42,7 @@ def wire(config: Gpt2Config, parts: Parts) -> tuple[dict, dict]:
     return inputs, decoder.decode(config, parts, inputs, blocks, final_norm)
 
 
-# None for the inner width is four times the outer one.
+# Their None for the intermediate size is four times the hidden size.
 def _read(fields: dict) -> dict:
     width = fields.get("intermediate_size")
     if width is None:
@@ -76,10 +76,9 @@ HUGGINGFACE = replace(
     required={"add_cross_attention": (False,), "reorder_and_upcast_attn": (False, True)},
     weights={
         **gpt.HUGGINGFACE.weights,
-        "token_embedding/embeddings": "wte.weight",
-        "position_embedding/embeddings": "wpe.weight",
-        "final_norm/gamma": "ln_f.weight",
-        "final_norm/beta": "ln_f.bias",
+        **TORCH.embedding("token_embedding", "wte"),
+        **TORCH.embedding("position_embedding", "wpe"),
+        **TORCH.norm("final_norm", "ln_f"),
     },
     read=_read,
     write=_write,
@@ -95,6 +94,7 @@ def _size(width: int, num_layers: int, num_heads: int) -> dict:
     )
 
 
+_END = "<|endoftext|>"
 register(
     Family(
         name="gpt2",
@@ -107,9 +107,11 @@ register(
             "large": _size(1280, 36, 20),
             "xl": _size(1600, 48, 25),
         },
-        huggingface=HUGGINGFACE,
-        tokenizer="byte_bpe",
+        tokenizer=TokenizerSpec(
+            "byte_bpe", "GPT2Tokenizer", dict(bos_token=_END, eos_token=_END, unk_token=_END)
+        ),
         heads=HEADS,
         objectives=("clm",),
+        huggingface=HUGGINGFACE,
     )
 )

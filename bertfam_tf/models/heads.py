@@ -1,6 +1,6 @@
-"""Heads as data, of the kinds that several cards have.
+"""Specs of heads that several cards have.
 
-A card lists its heads with these; ``bertfam_tf.heads`` builds layers from them.
+A card lists its heads with these; ``bertfam_tf.heads`` builds their layers.
 """
 
 from bertfam_tf.registry import (
@@ -46,7 +46,7 @@ def tokens(rate: Field = _DROPOUT) -> HeadSpec:
 
 
 def span(*before: DropoutSpec) -> HeadSpec:
-    """Two scores for each token: that the answer starts there, and that it ends there."""
+    """Two logits for each token: that the answer span starts there, and that it ends there."""
     return HeadSpec("sequence_output", (*before, DenseSpec("classifier", "qa_outputs", 2)))
 
 
@@ -64,7 +64,7 @@ def masked_lm(
 
     Args:
         dense, norm, bias, decoder: their names in Hugging Face's checkpoints.
-        width, activation, epsilon: as ``DenseSpec`` and ``NormSpec`` take them.
+        width, activation, epsilon: as for ``DenseSpec`` and ``NormSpec``.
     """
     return HeadSpec(
         "sequence_output",
@@ -77,7 +77,7 @@ def masked_lm(
 
 
 def lm_head(activation: str) -> HeadSpec:
-    """``masked_lm`` under the names ``lm_head.…``."""
+    """``masked_lm`` with names that begin with ``lm_head``."""
     names = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
     return masked_lm(*names, activation=activation)
 
@@ -88,12 +88,12 @@ def causal_lm(decoder: str) -> HeadSpec:
 
 
 def last_token(name: str) -> HeadSpec:
-    """A dense layer without a bias on each row's last real token."""
+    """A dense layer without bias on the last real token."""
     return HeadSpec("last_token", (DenseSpec("classifier", name, LABELS, bias=False),))
 
 
 def last_token_choice(name: str) -> HeadSpec:
-    """Dropout and one score from each row's last real token."""
+    """Dropout and one logit from the last real token."""
     required = {
         "summary_type": ("cls_index",),
         "summary_use_proj": (True,),

@@ -1,4 +1,4 @@
-"""Layers by name, so that a model can be wired from layers that exist already."""
+"""Layers by name, so that a model can be wired from existing layers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from bertfam_tf.names import unknown
 
 
 class Parts(Mapping[str, keras.layers.Layer]):
-    """The layers of a backbone by name, each made at its first use.
+    """The layers of a backbone by name, each made when wiring first asks for it.
 
-    Wiring asks for all of its layers here. So two models that get the same layers share their
-    weights, and so do two places of one model that ask for the same name.
+    Models that are wired from the same layers share their weights, and so do calls within a model
+    that ask for the same name.
 
     Args:
-        layers: layers that exist, by name; they keep their weights and their dtype policy.
-        dtype: dtype policy of the layers that are made here; None for Keras' global one.
+        layers: existing layers by name; they keep their weights and their dtype policy.
+        dtype: dtype policy of new layers; None for Keras' global one.
 
     Raises:
-        ValueError: for a layer under another name than its own, by which its weights are saved.
+        ValueError: for a layer whose own name, the prefix of its variables' paths, is another.
     """
 
     def __init__(self, layers: Mapping[str, keras.layers.Layer] | None = None, dtype: Any = None):
@@ -30,16 +30,16 @@ class Parts(Mapping[str, keras.layers.Layer]):
                 raise ValueError(f"The layer {layer.name!r} cannot be the part {name!r}.")
 
     def __call__(self, name: str, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The layer of that name: ``make(*args, **kwargs, name=…, dtype=…)`` if there is none."""
+        """The layer of that name; a new one is ``make(*args, **kwargs, name=…, dtype=…)``."""
         if name not in self._layers:
             self._layers[name] = make(*args, **kwargs, name=name, dtype=self.dtype_policy)
         return self._layers[name]
 
-    def only(self, *names: str) -> dict[str, keras.layers.Layer]:
+    def subset(self, *names: str) -> dict[str, keras.layers.Layer]:
         """Some of the layers, by name.
 
         Raises:
-            ValueError: for a name that no layer has; the text names the nearest.
+            ValueError: for an unknown name; the text names the nearest.
         """
         for name in names:
             if name not in self._layers:

@@ -14,12 +14,11 @@ from bertfam_tf.models.parts import Parts
 
 @dataclass(frozen=True)
 class RelativeConfig(Config):
-    """What such families have in common.
+    """Fields of families with relative attention and a memory.
 
-    ``mem_len`` is how many positions of each layer are remembered, None for all. Distances beyond
-    ``clamp_len`` count as that one; 0 or less for no limit. With ``same_length`` each position
-    sees as many earlier ones as any other. ``untie_r`` is whether each layer has biases of its own
-    for the scores.
+    ``mem_len`` is the maximum length of each layer's memory, None for no maximum. Distances are
+    clipped to ``clamp_len``; 0 or less for no limit. With ``same_length`` all queries attend to
+    equally many keys. ``untie_r`` is false for layers that share their biases u and v.
     """
 
     vocab_size: int = 32000
@@ -39,7 +38,7 @@ class RelativeConfig(Config):
 
 
 def inputs(config: Any, parts: Parts, *more: str) -> dict:
-    """``token_ids``, ``padding_mask``, what ``more`` names, and ``memory``."""
+    """``token_ids``, ``padding_mask``, ``memory``, and further inputs by name."""
     given = encoder.inputs(config, *more)
     shape, dtype = (None, config.hidden_size), parts.dtype_policy.compute_dtype
     given["memory"] = tuple(
@@ -57,7 +56,7 @@ def blocks(
         config: the card's config.
         parts: the layers.
         head_size: width of a head.
-        segments: whether there are scores by segment.
+        segments: whether attention has scores by segment.
     """
     names = ["content_bias", "position_bias", *["segment_bias"] * segments]
     shared = None
@@ -65,7 +64,7 @@ def blocks(
         shared = [parts(name, _bias, config, head_size) for name in names]
         for bias in shared:
             if not bias.built:
-                bias.build()  # built here, its weights are not named after the first layer
+                bias.build()  # here, so that its path does not begin with the first layer's name
     return [
         parts(f"layer_{i}", _block, config, head_size, names, shared)
         for i in range(config.num_layers)
@@ -113,7 +112,7 @@ def _block(
 
 
 def dropout(config: Any, parts: Parts, x: Any, name: str) -> Any:
-    """Dropout at the config's rate; ``name`` says of what."""
+    """A dropout layer called ``{name}_dropout``, at the config's rate."""
     return parts(f"{name}_dropout", keras.layers.Dropout, config.dropout)(x)
 
 
@@ -128,7 +127,7 @@ def encode(
     reuse_len: int | None = None,
     **more: Any,
 ) -> tuple[dict, list]:
-    """Blocks whose keys are the memory and the positions of this segment.
+    """Blocks that attend to the memory and to this segment.
 
     Args:
         config: the card's config.
@@ -136,11 +135,11 @@ def encode(
         x: embeddings (batch, length, hidden).
         given: from ``inputs``.
         stack: from ``blocks``.
-        attention_mask: as the attention takes it, and so ``more``.
-        reuse_len: how many positions of a segment are remembered; None for all.
+        attention_mask, **more: arguments of ``RelativeAttention``.
+        reuse_len: as for ``updated_memory``.
 
     Returns:
-        The dict that ``Backbone`` returns, and what each block's keys came from.
+        The dict that ``Backbone`` returns, and the ``context`` of each block.
     """
     x = dropout(config, parts, x, "embedding")
     hidden_states, attention_scores, memory, contexts = [], [], [], []

@@ -19,10 +19,11 @@ register(
         config=SpanBertConfig,
         wire=bert.wire,
         sizes={size: bert.SIZES[size] for size in ("tiny", "base", "large")},
-        # Its checkpoints say that they are BERT's, or nothing: ask for the family by name.
-        huggingface=replace(bert.HUGGINGFACE, defaults={"vocab_size": 30522}),
-        tokenizer="wordpiece",
+        tokenizer=bert.TOKENIZER,
         heads=bert.SINGLE_HEADS,
         objectives=("mlm", "sbo"),
+        # Its checkpoints have BERT's model type, or none: load them as family="spanbert".
+        huggingface=replace(bert.HUGGINGFACE, defaults={"vocab_size": 30522}),
+        formats=bert.FORMATS,
     )
 )

@@ -21,10 +21,11 @@ register(
             "4l_312d": dict(hidden_size=312, num_layers=4, intermediate_size=1200),
             "6l_768d": dict(num_layers=6),
         },
-        # Its checkpoints say that they are BERT's: ask for the family by name.
-        huggingface=bert.HUGGINGFACE,
-        tokenizer="wordpiece",
+        tokenizer=bert.TOKENIZER,
         heads=bert.HEADS,
         objectives=("distillation",),
+        # Its checkpoints have BERT's model type: load them as family="tinybert".
+        huggingface=bert.HUGGINGFACE,
+        formats=bert.FORMATS,
     )
 )

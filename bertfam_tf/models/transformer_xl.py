@@ -9,11 +9,13 @@ from bertfam_tf.models import relative
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
     LABELS,
+    TORCH,
     AdaptiveSoftmaxSpec,
     DenseSpec,
     Family,
     HeadSpec,
     HuggingFaceNames,
+    TokenizerSpec,
     register,
 )
 
@@ -22,9 +24,9 @@ from bertfam_tf.registry import (
 class TransformerXlConfig(relative.RelativeConfig):
     """Differs from BERT: causal, with a memory; relative positions; no pooler.
 
-    Tokens are words in clusters by frequency, which ``cutoffs`` divide; vectors of each cluster
-    are ``div_val`` times narrower than those of the last one, beginning with ``embedding_size``.
-    With ``same_length`` a token sees ``mem_len`` tokens, itself included.
+    ``cutoffs``, ``div_val`` and ``embedding_size`` are those of ``AdaptiveEmbedding``, over a
+    vocabulary of words. With ``same_length`` a query attends to ``mem_len`` keys, its own
+    included.
     """
 
     vocab_size: int = 267735
@@ -46,12 +48,12 @@ class TransformerXlConfig(relative.RelativeConfig):
 
     @property
     def num_tables(self) -> int:
-        """Of the embedding."""
+        """Number of tables of the embedding."""
         return 1 if self.div_val == 1 else len(self.cutoffs) + 1
 
 
 def wire(config: TransformerXlConfig, parts: Parts) -> tuple[dict, dict]:
-    """Adaptive embedding; blocks that see the memory and earlier tokens."""
+    """Adaptive embedding; blocks that attend to the memory and to earlier tokens."""
     inputs = relative.inputs(config, parts)
     tokens, memory = inputs["token_ids"], inputs["memory"][0]
     x = parts(
@@ -138,14 +140,10 @@ HUGGINGFACE = HuggingFaceNames(
         "layer_{i}/attention/output/kernel": _ATTENTION + "o_net.weight|F",
         "layer_{i}/attention/content_bias/bias": _ATTENTION + "r_w_bias",
         "layer_{i}/attention/position_bias/bias": _ATTENTION + "r_r_bias",
-        "layer_{i}/attention_norm/gamma": _ATTENTION + "layer_norm.weight",
-        "layer_{i}/attention_norm/beta": _ATTENTION + "layer_norm.bias",
-        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "pos_ff.CoreNet.0.weight|T",
-        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "pos_ff.CoreNet.0.bias",
-        "layer_{i}/feed_forward/output/kernel": _LAYER + "pos_ff.CoreNet.3.weight|T",
-        "layer_{i}/feed_forward/output/bias": _LAYER + "pos_ff.CoreNet.3.bias",
-        "layer_{i}/feed_forward_norm/gamma": _LAYER + "pos_ff.layer_norm.weight",
-        "layer_{i}/feed_forward_norm/beta": _LAYER + "pos_ff.layer_norm.bias",
+        **TORCH.norm("layer_{i}/attention_norm", _ATTENTION + "layer_norm"),
+        **TORCH.dense("layer_{i}/feed_forward/intermediate", _LAYER + "pos_ff.CoreNet.0"),
+        **TORCH.dense("layer_{i}/feed_forward/output", _LAYER + "pos_ff.CoreNet.3"),
+        **TORCH.norm("layer_{i}/feed_forward_norm", _LAYER + "pos_ff.layer_norm"),
     },
     # Frequencies of the sines; the copies below; heads.
     ignored=(
@@ -155,7 +153,6 @@ HUGGINGFACE = HuggingFaceNames(
     ),
     # Biases that the layers share.
     copies={_ATTENTION + "r_w_bias": "r_w_bias", _ATTENTION + "r_r_bias": "r_r_bias"},
-    indices={"i": "num_layers", "c": "num_tables"},
 )
 
 SIZES: dict[str, dict] = {
@@ -206,9 +203,10 @@ register(
         config=TransformerXlConfig,
         wire=wire,
         sizes=SIZES,
-        huggingface=HUGGINGFACE,
-        tokenizer="words",
+        tokenizer=TokenizerSpec("words", "TransfoXLTokenizer"),
         heads=HEADS,
         objectives=("clm",),
+        huggingface=HUGGINGFACE,
+        indices={"i": "num_layers", "c": "num_tables"},
     )
 )

@@ -7,6 +7,7 @@ from bertfam_tf.models import bert, encoder, heads
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
     LABELS,
+    TORCH,
     DenseSpec,
     DropoutSpec,
     Family,
@@ -14,17 +15,17 @@ from bertfam_tf.registry import (
     HeadSpec,
     HuggingFaceNames,
     TiedOutputSpec,
+    TokenizerSpec,
     register,
 )
 
 
 @dataclass(frozen=True)
 class XlmConfig(bert.BertConfig):
-    """Differs from BERT: languages in place of segments, padding is set to zero, no pooler.
+    """Differs from BERT: languages instead of segments, zeros at padding, no pooler.
 
-    With several languages (and ``language_embedding``) each token has one: the input
-    ``language_ids``. The input ``position_ids`` lets positions start again in the second sentence
-    of a translation pair; left out, they count from 0.
+    A model with several languages (and ``language_embedding``) has the input ``language_ids``. In a
+    translation pair, ``position_ids`` may restart at 0 in the second sentence.
     """
 
     vocab_size: int = 30145
@@ -66,7 +67,7 @@ def wire(config: XlmConfig, parts: Parts) -> tuple[dict, dict]:
     return inputs, encoder.encode(config, parts, zeroed(x), padding_mask, after=zeroed)
 
 
-# Their feed-forward parts are four times as wide as the rest, and have one of two activations.
+# Their intermediate size is four times the hidden size, and their activation one of two.
 def _read(fields: dict) -> dict:
     activation = "gelu" if fields.get("activation", True) else "relu"
     return {**fields, "activation": activation, "intermediate_size": 4 * fields["hidden_size"]}
@@ -91,7 +92,7 @@ HEADS = {
     "sequence": _summary(DenseSpec("classifier", _SUMMARY, LABELS)),
     "tokens": heads.tokens(Field("dropout")),
     "span": heads.span(),
-    # As wide in the middle as their config has labels, and it has two if nobody says otherwise.
+    # The width between the layers is their number of labels, which is 2 by default.
     "choice": _summary(DenseSpec("dense", _SUMMARY, 2), DenseSpec("classifier", "logits_proj", 1)),
     "masked_lm": HeadSpec(
         "sequence_output", (TiedOutputSpec("pred_layer.proj.bias", "pred_layer.proj"),)
@@ -128,27 +129,18 @@ HUGGINGFACE = HuggingFaceNames(
         "is_encoder": (True,),
     },
     weights={
-        "token_embedding/embeddings": "embeddings.weight",
-        "position_embedding/embeddings": "position_embeddings.weight",
-        "language_embedding/embeddings": "lang_embeddings.weight",
-        "embedding_norm/gamma": "layer_norm_emb.weight",
-        "embedding_norm/beta": "layer_norm_emb.bias",
-        "layer_{i}/attention/query/kernel": "attentions.{i}.q_lin.weight|T",
-        "layer_{i}/attention/query/bias": "attentions.{i}.q_lin.bias",
-        "layer_{i}/attention/key/kernel": "attentions.{i}.k_lin.weight|T",
-        "layer_{i}/attention/key/bias": "attentions.{i}.k_lin.bias",
-        "layer_{i}/attention/value/kernel": "attentions.{i}.v_lin.weight|T",
-        "layer_{i}/attention/value/bias": "attentions.{i}.v_lin.bias",
-        "layer_{i}/attention/output/kernel": "attentions.{i}.out_lin.weight|T",
-        "layer_{i}/attention/output/bias": "attentions.{i}.out_lin.bias",
-        "layer_{i}/attention_norm/gamma": "layer_norm1.{i}.weight",
-        "layer_{i}/attention_norm/beta": "layer_norm1.{i}.bias",
-        "layer_{i}/feed_forward/intermediate/kernel": "ffns.{i}.lin1.weight|T",
-        "layer_{i}/feed_forward/intermediate/bias": "ffns.{i}.lin1.bias",
-        "layer_{i}/feed_forward/output/kernel": "ffns.{i}.lin2.weight|T",
-        "layer_{i}/feed_forward/output/bias": "ffns.{i}.lin2.bias",
-        "layer_{i}/feed_forward_norm/gamma": "layer_norm2.{i}.weight",
-        "layer_{i}/feed_forward_norm/beta": "layer_norm2.{i}.bias",
+        **TORCH.embedding("token_embedding", "embeddings"),
+        **TORCH.embedding("position_embedding", "position_embeddings"),
+        **TORCH.embedding("language_embedding", "lang_embeddings"),
+        **TORCH.norm("embedding_norm", "layer_norm_emb"),
+        **TORCH.dense("layer_{i}/attention/query", "attentions.{i}.q_lin"),
+        **TORCH.dense("layer_{i}/attention/key", "attentions.{i}.k_lin"),
+        **TORCH.dense("layer_{i}/attention/value", "attentions.{i}.v_lin"),
+        **TORCH.dense("layer_{i}/attention/output", "attentions.{i}.out_lin"),
+        **TORCH.norm("layer_{i}/attention_norm", "layer_norm1.{i}"),
+        **TORCH.dense("layer_{i}/feed_forward/intermediate", "ffns.{i}.lin1"),
+        **TORCH.dense("layer_{i}/feed_forward/output", "ffns.{i}.lin2"),
+        **TORCH.norm("layer_{i}/feed_forward_norm", "layer_norm2.{i}"),
     },
     ignored=(
         r"position_ids",
@@ -161,6 +153,18 @@ HUGGINGFACE = HuggingFaceNames(
     classes={"span": "ForQuestionAnsweringSimple", "masked_lm": "WithLMHeadModel"},
 )
 
+TOKENIZER = TokenizerSpec(
+    "bpe",
+    "XLMTokenizer",
+    dict(
+        splitter="moses",
+        unk_token="<unk>", cls_token="</s>", sep_token="</s>", pad_token="<pad>",
+        mask_token="<special1>", bos_token="<s>",
+        additional_special_tokens=tuple(f"<special{i}>" for i in range(10)),
+        # As in training: XLM's code puts </s> around a text, transformers' class begins with <s>.
+        layout=dict(single=("cls", "a", "sep"), pair=("cls", "a", "sep", "b", "sep")),
+    ),
+)  # fmt: skip
 register(
     Family(
         name="xlm",
@@ -177,9 +181,9 @@ register(
                 num_languages=15,
             ),
         },
-        huggingface=HUGGINGFACE,
-        tokenizer="bpe",
+        tokenizer=TOKENIZER,
         heads=HEADS,
         objectives=("mlm", "clm", "tlm"),
+        huggingface=HUGGINGFACE,
     )
 )

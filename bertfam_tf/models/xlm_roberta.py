@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from bertfam_tf.models import roberta
-from bertfam_tf.registry import Family, register
+from bertfam_tf.models import formats, roberta
+from bertfam_tf.registry import Family, TokenizerSpec, register
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,23 @@ HUGGINGFACE = replace(
     defaults={**roberta.HUGGINGFACE.defaults, "vocab_size": 30522},
 )
 
+_TOKENIZER = {"vocabulary.spm": "sentencepiece.bpe.model"}
+KERAS_HUB = formats.keras_hub_without_segments("XLMRoberta", _TOKENIZER)
+
 register(
     Family(
         name="xlm_roberta",
         config=XlmRobertaConfig,
         wire=roberta.wire,
         sizes=roberta.SIZES,
-        huggingface=HUGGINGFACE,
-        tokenizer="sentencepiece",
+        tokenizer=TokenizerSpec(
+            "sentencepiece",
+            "XLMRobertaTokenizer",
+            {**roberta.SPECIAL_TOKENS, "fairseq_ids": True},
+        ),
         heads=roberta.HEADS,
         objectives=("mlm",),
+        huggingface=HUGGINGFACE,
+        formats={"keras_hub": KERAS_HUB},
     )
 )

@@ -10,6 +10,7 @@ from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import (
     LABELS,
+    TORCH,
     DenseSpec,
     DropoutSpec,
     Family,
@@ -18,18 +19,19 @@ from bertfam_tf.registry import (
     HuggingFaceNames,
     Labels,
     TiedOutputSpec,
+    TokenizerSpec,
     register,
 )
 
 
 @dataclass(frozen=True)
 class XlnetConfig(relative.RelativeConfig):
-    """Differs from Transformer-XL: sees both sides, in any order; relative segments; one table.
+    """Differs from Transformer-XL: permutation language model; relative segments; one table.
 
-    ``attn_type`` is ``"bi"``, or ``"uni"`` for a causal model; there, with ``same_length``, a
-    token sees as many others as the memory is long. Of each segment the first ``reuse_len``
-    positions are remembered, None for all. With ``bi_data`` the second half of a batch is reversed
-    text.
+    ``attn_type`` is ``"bi"``, or ``"uni"`` for a causal model, where with ``same_length`` a query
+    attends to as many keys as the memory is long. ``reuse_len`` is the number of positions of each
+    segment that enter the memory, None for all. With ``bi_data`` the second half of a batch is
+    reversed text.
     """
 
     attn_type: str = "bi"
@@ -40,7 +42,7 @@ class XlnetConfig(relative.RelativeConfig):
 
 
 def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
-    """A stream of contents, and one of queries that see all but what stands at their place."""
+    """A content stream, and a query stream that does not attend to its own position."""
     if config.attn_type not in ("bi", "uni"):
         raise ValueError(unknown("attn_type", config.attn_type, ("bi", "uni")))
     head_size = encoder.head_size(config)
@@ -61,7 +63,7 @@ def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
         inputs["padding_mask"], memory, tokens, inputs["perm_mask"]
     )
     if not both:
-        # The first query is as far from the first key as the memory is long.
+        # The distance of the first query and the first key is the length of the memory.
         window = distances[:1, :1] + 1 if config.same_length else None
         mask = ops.logical_and(mask, layers.causal_mask(distances, window))
     given = {
@@ -152,7 +154,7 @@ HUGGINGFACE = HuggingFaceNames(
     },
     required={"attn_type": ("bi", "uni"), "untie_r": (True,)},
     weights={
-        "token_embedding/embeddings": "word_embedding.weight",
+        **TORCH.embedding("token_embedding", "word_embedding"),
         "mask_embedding/embedding": "mask_emb",
         "layer_{i}/attention/query/kernel": _ATTENTION + "q",
         "layer_{i}/attention/key/kernel": _ATTENTION + "k",
@@ -163,14 +165,10 @@ HUGGINGFACE = HuggingFaceNames(
         "layer_{i}/attention/position_bias/bias": _ATTENTION + "r_r_bias",
         "layer_{i}/attention/segments/segment_bias/bias": _ATTENTION + "r_s_bias",
         "layer_{i}/attention/segments/embeddings": _ATTENTION + "seg_embed",
-        "layer_{i}/attention_norm/gamma": _ATTENTION + "layer_norm.weight",
-        "layer_{i}/attention_norm/beta": _ATTENTION + "layer_norm.bias",
-        "layer_{i}/feed_forward/intermediate/kernel": _LAYER + "ff.layer_1.weight|T",
-        "layer_{i}/feed_forward/intermediate/bias": _LAYER + "ff.layer_1.bias",
-        "layer_{i}/feed_forward/output/kernel": _LAYER + "ff.layer_2.weight|T",
-        "layer_{i}/feed_forward/output/bias": _LAYER + "ff.layer_2.bias",
-        "layer_{i}/feed_forward_norm/gamma": _LAYER + "ff.layer_norm.weight",
-        "layer_{i}/feed_forward_norm/beta": _LAYER + "ff.layer_norm.bias",
+        **TORCH.norm("layer_{i}/attention_norm", _ATTENTION + "layer_norm"),
+        **TORCH.dense("layer_{i}/feed_forward/intermediate", _LAYER + "ff.layer_1"),
+        **TORCH.dense("layer_{i}/feed_forward/output", _LAYER + "ff.layer_2"),
+        **TORCH.norm("layer_{i}/feed_forward_norm", _LAYER + "ff.layer_norm"),
     },
     ignored=(
         r"(lm_loss|sequence_summary|logits_proj|classifier|qa_outputs|start_logits|end_logits"
@@ -182,6 +180,21 @@ HUGGINGFACE = HuggingFaceNames(
     classes={"span": "ForQuestionAnsweringSimple"},
 )
 
+TOKENIZER = TokenizerSpec(
+    "sentencepiece",
+    "XLNetTokenizer",
+    dict(
+        strip_accents=True, unify_spaces=True, unify_quotes=True, split_digit_comma=True,
+        unk_token="<unk>", cls_token="<cls>", sep_token="<sep>", pad_token="<pad>",
+        mask_token="<mask>", bos_token="<s>", eos_token="</s>",
+        additional_special_tokens=("<eop>", "<eod>"), lstrip_tokens=("<mask>",),
+        layout=dict(
+            single=("a", "sep", "cls"), pair=("a", "sep", "b", "sep", "cls"),
+            single_segments=(0, 0, 2), pair_segments=(0, 0, 1, 1, 2),
+            pad_left=True, pad_segment=3,
+        ),
+    ),
+)  # fmt: skip
 register(
     Family(
         name="xlnet",
@@ -194,9 +207,9 @@ register(
                 hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096
             ),
         },
-        huggingface=HUGGINGFACE,
-        tokenizer="sentencepiece",
+        tokenizer=TOKENIZER,
         heads=HEADS,
         objectives=("plm",),
+        huggingface=HUGGINGFACE,
     )
 )

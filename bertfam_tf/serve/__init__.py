@@ -1,8 +1,8 @@
-"""A local server that speaks TensorFlow Serving's REST and gRPC contracts.
+"""A local server with TensorFlow Serving's REST and gRPC APIs.
 
-For development, tests and single machines: the same routes, JSON, messages, status codes and error
-texts as TensorFlow Serving, running the same C++ SavedModel loader. Needs neither Keras nor the
-code that made the model.
+For development, tests and single machines: routes, JSON, messages, status codes and error texts are
+those of TensorFlow Serving, and models run in the same C++ SavedModel loader. It needs neither
+Keras nor the code that created the model.
 
     with running_server("/exports/sentiment") as server:
         httpx.post(f"{server.url}/v1/models/model:predict", json={"instances": ["a fine film"]})
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertfam_tf.serve.inference import Observer
-    from bertfam_tf.serve.loader import load
     from bertfam_tf.serve.models import Models
     from bertfam_tf.serve.servable import Servable, ServableLike
+    from bertfam_tf.serve.servable_loader import load
     from bertfam_tf.serve.server import Options, RunningServer, running_server, serve
     from bertfam_tf.serve.status import Code, ServingError
 
-# Importing TensorFlow takes seconds; `--help` and `import bertfam_tf` should not pay for it.
+# Lazy, because importing TensorFlow takes seconds, and `--help` should not wait for it.
 _HOME = {
     "Code": "status",
     "Models": "models",
@@ -29,7 +29,7 @@ _HOME = {
     "Servable": "servable",
     "ServableLike": "servable",
     "ServingError": "status",
-    "load": "loader",
+    "load": "servable_loader",
     "running_server": "server",
     "serve": "server",
 }

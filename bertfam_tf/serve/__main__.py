@@ -1,4 +1,4 @@
-"""`python -m bertfam_tf.serve <base_path>`: serves models over REST and gRPC until stopped."""
+"""`python -m bertfam_tf.serve <base_path>`: serves models over REST and gRPC."""
 
 import argparse
 import contextlib
@@ -9,33 +9,33 @@ from typing import Any
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the server; `run` takes what they parse to."""
+    """Adds the flags of the server; `run` takes the parsed result."""
     add = parser.add_argument
-    add("base_path", nargs="?", help="directory that holds the versions: 1/, 2/, …")
+    add("base_path", nargs="?", help="directory with the versions 1/, 2/, …")
     add(
         *("--model-name", "--name"),
         default="model",
-        help="of the model under base_path, in URLs (%(default)s)",
+        help="name of the model in URLs (%(default)s)",
     )
     add(
         "--model-config-file",
         metavar="FILE",
-        help="a ModelServerConfig as text, instead of base_path: several models, version "
-        "policies, labels",
+        help="a ModelServerConfig in text format, instead of base_path, for several models, "
+        "version policies and labels",
     )
     add(
         "--model-config-file-poll-wait-seconds",
         metavar="S",
         type=float,
         default=0.0,
-        help="between two looks at that file; 0 reads it once (%(default)s)",
+        help="seconds between two reads of that file; 0 reads it once (%(default)s)",
     )
     add(
         "--file-system-poll-wait-seconds",
         metavar="S",
         type=float,
         default=1.0,
-        help="between two looks for new versions; 0 looks once (%(default)s)",
+        help="seconds between two scans for new versions; 0 scans once (%(default)s)",
     )
     add("--host", default="127.0.0.1", help="address to bind (%(default)s)")
     add(
@@ -43,16 +43,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         type=int,
         default=8501,
-        help="for REST; 0 picks a free one (%(default)s)",
+        help="REST port; 0 picks a free one (%(default)s)",
     )
     add(
         "--grpc-port",
         metavar="PORT",
         type=int,
         default=8500,
-        help="for gRPC; 0 picks a free one, -1 opens none (%(default)s)",
+        help="gRPC port; 0 picks a free one, -1 disables gRPC (%(default)s)",
     )
-    add("--grpc-socket-path", metavar="PATH", help="a Unix socket for gRPC beside the port")
+    add(
+        "--grpc-socket-path", metavar="PATH", help="a Unix socket for gRPC, in addition to the port"
+    )
     add(
         "--grpc-channel-arguments",
         metavar="NAME=VALUE,…",
@@ -64,74 +66,74 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         type=int,
         default=30_000,
-        help="a prediction over REST that takes longer is answered 504 (%(default)s)",
+        help="predictions over REST that take longer are answered with 504 (%(default)s)",
     )
     add(
         "--max-body-bytes",
         metavar="N",
         type=int,
         default=16 << 20,
-        help="a longer body over REST, as sent or gunzipped, is answered 413, a longer message "
-        "over gRPC RESOURCE_EXHAUSTED (%(default)s)",
+        help="larger REST bodies, before or after gunzipping, are answered with 413, larger gRPC "
+        "messages with RESOURCE_EXHAUSTED (%(default)s)",
     )
     add(
         "--max-rows",
         metavar="N",
         type=int,
         default=4096,
-        help="a request with more rows, or more strings in one input, is refused (%(default)s)",
+        help="requests with more rows, or more strings in one input, are refused (%(default)s)",
     )
     add(
         "--max-text-bytes",
         metavar="N",
         type=int,
         default=4 << 20,
-        help="a request with more text, all strings together, is refused (%(default)s)",
+        help="requests with more text in all strings together are refused (%(default)s)",
     )
     add(
         "--max-json-values",
         metavar="N",
         type=int,
         default=1_000_000,
-        help="a body over REST with more values is refused; parsing them would keep all other "
-        "requests waiting (%(default)s)",
+        help="REST bodies with more values are refused, because parsing blocks other requests "
+        "(%(default)s)",
     )
     add(
         "--max-rows-per-run",
         metavar="N",
         type=int,
         default=32,
-        help="exports of bertfam run larger requests in pieces of so many rows, which bounds "
-        "memory; 0 runs them whole, as other models are (%(default)s)",
+        help="exports of bertfam run larger requests in chunks of this size, which bounds memory; "
+        "0 disables it; other models run requests as a whole (%(default)s)",
     )
     add(
         "--max-connections",
         metavar="N",
         type=int,
         default=1000,
-        help="of REST, and of gRPC, each; fewer where `ulimit -n` does not allow as many. REST "
-        "then closes the one that has waited longest for its client (%(default)s)",
+        help="connections for REST and for gRPC each, if `ulimit -n` allows them; beyond it, REST "
+        "closes the one that has waited longest for its client (%(default)s)",
     )
     add(
         "--max-grpc-calls",
         metavar="N",
         type=int,
         default=256,
-        help="calls that are handled or wait; more are RESOURCE_EXHAUSTED (%(default)s)",
+        help="calls in progress or waiting; more get RESOURCE_EXHAUSTED (%(default)s)",
     )
     add(
         "--header-timeout-seconds",
         metavar="S",
         type=float,
         default=10.0,
-        help="for a client to send a request's headers; answered 408 (%(default)s)",
+        help="time to send a request's headers; later ones get 408 (%(default)s)",
     )
     add(
         "--body-timeout-seconds",
         metavar="S",
         type=float,
         default=60.0,
-        help="for a client to send a body, answered 408, or to read on when an answer is stuck "
+        help="time to send a body (later ones get 408), or to read an answer that blocks "
         "(%(default)s)",
     )
     add(
@@ -139,79 +141,85 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=float,
         default=30.0,
-        help="for requests in progress, over REST and gRPC, when the server is told to stop "
-        "(%(default)s)",
+        help="time for requests in progress after the signal to stop (%(default)s)",
     )
     add(
         "--allow-reload-config",
         action="store_true",
-        help="let any gRPC client replace or unload the models (HandleReloadConfigRequest), as "
-        "TensorFlow Serving does; without, clients need a key of --api-key-file",
+        help="allow any gRPC client to replace or unload the models (HandleReloadConfigRequest), "
+        "as TensorFlow Serving does; otherwise clients need a key of --api-key-file",
     )
     add(
         "--rest-api-enable-cors-support",
         action="store_true",
-        help="let pages of any origin read what REST answers",
+        help="allow pages of any origin to read REST responses",
     )
     add(
         "--max-num-load-retries",
         metavar="N",
         type=int,
         default=5,
-        help="how often a version that does not load is tried again (%(default)s)",
+        help="how often loading a version is retried (%(default)s)",
     )
     add(
         "--load-retry-interval-seconds",
         metavar="S",
         type=float,
         default=60.0,
-        help="between two tries (%(default)s)",
+        help="seconds between two attempts (%(default)s)",
     )
     add(
         "--allow-version-labels-for-unavailable-models",
         action="store_true",
-        help="new labels may be given to versions that are not loaded yet",
+        help="allow new labels for versions that are not available yet",
     )
     add(
         "--enable-grpc-healthcheck-service",
         action="store_true",
-        help="answer gRPC's health checks; needs grpcio-health-checking",
+        help="serve gRPC's health service; needs grpcio-health-checking",
     )
     add(
         "--enable-serialization-as-tensor-content",
         action="store_true",
-        help="write tensors of gRPC answers as bytes, not in the field of their type",
+        help="write tensors in gRPC responses as bytes instead of typed fields",
     )
-    add("--enable-batching", action="store_true", help="run requests of many clients together")
+    add("--enable-batching", action="store_true", help="batch concurrent requests")
     add(
         "--batching-parameters-file",
         metavar="FILE",
-        help="a BatchingParameters as text; needs --enable-batching (Serving's defaults)",
+        help="BatchingParameters in text format; needs --enable-batching (Serving's defaults)",
     )
     add(
         "--monitoring-config-file",
         metavar="FILE",
-        help="a MonitoringConfig as text, which says where Prometheus finds metrics",
+        help="a MonitoringConfig in text format, with the path of Prometheus metrics",
     )
-    add("--api-key-file", metavar="FILE", help="keys, one a line, of which clients send one")
-    add("--tls-certificate", metavar="FILE", help="PEM; REST is https and gRPC encrypted with it")
-    add("--tls-key", metavar="FILE", help="of the certificate, PEM without a password")
+    add("--api-key-file", metavar="FILE", help="a file with the valid API keys, one per line")
+    add("--tls-certificate", metavar="FILE", help="PEM; enables TLS for REST and gRPC")
+    add("--tls-key", metavar="FILE", help="the certificate's private key, PEM without a password")
     add(
         "--tls-client-authority",
         metavar="FILE",
-        help="PEM; clients need a certificate that is signed by one of these",
+        help="PEM; clients need a certificate signed by one of these authorities",
     )
-    add("--ui", action="store_true", help="a page at /ui/ to try the models; needs the extra ui")
+    add(
+        "--ui",
+        action="store_true",
+        help="serve a page at /ui/ to try the models; needs the extra ui",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Serves until a signal comes.
+    """Serves until SIGTERM or SIGINT.
+
+    Args:
+        options: the parsed flags.
 
     Raises:
-        ServingError, OSError, ValueError: when the server cannot start.
+        ServingError, OSError, ValueError: the server cannot start.
     """
-    from bertfam_tf.serve.connections import raise_file_limit
-    from bertfam_tf.serve.grpc import parse_channel_arguments
+    from bertfam_tf.serve.grpc_api import parse_channel_arguments
+    from bertfam_tf.serve.rest_connections import raise_file_limit
     from bertfam_tf.serve.server import serve
 
     raise_file_limit(2 * options.max_connections)
@@ -245,12 +253,12 @@ def run(options: argparse.Namespace) -> None:
             labels_for_unavailable=options.allow_version_labels_for_unavailable_models,
             health=options.enable_grpc_healthcheck_service,
             tensor_content=options.enable_serialization_as_tensor_content,
-            **_surroundings(options, stack),
+            **_extensions(options, stack),
         )
 
 
-def _surroundings(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
-    """What stands around the models and the APIs, as arguments of `serve`."""
+def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """Arguments of `serve` for batching, metrics, API keys, TLS and the page."""
     from starlette.middleware import Middleware
 
     found: dict[str, Any] = {"routes": []}
@@ -290,7 +298,9 @@ def _surroundings(options: argparse.Namespace, stack: contextlib.ExitStack) -> d
         found |= {"ssl": tls.uvicorn(), "grpc_credentials": tls.grpc()}
     if options.ui:
         if options.api_key_file:
-            raise ValueError("--ui does not go with --api-key-file: browsers send no key")
+            raise ValueError(
+                "--ui cannot be combined with --api-key-file: browsers do not send a key"
+            )
         page = _page()
         found["routes"] += page.routes
         found["ready"] = lambda running: page.show(running.models)
@@ -306,7 +316,7 @@ def _page() -> Any:
 
 
 def main() -> int:
-    """Returns the exit status: 0 after a signal, 1 when the server could not start."""
+    """Returns the exit status: 0 after a signal, 1 if the server cannot start."""
     parser = argparse.ArgumentParser(prog="python -m bertfam_tf.serve", description=__doc__)
     add_flags(parser)
     options = parser.parse_args()

@@ -1,13 +1,12 @@
-"""Dynamic batching across requests, by the rules of TensorFlow Serving's batching session.
+"""Dynamic batching of concurrent requests, with the rules of TensorFlow Serving's BatchingSession.
 
     with Batcher(read_parameters("batching.config")) as batcher:
         servable = batcher(load("/exports/sentiment/1"))
         servable.run("serving_default", {"text": texts})  # from many threads
 
-Requests of one signature wait in one queue. Threads that all queues share take batches from it: as
-soon as one is full, or its first request has waited `batch_timeout_micros`. As in Serving, a batch
-stands or falls as a whole: when the graph fails on one request's rows, all requests of the batch
-get that error.
+Each signature has a queue. A thread pool, shared by all queues, runs a batch as soon as it is full
+or its first request has waited `batch_timeout_micros`. As in Serving, an error of the graph on the
+rows of one request fails all requests of the batch.
 """
 
 import collections
@@ -24,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_tf.serve import arrays, merging
+from bertfam_tf.serve import merging, tensor_protos
 from bertfam_tf.serve.batching_parameters import BatchingParameters, read_parameters
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
@@ -35,7 +34,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class _Request:
-    """One call of `run`: its inputs, and a future of its outputs, whose parts may come apart."""
+    """One call of `run`: its inputs, and a future of its outputs in one or more parts."""
 
     def __init__(self, inputs: Arrays, deadline: float) -> None:
         self.inputs = inputs
@@ -45,8 +44,8 @@ class _Request:
         self._parts: list[Arrays | None] = []
         self._lock = threading.Lock()
 
-    def divide(self, sizes: list[int]) -> list["_Task"]:
-        """Tasks of so many rows each."""
+    def split(self, sizes: list[int]) -> list["_Task"]:
+        """Splits the request into tasks with these numbers of rows."""
         self._parts = [None] * len(sizes)
         stops = np.cumsum(sizes).tolist()
         return [
@@ -68,7 +67,7 @@ class _Request:
 
 
 class _Task(NamedTuple):
-    """Rows of a request that are run together."""
+    """A range of a request's rows that runs in one batch."""
 
     request: _Request
     part: int
@@ -95,7 +94,7 @@ class _Batch:
 
 
 class _Queue:
-    """Batches that wait for a thread: all but the last are closed. The batcher's lock guards it."""
+    """Waiting batches; only the last accepts more rows. Guarded by the batcher's lock."""
 
     def __init__(
         self, parameters: BatchingParameters, run: Callable[[Inputs, int], Arrays]
@@ -133,13 +132,13 @@ class _Queue:
                 f"{full}currently {len(self._batches)} batches enqueued and max_enqueued_batches "
                 f"is {parameters.max_enqueued_batches}",
             )
-        for task in request.divide(sizes):
+        for task in request.split(sizes):
             if self._batches[-1].size + task.size > limit:
                 self._batches.append(_Batch())
             self._batches[-1].add(task)
 
     def due(self) -> float:
-        """When a batch may be taken, in seconds of the monotonic clock; infinity if none waits."""
+        """When the next batch may run, in seconds of the monotonic clock; infinity if none."""
         first = self._batches[0]
         if len(self._batches) > 1 or first.size >= self._parameters.rows_executed:
             return 0.0
@@ -153,15 +152,18 @@ class _Queue:
 
 
 class Batcher:
-    """Threads that run batches for any number of models; calling it wraps one of them.
+    """A thread pool that runs batches for any number of models; calling it wraps a servable.
 
-    A model that is dropped takes its queues along. Closing runs what waits and refuses what comes.
+    A model's queues are freed with the model.
+
+    Args:
+        parameters: sizes, timeout and threads.
     """
 
     def __init__(self, parameters: BatchingParameters) -> None:
         self.parameters = parameters
         self._changed = threading.Condition()
-        # The servables own them: what is unloaded must not wait here for the next request.
+        # Weak references, so that unloading a servable frees its queues.
         self._queues: collections.deque[weakref.ref[_Queue]] = collections.deque()
         self._closed = False
         self._threads = [
@@ -183,7 +185,7 @@ class Batcher:
         self.close()
 
     def close(self) -> None:
-        """Ends the threads once all that waits has been run; requests are UNAVAILABLE then."""
+        """Runs the waiting batches and ends the threads; later requests fail with UNAVAILABLE."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -191,14 +193,14 @@ class Batcher:
             thread.join()
 
     def add_queue(self, run: Callable[[Inputs, int], Arrays]) -> _Queue:
-        """A queue whose batches go through `run`, which takes inputs and milliseconds."""
+        """Creates a queue; `run` takes the inputs of a batch and a timeout in milliseconds."""
         queue = _Queue(self.parameters, run)
         with self._changed:
             self._queues.append(weakref.ref(queue))
         return queue
 
     def submit(self, queue: _Queue, request: _Request, size: int) -> None:
-        """Puts a request of `size` rows, 1 or more, into the queue.
+        """Adds a request with `size` rows, at least one, to the queue.
 
         Raises:
             ServingError: INVALID_ARGUMENT for too many rows, UNAVAILABLE for a full queue.
@@ -213,7 +215,7 @@ class Batcher:
         while self._work_once():
             pass
 
-    # A function of its own: a local variable of the loop would keep the last model alive.
+    # A separate function: a local variable of the loop would keep the last model alive.
     def _work_once(self) -> bool:
         found = self._next()
         if found is not None:
@@ -230,10 +232,10 @@ class Batcher:
                     queue = reference()
                     if queue is None:
                         continue
-                    self._queues.append(reference)  # queues take turns
+                    self._queues.append(reference)  # round robin
                     due = queue.due()
                     if due <= now or (self._closed and due < math.inf):
-                        self._changed.notify()  # there may be more for another thread
+                        self._changed.notify()  # another thread may take the next batch
                         return queue, queue.take()
                     earliest = min(earliest, due)
                     del queue
@@ -269,22 +271,22 @@ class Batcher:
             size=size,
             pad=self.parameters.pad_variable_length_inputs,
         )
-        # Serving's rule: the batch has as long as the most patient of its requests.
+        # As in Serving, a batch has the latest deadline of its requests.
         seconds = max(task.request.deadline for task in tasks) - now
         timeout_ms = 0 if seconds == math.inf else max(1, int(seconds * 1000))
         return merging.split(queue.run(merged, timeout_ms), sizes, size)
 
 
 class BatchedServable:
-    """A servable whose requests are run in batches. Safe to use from several threads.
+    """A servable that runs requests in batches. Thread-safe.
 
-    Requests that say nothing of a batch go to the servable as they are: those without rows, and
-    those that do not fit the signature in names, dtypes and shapes. Where it refuses them, they
-    fail alone: Serving batches requests of other shapes too, and fails all of the batch.
+    Requests without rows and requests that do not match the signature in names, dtypes or shapes
+    are passed to the servable without batching, so that an error affects only that request.
+    (Serving batches requests with undeclared shapes, and an error fails the whole batch.)
 
     Attributes:
         signatures: name to SignatureDef.
-        model: the servable's.
+        model: the name of the servable's model.
     """
 
     def __init__(self, servable: ServableLike, batcher: Batcher) -> None:
@@ -298,21 +300,21 @@ class BatchedServable:
     def run(
         self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
     ) -> dict[str, np.ndarray]:
-        """As `Servable.run`, together with requests from other threads.
+        """As `Servable.run`, but batched with requests from other threads.
 
         Args:
             signature: the key; empty means `serving_default`.
-            inputs: input name to value, of equal numbers of rows, the dimension 0.
-            outputs: the names of those to compute; all if there is none. Requests that differ in
-                it are not put together.
-            timeout_ms: from now until the answer; 0 is never.
+            inputs: input name to value, (rows, …), with the same number of rows in all inputs.
+            outputs: names of the outputs to compute; empty means all. Requests for different
+                outputs are in different batches.
+            timeout_ms: milliseconds until the answer; 0 means no limit.
 
         Raises:
-            ServingError: as `Servable.run`, and: INVALID_ARGUMENT for a scalar, for inputs of
-                different numbers of rows, and for more rows than a batch may have; UNAVAILABLE for
-                a full queue; RESOURCE_EXHAUSTED for a request whose time ran out in the queue;
-                FAILED_PRECONDITION for other dimensions than the batch's other requests have, and
-                for outputs without the batch as dimension 0; whatever the batch failed with.
+            ServingError: as `Servable.run`; INVALID_ARGUMENT for a scalar, different numbers of
+                rows, or more rows than a batch may have; UNAVAILABLE for a full queue;
+                RESOURCE_EXHAUSTED if the request timed out in the queue; FAILED_PRECONDITION if
+                dimensions differ from those of other requests in the batch, or an output does not
+                have the batch as dimension 0; any error of the batch.
         """
         signature = signature or DEFAULT_SIGNATURE
         found = self._arrays(signature, inputs, outputs)
@@ -327,30 +329,30 @@ class BatchedServable:
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
     ) -> list[dict[str, np.ndarray]]:
-        """As `Servable.run_together`; not put together with other requests."""
+        """As `Servable.run_together`, without batching."""
         return self._servable.run_together(signatures, inputs, timeout_ms=timeout_ms)
 
     def _arrays(self, signature: str, inputs: Inputs, outputs: Sequence[str]) -> Arrays | None:
-        """The inputs as arrays of the signature's dtypes; None where a request does not fit it."""
+        """The inputs as arrays; None if names, dtypes or outputs do not match the signature."""
         definition = self.signatures.get(signature)
         if definition is None or inputs.keys() != definition.inputs.keys():
             return None
-        # Also so that there are no more queues than the signature has choices.
+        # This also bounds the number of queues.
         if len(set(outputs)) < len(outputs) or not set(outputs) <= definition.outputs.keys():
             return None
         found = {}
         for name, value in inputs.items():
             dtype = definition.inputs[name].dtype
             if isinstance(value, tensor_pb2.TensorProto):
-                value = None if value.dtype != dtype else arrays.read(value)
-            kind = None if value is None else arrays.dtype_of(value)
+                value = None if value.dtype != dtype else tensor_protos.read(value)
+            kind = None if value is None else tensor_protos.dtype_of(value)
             if value is None or kind is None or kind.as_datatype_enum != dtype:
                 return None
             found[name] = value
         return found
 
     def _fits(self, signature: str, inputs: Arrays) -> bool:
-        """Whether the shapes are such as the signature declares."""
+        """Whether the shapes are compatible with the signature."""
         declared = self.signatures[signature].inputs
         return all(
             tf.TensorShape(declared[name].tensor_shape).is_compatible_with(array.shape)
@@ -362,7 +364,7 @@ class BatchedServable:
         with self._lock:
             key = (signature, outputs)
             if key not in self._queues:
-                # Not of this object, which the queue must not keep alive.
+                # Not a bound method: the queue must not keep this object alive.
                 run = functools.partial(_run_batch, self._servable, signature, sorted(outputs))
                 self._queues[key] = self._batcher.add_queue(run)
             return self._queues[key]
@@ -375,11 +377,11 @@ def _run_batch(
 
 
 def _result(request: _Request) -> list[Arrays]:
-    patience = request.deadline - time.monotonic()
+    remaining_s = request.deadline - time.monotonic()
     try:
-        return request.future.result(None if patience == math.inf else max(0.0, patience))
+        return request.future.result(None if remaining_s == math.inf else max(0.0, remaining_s))
     except ServingError as error:
-        # Its own: others raise the same one, and each would add its traceback.
+        # A new exception: all requests of the batch share one, and each would add a traceback.
         raise ServingError(error.code, error.message) from error
     except concurrent.futures.TimeoutError:
         if not request.started:

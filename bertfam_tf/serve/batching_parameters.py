@@ -1,34 +1,37 @@
-"""How requests are batched, and the file that says so."""
+"""Batching parameters, and the configuration file that they are read from."""
 
 import dataclasses
 import itertools
 import os
 from typing import Any
 
-from bertfam_tf.serve import config_text
+from bertfam_tf.serve import text_format
 from bertfam_tf.serve.status import ServingError, invalid
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchingParameters:
-    """How requests are batched, under the names and with the defaults of Serving.
+    """Batching parameters with the names and defaults of TensorFlow Serving.
 
     Attributes:
-        max_batch_size: rows in a batch at most, and in a request unless those are split.
-        batch_timeout_micros: how long the first request of a batch waits for others.
-        max_enqueued_batches: batches that wait in each queue; more are refused, UNAVAILABLE.
-        num_batch_threads: batches that run at a time, over all models.
-        thread_pool_name: begins the threads' names.
-        allowed_batch_sizes: ascending, the last being `max_batch_size`; a batch is filled to the
-            next of them with copies of a row. Empty allows all.
-        pad_variable_length_inputs: requests whose dimensions beyond the first differ are filled
-            with their first element, where they would fail the batch otherwise.
-        enable_large_batch_splitting: a request may be run in several batches.
-        max_execution_batch_size: rows in a batch at most where requests are split; 0 is
-            `max_batch_size`.
+        max_batch_size: the largest number of rows in a batch, or in a request if large requests
+            are split.
+        batch_timeout_micros: how long the first request of a batch waits for others, in
+            microseconds.
+        max_enqueued_batches: the number of batches that may wait in each queue; further requests
+            are refused with UNAVAILABLE.
+        num_batch_threads: the number of batches that run concurrently, over all models.
+        thread_pool_name: the prefix of the threads' names.
+        allowed_batch_sizes: ascending; the last must be `max_batch_size`. A batch is padded to the
+            next of these sizes with copies of a row. Empty allows all sizes.
+        pad_variable_length_inputs: whether inputs that differ in dimensions other than the first
+            are padded with their first element; otherwise they fail the batch.
+        enable_large_batch_splitting: whether a request may be split into several batches.
+        max_execution_batch_size: the largest number of rows in a batch if requests are split; 0
+            means `max_batch_size`.
 
     Raises:
-        ServingError: INVALID_ARGUMENT for values that do not go together.
+        ServingError: INVALID_ARGUMENT for invalid or inconsistent values.
     """
 
     max_batch_size: int = 1000
@@ -68,22 +71,22 @@ class BatchingParameters:
 
     @property
     def rows_executed(self) -> int:
-        """Rows of the largest batch that is run."""
+        """The number of rows of the largest batch that is run."""
         if not self.enable_large_batch_splitting:
             return self.max_batch_size
         return self.max_execution_batch_size or self.max_batch_size
 
 
 def read_parameters(path: str | os.PathLike[str]) -> BatchingParameters:
-    """The parameters in a file such as Serving's `--batching_parameters_file` names.
+    """Reads a file as Serving's `--batching_parameters_file` takes it.
 
-    It is the protobuf text format of BatchingParameters, e.g. `max_batch_size { value: 32 }`.
+    The format is BatchingParameters in protobuf text format, e.g. `max_batch_size { value: 32 }`.
 
     Raises:
-        ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with line, column and field,
-            for a mistake in it, and for values that do not go together.
+        ServingError: NOT_FOUND if the file does not exist; INVALID_ARGUMENT if it does not parse
+            (with line, column and field), or for invalid or inconsistent values.
     """
-    message = config_text.read(path, config_text.message("BatchingParameters"))
+    message = text_format.read(path, text_format.message("BatchingParameters"))
     given: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.name == "allowed_batch_sizes":

@@ -1,4 +1,4 @@
-"""TensorFlow's C API, as much of it as loading and running a SavedModel takes."""
+"""The part of TensorFlow's C API that loads and runs SavedModels, through ctypes."""
 
 import contextlib
 import ctypes
@@ -29,11 +29,11 @@ class _Output(ctypes.Structure):
     _fields_ = [("operation", c_void_p), ("index", c_int)]
 
 
-_FATAL = 3  # of absl::LogSeverity
+_FATAL = 3  # absl::LogSeverity::kFatal
 _TSTRING_BYTES = 24  # sizeof(TF_TString), part of TensorFlow's stable C ABI
-# A message that brings one value may declare any shape to be filled with it.
+# A proto with a single value may declare any shape, which is then filled with that value.
 _MOST_FILLED_BYTES = 64 << 20
-_MOST_BYTES_PER_BYTE_SENT = 16  # a string of one character: 2 bytes of a message, 24 in memory
+_MOST_BYTES_PER_BYTE_SENT = 16  # a string of one character takes 2 bytes in the proto, 24 in memory
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "TF_NewStatus": (c_void_p, []),
@@ -82,7 +82,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """The C library inside the installed TensorFlow, with tensorflow-text's ops registered."""
+    """Loads the C library of the installed TensorFlow and registers tensorflow-text's ops."""
     found = sorted(pathlib.Path(tf.__file__).parent.glob("libtensorflow_cc.*"))
     if not found:
         raise ServingError(
@@ -92,15 +92,15 @@ def _library() -> ctypes.CDLL:
     for name, (result, arguments) in _PROTOTYPES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
-    # Half of TensorFlow logs through absl, which does not read the variable that the rest reads.
-    # A C++ name, outside the C API: a build that lacks it says a little more.
+    # Parts of TensorFlow log through absl, which does not read TF_CPP_MIN_LOG_LEVEL. This is a C++
+    # symbol outside of the C API; builds without it log more.
     set_level = getattr(
         lib, "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE", None
     )
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "")
     if set_level is not None and level.isdecimal():
         set_level(min(int(level), _FATAL))
-    # Only the kernels: `import tensorflow_text` also defines a Keras layer, and so needs Keras.
+    # Loads the kernels only: `import tensorflow_text` needs Keras.
     text = importlib.util.find_spec("tensorflow_text")
     for folder in (text and text.submodule_search_locations) or []:
         tf.load_library(os.path.join(folder, "python", "ops"))
@@ -108,11 +108,11 @@ def _library() -> ctypes.CDLL:
 
 
 class _XlaSwitch:
-    """Holds XLA compilation off while any session runs.
+    """Disables XLA compilation while any session runs.
 
-    TensorFlow Serving turns XLA off for the whole process, so a SavedModel with a `jit_compile`d
-    function loads and then fails; here it must fail too. This process, however, may also be one
-    that trains, so the switch goes back as soon as nobody is inside.
+    TensorFlow Serving disables XLA in the whole process: a SavedModel with a `jit_compile` function
+    loads, but its requests fail. This class reproduces that. This process may also train models,
+    so XLA is enabled again when no session is running.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _XlaSwitch:
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        # C++ names, outside the C API: a build that lacks them serves without the switch.
+        # C++ symbols outside of the C API; builds without them serve with XLA enabled.
         lib = _library()
         disable = getattr(lib, "_ZN10tensorflow21DisableXlaCompilationEv", None)
         enable = getattr(lib, "_ZN10tensorflow20EnableXlaCompilationEv", None)
@@ -150,7 +150,7 @@ _XLA = _XlaSwitch()
 
 @contextlib.contextmanager
 def _status() -> Iterator[int]:
-    """A TF_Status for one call; on leaving, anything but OK becomes a ServingError."""
+    """A TF_Status for one call; raises a ServingError on exit unless the status is OK."""
     lib = _library()
     status = lib.TF_NewStatus()
     try:
@@ -179,7 +179,7 @@ def _destroy(session: int, graph: int) -> None:
 
 
 class Feed(NamedTuple):
-    """One input of a run: its name in the signature, its tensor's name (`"op:0"`), its value."""
+    """One input of a run: name in the signature, tensor name (`"op:0"`), value."""
 
     alias: str
     tensor: str
@@ -187,19 +187,27 @@ class Feed(NamedTuple):
 
 
 class Session:
-    """A SavedModel in a TensorFlow session. Safe to `run` from several threads at once.
+    """A SavedModel in a TensorFlow session. `run` is thread-safe.
 
-    It is closed when the last reference goes, so a run in progress keeps it alive.
+    The session is deleted with the last reference; a run in progress holds one.
 
     Attributes:
         meta_graph: the serialized MetaGraphDef.
     """
 
-    # The very C++ function that Serving calls (LoadSavedModel), reached through the stable C API:
-    # no Python graph import, no shape check against the signature, the same error texts. The v1
-    # Python session comes close but needs private methods to avoid its own checks.
+    # The C API calls the same C++ function as Serving (LoadSavedModel): the graph is not imported
+    # into Python, shapes are not compared with the signature, and error texts are equal. The v1
+    # Python session would need private methods to avoid its own checks.
     def __init__(self, export_dir: str, tags: Sequence[str]) -> None:
-        """Raises ServingError, with TensorFlow's code and text, when the model does not load."""
+        """Loads a SavedModel.
+
+        Args:
+            export_dir: the version directory.
+            tags: of the meta graph to load.
+
+        Raises:
+            ServingError: with TensorFlow's code and text, if the model does not load.
+        """
         lib = _library()
         graph = lib.TF_NewGraph()
         options = lib.TF_NewSessionOptions()
@@ -219,7 +227,7 @@ class Session:
             lib.TF_DeleteSessionOptions(options)
             lib.TF_DeleteBuffer(meta_graph)
         self._session, self._graph = session, graph
-        # Not at exit: a run abandoned at its deadline may still be inside the session then.
+        # Not at exit: a run that was abandoned at its deadline may still use the session.
         weakref.finalize(self, _destroy, session, graph).atexit = False
 
     def run(
@@ -228,12 +236,19 @@ class Session:
         fetches: Sequence[str],
         timeout_ms: int = 0,
     ) -> list[np.ndarray]:
-        """Fetches tensors by name (`"op:0"`), as numpy arrays; strings as object arrays of bytes.
+        """Runs the graph.
 
         Args:
-            feeds: shapes are not checked, dtypes are, both as in Serving.
-            fetches: tensor names; an array for each comes back, in this order.
-            timeout_ms: after so long the run is cancelled with DEADLINE_EXCEEDED; 0 is never.
+            feeds: the inputs; dtypes are checked and shapes are not, as in Serving.
+            fetches: names of the tensors to compute (`"op:0"`).
+            timeout_ms: the run is cancelled with DEADLINE_EXCEEDED after this time; 0 means no
+                limit.
+
+        Returns:
+            An array for each fetch; strings are object arrays of bytes.
+
+        Raises:
+            ServingError: with TensorFlow's code and text.
         """
         lib = _library()
         with contextlib.ExitStack() as stack:
@@ -257,7 +272,7 @@ class Session:
             return [_array(tensor) for tensor in results if tensor]
 
     def close(self) -> None:
-        """Cancels the runs in progress, and refuses those to come."""
+        """Cancels runs in progress; later runs fail."""
         with _status() as status:
             _library().TF_CloseSession(self._session, status)
 
@@ -271,15 +286,15 @@ class Session:
 
 
 def declares_too_much(proto: tensor_pb2.TensorProto) -> bool:
-    """Whether a message declares far more memory than it brings values for.
+    """Whether a proto declares a much larger tensor than it has values for.
 
-    TensorFlow would ask for that memory, which stops this process where there is not so much, and
-    crashes where 64 bits do not hold its size.
+    TensorFlow would allocate the declared size. The process would run out of memory, or crash if
+    the size overflows 64 bits.
     """
     try:
         dtype = tf.as_dtype(proto.dtype)
     except TypeError:
-        return False  # TensorFlow refuses it
+        return False  # TensorFlow refuses unknown dtypes
     item = _TSTRING_BYTES if dtype == tf.string else dtype.size
     size = item * math.prod(abs(dim.size) for dim in proto.tensor_shape.dim)
     return size > _MOST_FILLED_BYTES and size > _MOST_BYTES_PER_BYTE_SENT * proto.ByteSize()
@@ -287,7 +302,7 @@ def declares_too_much(proto: tensor_pb2.TensorProto) -> bool:
 
 @contextlib.contextmanager
 def _tensor(feed: Feed) -> Iterator[int]:
-    """A TF_Tensor with the feed's value, parsed by TensorFlow, which then owns its strings."""
+    """A TF_Tensor with the feed's value. TensorFlow parses it and owns its strings."""
     if declares_too_much(feed.value):
         raise invalid(f"tensor parsing error: {feed.alias}")
     lib = _library()
@@ -324,5 +339,5 @@ def _array(tensor: int) -> np.ndarray:
 def _reshaped(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     try:
         return array.reshape(shape)
-    except ValueError:  # numpy has 64 dimensions, and less than TensorFlow in one beside a 0
+    except ValueError:  # numpy has fewer dimensions, and smaller ones next to a dimension of 0
         raise invalid(f"A tensor of shape {list(shape)} is more than this server handles") from None

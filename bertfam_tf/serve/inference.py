@@ -1,6 +1,6 @@
-"""Predict, Classify, Regress and MultiInference on protos, with Serving's codes and texts.
+"""Predict, Classify, Regress and MultiInference on protos, with Serving's codes and error texts.
 
-REST and gRPC share what is here, and so do warm-up records.
+REST, gRPC and warm-up requests share this code.
 """
 
 import contextlib
@@ -21,32 +21,32 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from bertfam_tf.serve.arrays import dtype_of, write
-from bertfam_tf.serve.limits import Limits
+from bertfam_tf.serve.request_limits import RequestLimits
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid, unimplemented
+from bertfam_tf.serve.tensor_protos import dtype_of, write
 
 CLASSIFY_METHOD = "tensorflow/serving/classify"
 REGRESS_METHOD = "tensorflow/serving/regress"
 _NO_SIGNATURE = "No signature was found with the name:"
 
 Observer = Callable[[str, str, str, Code, float], None]
-"""Called once per request, from any thread, when its answer is known: with the model's name as the
-request has it, the API as Serving names it ("predict", "classify", "regress"; over gRPC "Predict",
-"Classify", "Regress", "MultiInference"), the entrypoint ("REST" or "GRPC"), the status and the
-seconds it took."""
+"""Called once per request, from any thread, when it is answered. Arguments: the model's name in the
+request; the API as Serving names it ("predict", "classify", "regress"; over gRPC "Predict",
+"Classify", "Regress", "MultiInference"); the entrypoint ("REST" or "GRPC"); the status; the
+duration in seconds."""
 
 
-class Finder(Protocol):
-    """Where requests find their model: `Models`."""
+class ModelFinder(Protocol):
+    """Looks up the model of a request: `Models`."""
 
     def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
-        """The version that a request names, and its servable."""
+        """The version that a request asks for, and its servable."""
 
 
 @contextlib.contextmanager
 def observed(observe: Observer | None, model: str, api: str, entrypoint: str) -> Iterator[None]:
-    """Tells an observer of the request that is answered within."""
+    """A context that reports the status and duration of the request in it to an observer."""
     start = time.perf_counter()
     code = Code.INTERNAL
     try:
@@ -61,10 +61,10 @@ def observed(observe: Observer | None, model: str, api: str, entrypoint: str) ->
 
 
 def model_spec(request: Any) -> model_pb2.ModelSpec:
-    """Which model an inference request is for.
+    """The ModelSpec of an inference request.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without a ModelSpec.
+        ServingError: INVALID_ARGUMENT if there is none.
     """
     if isinstance(request, inference_pb2.MultiInferenceRequest):
         return request.tasks[0].model_spec if request.tasks else model_pb2.ModelSpec()
@@ -74,7 +74,7 @@ def model_spec(request: Any) -> model_pb2.ModelSpec:
 
 
 def model_name(request: Any) -> str:
-    """The model that an inference request names; empty where it names none."""
+    """The model's name in an inference request; empty if there is none."""
     try:
         name: str = model_spec(request).name
     except ServingError:
@@ -83,7 +83,7 @@ def model_name(request: Any) -> str:
 
 
 def signature_map(servable: ServableLike) -> get_model_metadata_pb2.SignatureDefMap:
-    """The signatures of a servable, as metadata has them."""
+    """The signatures of a servable, as GetModelMetadata returns them."""
     signatures = get_model_metadata_pb2.SignatureDefMap()
     for name, signature in servable.signatures.items():
         signatures.signature_def[name].CopyFrom(signature)
@@ -91,25 +91,25 @@ def signature_map(servable: ServableLike) -> get_model_metadata_pb2.SignatureDef
 
 
 def answer(
-    models: Finder,
+    models: ModelFinder,
     request: Any,
     *,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     timeout_ms: int = 0,
     as_content: bool = False,
 ) -> Any:
-    """Finds the model that an inference request names and runs the request on it.
+    """Looks up the model of an inference request and runs the request.
 
     Args:
-        models: where models are found.
+        models: looks up models.
         request: PredictRequest, ClassificationRequest, RegressionRequest or
             MultiInferenceRequest.
-        limits: what the request may ask for; anything without them.
+        limits: limits of the request; None for no limits.
         timeout_ms: as in `run`.
         as_content: as in `run`.
 
     Returns:
-        The response that belongs to the request.
+        The corresponding response.
 
     Raises:
         ServingError: with Serving's code and text.
@@ -134,12 +134,15 @@ def run(
     """Runs an inference request on a servable.
 
     Args:
-        servable: what runs it; the model's name in the request is not compared with anything.
+        servable: the model; its name is not compared with the name in the request.
         request: as in `answer`.
-        version: the servable's, for the response.
-        timeout_ms: the run is cancelled after so long; 0 is never.
+        version: the servable's version, for the response.
+        timeout_ms: the run is cancelled after this time; 0 means no limit.
         as_content: whether tensors of a PredictResponse are written as bytes (`tensor_content`)
-            instead of in the field of their type (`float_val`, `string_val`, …).
+            instead of in the field of their dtype (`float_val`, `string_val`, …).
+
+    Returns:
+        As `answer`.
 
     Raises:
         ServingError: as `answer`.
@@ -166,7 +169,7 @@ def _predict(
         outputs=list(request.output_filter),
         timeout_ms=timeout_ms,
     )
-    response = predict_pb2.PredictResponse(model_spec=_answered(request.model_spec, version))
+    response = predict_pb2.PredictResponse(model_spec=_response_spec(request.model_spec, version))
     for name, array in arrays.items():
         write(array, response.outputs[name], as_content=as_content)
     return response
@@ -183,7 +186,7 @@ def _classify(
     examples = serialized_examples(request.input)
     arrays = servable.run(name, {"inputs": examples}, outputs=outputs, timeout_ms=timeout_ms)
     response = classification_pb2.ClassificationResponse(
-        model_spec=_answered(request.model_spec, version)
+        model_spec=_response_spec(request.model_spec, version)
     )
     _write_classes(arrays, len(examples), response.result)
     return response
@@ -199,7 +202,9 @@ def _regress(
     outputs = _regress_outputs(signature)
     examples = serialized_examples(request.input)
     arrays = servable.run(name, {"inputs": examples}, outputs=outputs, timeout_ms=timeout_ms)
-    response = regression_pb2.RegressionResponse(model_spec=_answered(request.model_spec, version))
+    response = regression_pb2.RegressionResponse(
+        model_spec=_response_spec(request.model_spec, version)
+    )
     _write_values(arrays, len(examples), response.result)
     return response
 
@@ -232,7 +237,7 @@ def _multi_inference(
     answers = servable.run_together(names, {"inputs": examples}, timeout_ms=timeout_ms)
     response = inference_pb2.MultiInferenceResponse()
     for task, arrays in zip(request.tasks, answers, strict=True):
-        result = response.results.add(model_spec=_answered(task.model_spec, version))
+        result = response.results.add(model_spec=_response_spec(task.model_spec, version))
         if task.method_name == CLASSIFY_METHOD:
             _write_classes(arrays, len(examples), result.classification_result)
         else:
@@ -283,27 +288,27 @@ def _regress_outputs(signature: meta_graph_pb2.SignatureDef) -> list[str]:
 _CHECKS = {CLASSIFY_METHOD: _classify_outputs, REGRESS_METHOD: _regress_outputs}
 
 
-def _answered(spec: model_pb2.ModelSpec, version: int | None) -> model_pb2.ModelSpec:
-    """The ModelSpec of a response: which signature and version gave it."""
-    answered = model_pb2.ModelSpec(
+def _response_spec(spec: model_pb2.ModelSpec, version: int | None) -> model_pb2.ModelSpec:
+    """The ModelSpec of a response, with the signature and version that ran."""
+    response_spec = model_pb2.ModelSpec(
         name=spec.name, signature_name=spec.signature_name or DEFAULT_SIGNATURE
     )
     if version is not None:
-        answered.version.value = version
-    return answered
+        response_spec.version.value = version
+    return response_spec
 
 
 # ---------------------------------------------------------------------------------- inputs
 
 
 def serialized_examples(given: input_pb2.Input) -> np.ndarray:
-    """The tf.Examples of an Input, as an object array [number] of serialized bytes.
+    """The serialized tf.Examples of an Input, as an object array of bytes, (examples,).
 
-    A context is put in front of each example: concatenated, serialized protos merge, and a
-    feature of the example replaces the context's of the same name.
+    The context is prepended to each example: concatenated serialized protos are merged when they
+    are parsed, and features of the example override features of the context.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without an example.
+        ServingError: INVALID_ARGUMENT if there are no examples.
     """
     context = b""
     if given.WhichOneof("kind") == "example_list_with_context":
@@ -348,7 +353,7 @@ def _write_classes(
         for column in range(len(labels if labels is not None else values or ())):
             added = classifications.classes.add()
             if labels is not None:
-                # A field of type string holds nothing but UTF-8, in whatever language reads it.
+                # Fields of type string must be UTF-8.
                 added.label = labels[column].decode("utf-8", "replace")
             if values is not None:
                 added.score = values[column]
@@ -375,7 +380,7 @@ def _write_values(
 
 def _dtype_name(array: np.ndarray) -> str:
     dtype = dtype_of(array)
-    assert dtype is not None  # a session makes no others
+    assert dtype is not None  # sessions return TensorFlow dtypes only
     name: str = types_pb2.DataType.Name(dtype.as_datatype_enum)
     return name
 

@@ -1,4 +1,4 @@
-"""JSON to tf.Examples, and classes and values back: the bodies of Classify and Regress."""
+"""The JSON of Classify and Regress: requests to tf.Examples, results to JSON."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from tensorflow.core.example import example_pb2, feature_pb2
 from tensorflow_serving.apis import classification_pb2, regression_pb2
 
-from bertfam_tf.serve.decimals import decimals
+from bertfam_tf.serve.json_numbers import format_floats
 from bertfam_tf.serve.json_tensor import decode_base64, encode_text, is_base64
 from bertfam_tf.serve.json_text import (
     TOO_BIG,
@@ -16,22 +16,22 @@ from bertfam_tf.serve.json_text import (
     quote,
     signature_name,
 )
-from bertfam_tf.serve.limits import Limits
+from bertfam_tf.serve.request_limits import RequestLimits
 from bertfam_tf.serve.status import invalid
 
 
-def decode_examples(body: bytes, request: Any, limits: Limits | None = None) -> None:
-    """Reads a Classify or Regress body into the signature's name and the input of a request.
+def decode_examples(body: bytes, request: Any, limits: RequestLimits | None = None) -> None:
+    """Parses a Classify or Regress body into the signature name and the input of a request.
 
     Args:
         body: {"signature_name"?: …, "context"?: {…}, "examples": [{feature: value or list}]}.
-            Whole numbers and booleans become an int64_list, decimals a float_list, strings and
+            Integers and booleans become an int64_list, floats a float_list, strings and
             {"b64": …} a bytes_list.
-        request: a ClassificationRequest or RegressionRequest, filled in.
-        limits: of JSON values and rows; anything without them.
+        request: a ClassificationRequest or RegressionRequest to write to.
+        limits: of JSON values and rows; None for no limits.
 
     Raises:
-        ServingError: INVALID_ARGUMENT for anything malformed.
+        ServingError: INVALID_ARGUMENT for a malformed body.
     """
     try:
         _decode_examples(body, request, limits)
@@ -39,7 +39,7 @@ def decode_examples(body: bytes, request: Any, limits: Limits | None = None) -> 
         raise invalid("JSON Parse error: The document is nested too deeply.") from None
 
 
-def _decode_examples(body: bytes, request: Any, limits: Limits | None) -> None:
+def _decode_examples(body: bytes, request: Any, limits: RequestLimits | None) -> None:
     if limits is not None:
         limits.check_json(body)
     document = parse(body)
@@ -70,7 +70,7 @@ def _decode_examples(body: bytes, request: Any, limits: Limits | None) -> None:
 def _fill(value: Any, example: example_pb2.Example) -> None:
     if not isinstance(value, dict):
         raise invalid(f"Example must be JSON object but got JSON {json_type(value)}")
-    example.SetInParent()  # an empty context is one, too
+    example.SetInParent()  # also for an empty context
     for name, content in value.items():
         try:
             feature = example.features.feature[name]
@@ -88,7 +88,7 @@ def _add(item: Any, name: str, feature: feature_pb2.Feature) -> None:
     elif isinstance(item, bool):
         _values(feature, name, "int64").append(int(item))
     elif isinstance(item, float) or (isinstance(item, int) and not -(2**63) <= item < 2**64):
-        # RapidJSON reads whole numbers beyond 64 bits as decimals.
+        # RapidJSON reads integers of more than 64 bits as floats.
         _values(feature, name, "float").append(_float32(item))
     elif isinstance(item, int):
         values = _values(feature, name, "int64")
@@ -101,14 +101,14 @@ def _add(item: Any, name: str, feature: feature_pb2.Feature) -> None:
 
 def _float32(number: float) -> float:
     try:
-        with np.errstate(over="ignore"):  # beyond float32 is Infinity, silently
+        with np.errstate(over="ignore"):  # overflow silently becomes infinity
             return float(np.float32(number))
     except OverflowError:
         raise invalid(f"JSON Parse error: {TOO_BIG}") from None
 
 
 def _values(feature: feature_pb2.Feature, name: str, kind: str) -> Any:
-    """The list of a feature that takes values of this kind; a feature has values of one kind."""
+    """The feature's list of this kind; a feature has values of a single kind."""
     chosen = feature.WhichOneof("kind")
     if chosen not in (None, f"{kind}_list"):
         raise invalid(
@@ -119,28 +119,28 @@ def _values(feature: feature_pb2.Feature, name: str, kind: str) -> Any:
 
 
 def encode_classes(result: classification_pb2.ClassificationResult) -> bytes:
-    """Writes {"results": [[[label, score], …], …]}, a list per example.
+    """Formats {"results": [[[label, score], …], …]}, a list for each example.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without a result.
+        ServingError: INVALID_ARGUMENT if there are no results.
     """
     if not result.classifications:
         raise invalid("Cannot convert empty ClassificationResults to JSON")
     rows = []
     for row in result.classifications:
-        scores = decimals(np.array([c.score for c in row.classes], np.float32))
+        scores = format_floats(np.array([c.score for c in row.classes], np.float32))
         pairs = zip(row.classes, scores, strict=True)
         rows.append(f"[{', '.join(f'[{quote(c.label)}, {score}]' for c, score in pairs)}]")
     return f'{{\n    "results": [{", ".join(rows)}\n    ]\n}}'.encode()
 
 
 def encode_values(result: regression_pb2.RegressionResult) -> bytes:
-    """Writes {"results": [value, …]}, a value per example.
+    """Formats {"results": [value, …]}, a value for each example.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without a result.
+        ServingError: INVALID_ARGUMENT if there are no results.
     """
     if not result.regressions:
         raise invalid("Cannot convert empty RegressionResults to JSON")
-    values = decimals(np.array([r.value for r in result.regressions], np.float32))
+    values = format_floats(np.array([r.value for r in result.regressions], np.float32))
     return f'{{\n    "results": [{", ".join(values)}]\n}}'.encode()

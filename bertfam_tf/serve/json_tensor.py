@@ -1,7 +1,7 @@
-"""JSON to tensors and back: the bodies of a Predict request and its answer.
+"""The JSON of Predict: requests to tensors, outputs to JSON.
 
-Serving reads and writes with RapidJSON; where that library's habits reach the client (error texts,
-offsets, layout, number formats), they are kept here.
+Serving uses RapidJSON. What clients see of that library (error texts, offsets, layout, number
+formats) is reproduced here.
 """
 
 import base64
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve.decimals import decimals
+from bertfam_tf.serve.json_numbers import format_floats
 from bertfam_tf.serve.json_text import (
     TOO_BIG,
     debug_string,
@@ -26,10 +26,10 @@ from bertfam_tf.serve.json_text import (
     quote,
     signature_name,
 )
-from bertfam_tf.serve.limits import Limits
+from bertfam_tf.serve.request_limits import RequestLimits
 from bertfam_tf.serve.status import ServingError, invalid, unimplemented
 
-_NO_LIMITS = Limits(sys.maxsize, sys.maxsize, sys.maxsize)
+_NO_LIMITS = RequestLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 
 InputMap = Mapping[str, meta_graph_pb2.TensorInfo]
 
@@ -38,9 +38,10 @@ class PredictRequest(NamedTuple):
     """A decoded request.
 
     Attributes:
-        signature: as sent; empty when absent.
-        row: true for "instances", false for "inputs"; the answer takes the same shape.
-        inputs: input name to array of the input's dtype; strings are object arrays of bytes.
+        signature: the signature's name in the request; empty if there is none.
+        row: true for the row format ("instances"), false for the columnar format ("inputs"); the
+            response has the same format.
+        inputs: input name to array with the input's dtype; strings are object arrays of bytes.
     """
 
     signature: str
@@ -52,28 +53,28 @@ class PredictRequest(NamedTuple):
 
 
 def decode_predict(
-    body: bytes, inputs_of: Callable[[str], InputMap], limits: Limits | None = None
+    body: bytes, inputs_of: Callable[[str], InputMap], limits: RequestLimits | None = None
 ) -> PredictRequest:
-    """Reads a Predict body.
+    """Parses a Predict body.
 
     Args:
-        body: JSON text. Bytes that are not UTF-8 pass through inside strings, as in Serving.
-        inputs_of: the inputs of the signature with this name, or it raises ServingError.
-        limits: what the request may ask for; anything without them.
+        body: JSON text. Strings may contain bytes that are not UTF-8, as in Serving.
+        inputs_of: returns the inputs of a signature by its name, or raises ServingError.
+        limits: limits of the request; None for no limits.
 
     Raises:
-        ServingError: INVALID_ARGUMENT for anything malformed; UNIMPLEMENTED for a dtype that JSON
-            cannot carry in "inputs".
+        ServingError: INVALID_ARGUMENT for a malformed body; UNIMPLEMENTED for a dtype that is not
+            supported in JSON.
     """
     try:
         return _decode_predict(body, inputs_of, limits or _NO_LIMITS)
     except RecursionError:
-        # Serving's parser keeps its own stack and has no such limit.
+        # Serving's parser is not recursive and has no such limit.
         raise invalid("JSON Parse error: The document is nested too deeply.") from None
 
 
 def _decode_predict(
-    body: bytes, inputs_of: Callable[[str], InputMap], limits: Limits
+    body: bytes, inputs_of: Callable[[str], InputMap], limits: RequestLimits
 ) -> PredictRequest:
     limits.check_json(body)
     document = parse(body)
@@ -100,7 +101,7 @@ def _decode_predict(
     raise invalid("Missing 'inputs' or 'instances' key")
 
 
-def _checked(request: PredictRequest, limits: Limits) -> PredictRequest:
+def _checked(request: PredictRequest, limits: RequestLimits) -> PredictRequest:
     limits.check_inputs(request.inputs)
     return request
 
@@ -109,7 +110,7 @@ def _checked(request: PredictRequest, limits: Limits) -> PredictRequest:
 
 
 class _Leaf(NamedTuple):
-    """How JSON values become elements: the Python types allowed and, for integers, the range."""
+    """The Python types that a dtype accepts, and the range of integers."""
 
     types: frozenset[type]
     wide: type
@@ -121,7 +122,7 @@ def _integers(wide: type, low: int, high: int) -> _Leaf:
     return _Leaf(frozenset({int}), wide, low, high)
 
 
-# The small integers travel as int32 and are cut down afterwards, so 300 is a legal int8 (44).
+# As in Serving, small integers are parsed as int32 and then cast, so 300 is a valid int8 (44).
 _INT32 = _integers(np.int64, -(2**31), 2**31 - 1)
 _LEAVES = {
     tf.float32: _Leaf(frozenset({int, float}), np.float64),
@@ -136,11 +137,11 @@ _LEAVES = {
     tf.bool: _Leaf(frozenset({bool}), np.bool_),
     tf.string: _Leaf(frozenset({str}), object),
 }
-_MOST_DIMENSIONS = 64  # numpy's; TensorFlow stops at 254
+_MAX_DIMENSIONS = 64  # numpy's limit; TensorFlow's is 254
 
 
 def _tensor(value: Any, dtype: tf.DType) -> np.ndarray:
-    """One JSON value, a scalar or nested lists, as an array; raises with the first fault."""
+    """Converts a JSON value, a scalar or nested lists, to an array; raises for the first error."""
     array = _uniform_tensor(value, dtype)
     if array is None:
         shape = _shape(value)
@@ -149,7 +150,7 @@ def _tensor(value: Any, dtype: tf.DType) -> np.ndarray:
 
 
 def _uniform_tensor(value: Any, dtype: tf.DType) -> np.ndarray | None:
-    """As `_tensor`, a level at a time without looking for faults: None where there is any."""
+    """As `_tensor`, but level by level, which is fast; None if there is any error."""
     leaf = _LEAVES.get(dtype)
     if leaf is None:
         return None
@@ -168,7 +169,7 @@ def _uniform_tensor(value: Any, dtype: tf.DType) -> np.ndarray | None:
 
 
 def _array(flat: list[Any], shape: Sequence[int], dtype: tf.DType) -> np.ndarray:
-    if len(shape) > _MOST_DIMENSIONS:
+    if len(shape) > _MAX_DIMENSIONS:
         raise invalid(f"A tensor of {len(shape)} dimensions is more than this server handles")
     if dtype == tf.string:
         array = np.empty(len(flat), object)
@@ -178,12 +179,12 @@ def _array(flat: list[Any], shape: Sequence[int], dtype: tf.DType) -> np.ndarray
         wide: np.ndarray = np.array(flat, _LEAVES[dtype].wide)
     except OverflowError:
         raise invalid(f"JSON Parse error: {TOO_BIG}") from None
-    with np.errstate(over="ignore"):  # beyond float32 is Infinity, silently
+    with np.errstate(over="ignore"):  # overflow silently becomes infinity
         return wide.astype(dtype.as_numpy_dtype).reshape(shape)
 
 
 def encode_text(text: str) -> bytes:
-    """A JSON string as the bytes it stands for, whether they are UTF-8 or not."""
+    """The bytes of a JSON string, which need not be UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -191,7 +192,7 @@ def encode_text(text: str) -> bytes:
 
 
 def _shape(value: Any) -> list[int]:
-    """The shape that the first element of each level promises."""
+    """The shape according to the first element of each level."""
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -202,7 +203,7 @@ def _shape(value: Any) -> list[int]:
 
 
 def _leaves(value: Any, dtype: tf.DType, shape: Sequence[int], level: int = 0) -> Iterator[Any]:
-    """The elements in order, every value and every list size checked on the way."""
+    """Yields the elements in order and checks every value and list size."""
     if not isinstance(value, list):
         if level != len(shape):
             raise invalid(
@@ -251,7 +252,7 @@ def decode_base64(value: Any) -> bytes:
     """The bytes of {"b64": "…"}."""
     if not is_base64(value):
         raise format_error(value, "not formatted correctly for base64 data")
-    # Whitespace is skipped and padding may be left out, but not be wrong.
+    # Whitespace is ignored. Padding is optional, but must be correct.
     text = "".join(value["b64"].split())
     try:
         if "=" not in text:
@@ -287,7 +288,7 @@ def _from_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
 
 
 def _from_uniform_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray] | None:
-    """As `_from_checked_rows`, a column at a time: None where there is any fault."""
+    """As `_from_checked_rows`, but column by column, which is fast; None if there is any error."""
     if not isinstance(instances[0], dict):
         columns = {next(iter(info)): instances}
     elif all(isinstance(row, dict) and row.keys() == info.keys() for row in instances):
@@ -362,15 +363,16 @@ def _type_name(dtype: tf.DType) -> str:
 
 
 def encode_predict(outputs: Mapping[str, np.ndarray], row: bool) -> bytes:
-    """Writes a Predict answer: {"predictions": …} for rows, {"outputs": …} for columns.
+    """Formats a Predict response: {"predictions": …} in row format, {"outputs": …} in columnar.
 
     Args:
         outputs: output name to array; strings are object arrays of bytes. The name of a single
-            output is dropped. A string output whose name ends in `_bytes` is written as base64.
+            output is omitted. String outputs whose names end in `_bytes` are written as base64.
+        row: whether the response is in row format.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without outputs, for a dtype that JSON cannot carry, and,
-            for rows, for an output that is a scalar or differs in dimension 0.
+        ServingError: INVALID_ARGUMENT if there are no outputs, for a dtype that is not supported
+            in JSON, and, in row format, for scalars and outputs with different numbers of rows.
     """
     if not outputs:
         raise invalid("Cannot convert empty tensor map to JSON")
@@ -380,7 +382,7 @@ def encode_predict(outputs: Mapping[str, np.ndarray], row: bool) -> bytes:
 
 
 def encode_error(message: str) -> bytes:
-    """The body of every answer that is an error."""
+    """The body of an error response."""
     return f'{{\n    "error": {quote(message)}\n}}'.encode("utf-8", "replace")
 
 
@@ -427,7 +429,7 @@ def _columns(outputs: Mapping[str, np.ndarray]) -> str:
 
 
 def _groups(items: list[str], shape: Sequence[int]) -> Iterator[list[str]]:
-    """`items` in consecutive groups, one for each innermost list of an array of this shape."""
+    """Groups consecutive items, one group for each innermost list of an array of this shape."""
     size = shape[-1]
     for i in range(math.prod(shape[:-1])):
         yield items[i * size : (i + 1) * size]
@@ -453,7 +455,7 @@ def _nest_in_lines(items: list[str], shape: Sequence[int], depth: int) -> str:
 
 
 def _tokens(name: str, array: np.ndarray, depth: int) -> list[str]:
-    """The array's elements in order, as JSON. `depth` is that of an element, for base64 objects."""
+    """The elements in order, as JSON; `depth` is their nesting level, for base64 objects."""
     flat = array.ravel()
     if array.dtype == object:
         if name.endswith("_bytes"):
@@ -465,7 +467,7 @@ def _tokens(name: str, array: np.ndarray, depth: int) -> list[str]:
         return [quote(item.decode("utf-8", "surrogateescape")) for item in flat]
     dtype = tf.as_dtype(array.dtype)
     if dtype in (tf.float32, tf.float64):
-        return decimals(flat)
+        return format_floats(flat)
     if dtype == tf.bool:
         return ["true" if item else "false" for item in flat.tolist()]
     if dtype in _LEAVES:

@@ -1,4 +1,4 @@
-"""JSON text to Python values, and Python values quoted in messages, in RapidJSON's manner."""
+"""Parses JSON, and formats values for error messages, as RapidJSON does in Serving."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ _IN_ARRAY = "Missing a comma or ] after an array element."
 _IN_OBJECT = "Missing a comma or } after an object member."
 TOO_BIG = "Number too big to be stored in double."
 
-# The closing quote is optional so that an unterminated string cannot make this quadratic.
+# The closing quote is optional, so that unterminated strings do not take quadratic time.
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"?'
 _STRING_OR_BRACKET = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
 _STRING_OR_SHORT_NAME = re.compile(rf"{_STRING}|-NaN|-?Inf(?:inity)?", re.DOTALL)
@@ -48,13 +48,13 @@ _DECODER = json.JSONDecoder(parse_float=_float)
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The JSON object at the start of a body; whatever follows it is ignored.
+    """Parses the JSON object at the start of a body; text after it is ignored.
 
-    Bytes that are not UTF-8 come through strings as lone surrogates (`surrogateescape`).
+    Bytes in strings that are not UTF-8 become lone surrogates (`surrogateescape`).
 
     Raises:
         ServingError: INVALID_ARGUMENT, with RapidJSON's text and byte offset.
-        RecursionError: from about a thousand levels of nesting on.
+        RecursionError: for more than about a thousand levels of nesting.
     """
     if not body:
         raise invalid("JSON Parse error: The document is empty")
@@ -68,16 +68,16 @@ def parse(body: bytes) -> dict[str, Any]:
         except json.JSONDecodeError as error:
             if not text.startswith(tuple(_SHORT_NAMES), error.pos):
                 raise
-            # RapidJSON knows three more names for non-finite numbers than Python does.
-            spelt = _STRING_OR_SHORT_NAME.sub(lambda m: _SHORT_NAMES.get(m[0], m[0]), text)
-            document = _decoded(spelt, start)
+            # RapidJSON accepts three more names of non-finite numbers than Python.
+            renamed = _STRING_OR_SHORT_NAME.sub(lambda m: _SHORT_NAMES.get(m[0], m[0]), text)
+            document = _decoded(renamed, start)
     except json.JSONDecodeError as error:
         if error.msg == "Expecting ',' delimiter":
             reason = _IN_ARRAY if _innermost(text[: error.pos]) == "[" else _IN_OBJECT
         else:
             reason = _PARSE_ERRORS.get(error.msg, "Invalid value.")
         raise _parse_error(reason, text, error.pos) from None
-    except (_TooBig, ValueError):  # ValueError: an integer of more digits than Python converts
+    except (_TooBig, ValueError):  # ValueError: an integer with more digits than Python converts
         raise _parse_error(TOO_BIG, text, start) from None
     if not isinstance(document, dict):
         raise format_error(document, "Is not object")
@@ -85,8 +85,8 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _decoded(text: str, start: int) -> Any:
-    # Collecting garbage while half a million lists are made takes ten times as long as they do,
-    # and nobody else runs meanwhile. JSON has no cycles.
+    # Garbage collection would make creating half a million lists ten times slower, and other
+    # threads are blocked meanwhile. JSON has no reference cycles.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -97,10 +97,10 @@ def _decoded(text: str, start: int) -> Any:
 
 
 def signature_name(document: dict[str, Any]) -> str:
-    """The signature that a request names; empty where it names none.
+    """The signature's name in a request; empty if there is none.
 
     Raises:
-        ServingError: INVALID_ARGUMENT where it is no string.
+        ServingError: INVALID_ARGUMENT if it is not a string.
     """
     name = document.get("signature_name", "")
     if not isinstance(name, str):
@@ -116,7 +116,7 @@ def _parse_error(reason: str, text: str, position: int) -> ServingError:
 
 
 def _innermost(text: str) -> str:
-    """The bracket that is still open at the end of `text`."""
+    """The innermost bracket that is open at the end of `text`."""
     open_brackets = [""]
     for token in _STRING_OR_BRACKET.findall(text):
         if token in "[{":
@@ -127,7 +127,7 @@ def _innermost(text: str) -> str:
 
 
 def json_type(value: Any) -> str:
-    """What RapidJSON calls the type of a value."""
+    """RapidJSON's name for the type of a value."""
     if isinstance(value, bool):
         return str(value)
     names = {dict: "Object", list: "Array", str: "String", type(None): "Null"}
@@ -135,7 +135,7 @@ def json_type(value: Any) -> str:
 
 
 def format_error(value: Any, reason: str) -> ServingError:
-    """An INVALID_ARGUMENT error about a JSON value, which it quotes."""
+    """An INVALID_ARGUMENT error that quotes a JSON value."""
     return invalid(f"JSON Value: {debug_string(value)} {reason}")
 
 
@@ -143,9 +143,10 @@ _DEBUG_BYTES = 256
 
 
 def debug_string(value: Any) -> str:
-    """The value as Serving quotes it in errors; once 256 bytes are out, no token follows.
+    """Formats a value as Serving quotes it in errors.
 
-    Of a token, which Serving quotes whole, as many characters are given.
+    As in Serving, no token is added once the text has 256 bytes. Unlike in Serving, a token with
+    more than 256 characters is truncated too.
     """
     tokens: list[str] = []
     size = 0

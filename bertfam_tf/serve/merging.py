@@ -1,4 +1,4 @@
-"""Requests put together along dimension 0, and their answers taken apart again."""
+"""Concatenates requests along dimension 0 to a batch, and splits its outputs again."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,11 @@ _RANKS_PADDED = range(1, 7)
 
 
 def rows(inputs: Arrays) -> int:
-    """The number of rows of a request.
+    """The number of rows of a request: dimension 0 of its inputs.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without inputs, for a scalar, and for inputs of different
-            numbers of rows.
+        ServingError: INVALID_ARGUMENT if there are no inputs, one of them is a scalar, or their
+            numbers of rows differ.
     """
     if not inputs:
         raise invalid("Batching Run() must have at least one input tensor")
@@ -30,53 +30,59 @@ def rows(inputs: Arrays) -> int:
 
 
 def allowed_size(size: int, allowed: Sequence[int]) -> int:
-    """The smallest allowed size that holds `size` rows; `size` itself where none does."""
+    """The smallest allowed size of at least `size` rows; `size` if there is none."""
     return next((candidate for candidate in allowed if candidate >= size), size)
 
 
 def merge(requests: Sequence[Arrays], *, size: int, pad: bool) -> dict[str, np.ndarray]:
-    """One array for each input: the requests' rows in order, then copies of the last one's first.
+    """Concatenates the rows of requests, and pads the batch with copies of a row.
 
-    A single request that fills the batch is handed on as it is; otherwise the one copy is that
-    into the batch.
+    As in Serving, the padding is the first row of the last request. A single request that fills
+    the batch is not copied.
 
     Args:
-        requests: input name to array [rows, …], each with a row or more, all of one dtype.
-        size: the number of rows that come back.
-        pad: fills shorter dimensions, after the first, with the array's first element; its
-            values reach the model as if they had been sent.
+        requests: for each request, input name to array (rows, …), with at least one row and the
+            same dtype in all requests.
+        size: the number of rows of the batch.
+        pad: whether dimensions other than the first are padded to the longest, with the array's
+            first element. The model cannot tell the padding from values that were sent.
+
+    Returns:
+        Input name to array (size, …).
 
     Raises:
-        ServingError: FAILED_PRECONDITION for dimensions that differ and are not filled;
-            INVALID_ARGUMENT for what Serving does not fill: no elements, or more than 6
-            dimensions.
+        ServingError: FAILED_PRECONDITION for dimensions that differ and are not padded;
+            INVALID_ARGUMENT for arrays that Serving does not pad: without elements, or with more
+            than 6 dimensions.
     """
-    surplus = size - sum(map(rows, requests))
+    padding = size - sum(map(rows, requests))
     merged = {}
     for name in requests[0]:
         arrays = [request[name] for request in requests]
         if pad:
-            arrays = _fill(name, arrays)
+            arrays = _pad_arrays(name, arrays)
         elif len({array.shape[1:] for array in arrays}) > 1:
-            raise _uneven(name)
-        if surplus:
+            raise _shape_mismatch(name)
+        if padding:
             first = arrays[-1][:1]
-            arrays.append(np.broadcast_to(first, (surplus, *first.shape[1:])))
+            arrays.append(np.broadcast_to(first, (padding, *first.shape[1:])))
         merged[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return merged
 
 
 def split(outputs: Arrays, sizes: Sequence[int], size: int) -> list[dict[str, np.ndarray]]:
-    """The outputs of each request, as views; what is beyond them is dropped.
+    """Splits the outputs of a batch, as views, and drops those of padding.
 
     Args:
-        outputs: output name to array [size, …].
-        sizes: rows of each request.
-        size: rows of the batch, `sum(sizes)` or more.
+        outputs: output name to array (size, …).
+        sizes: the number of rows of each request.
+        size: the number of rows of the batch, at least `sum(sizes)`.
+
+    Returns:
+        For each request, output name to array (rows, …).
 
     Raises:
-        ServingError: FAILED_PRECONDITION for an output with no dimension or other than `size`
-            rows.
+        ServingError: FAILED_PRECONDITION for an output that is a scalar or has not `size` rows.
     """
     for array in outputs.values():
         if array.ndim == 0:
@@ -95,27 +101,27 @@ def split(outputs: Arrays, sizes: Sequence[int], size: int) -> list[dict[str, np
     return answers
 
 
-def _fill(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _pad_arrays(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
     if len({array.ndim for array in arrays}) > 1:
-        raise _uneven(name)
+        raise _shape_mismatch(name)
     if arrays[0].ndim not in _RANKS_PADDED:
         raise invalid("Only tensors with rank from 1 to 6 can be padded.")
     shape = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
-    return [_filled(array, (len(array), *shape)) for array in arrays]
+    return [_pad_array(array, (len(array), *shape)) for array in arrays]
 
 
-def _filled(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _pad_array(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if array.shape == shape:
         return array
     if not array.size:
         raise invalid("Got empty tensor in batch of non-empty tensors.")
-    filled = np.empty(shape, array.dtype)
-    filled[...] = array.flat[0]
-    filled[tuple(map(slice, array.shape))] = array
-    return filled
+    padded = np.empty(shape, array.dtype)
+    padded[...] = array.flat[0]
+    padded[tuple(map(slice, array.shape))] = array
+    return padded
 
 
-def _uneven(name: str) -> ServingError:
+def _shape_mismatch(name: str) -> ServingError:
     return ServingError(
         Code.FAILED_PRECONDITION,
         f"Tensors with name '{name}' from different tasks have different shapes and padding is "

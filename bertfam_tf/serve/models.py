@@ -1,4 +1,4 @@
-"""Which models there are, in which versions, and in what state."""
+"""The models of a server, their versions and states."""
 
 import contextlib
 import dataclasses
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from tensorflow_serving.apis import get_model_status_pb2, model_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
-from bertfam_tf.serve import config as configs
-from bertfam_tf.serve.loader import AroundWarmUp, Wrap, load_for
+from bertfam_tf.serve import model_server_config
 from bertfam_tf.serve.servable import Servable, ServableLike
+from bertfam_tf.serve.servable_loader import AroundWarmUp, Wrap, load_for
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,10 @@ _State = get_model_status_pb2.ModelVersionStatus
 
 @dataclasses.dataclass
 class _Version:
-    """One version of a model, from the moment it is wanted until it is let go; a version that
-    comes back after that is a new one."""
+    """A version of a model, from its first appearance until it is unloaded.
+
+    A version that appears again after that is a new object.
+    """
 
     number: int
     directory: pathlib.Path
@@ -35,29 +37,27 @@ class _Version:
     servable: ServableLike | None = None
     failures: int = 0
     retry_at: float = 0.0
-    let_go: bool = False
+    unloaded: bool = False
 
     def end(self) -> None:
         self.state = _State.END
 
 
 class Models:
-    """The models a server offers, by name, and what changes them.
+    """The models of a server, by name. Thread-safe.
 
-    Look-ups take no lock and never wait. Changes (`add`, `configure`, `poll`) wait for each other,
-    load in the thread that calls them, and load a version before the one it replaces is let go:
-    requests in progress keep theirs alive.
+    Look-ups take no lock and never wait. Changes (`add`, `configure`, `poll`) are serialized and
+    load models in the calling thread. A new version is loaded before the version that it replaces
+    is unloaded; requests in progress keep the old version alive.
 
     Args:
-        wrap: makes of each `Servable` (whose `model` is the model's name) what requests run on,
-            for example one that batches; see `ServableLike`. Default: the servable itself.
-        around_warm_up: a context in which the warm-up records of a version run, given its
-            directory; to measure how long they take.
-        max_load_retries: how often a version that does not load is tried again.
-        retry_wait_s: seconds between two tries.
-        labels_for_unavailable: whether a new label may be given to a version that is not (yet)
-            available.
-        rows_per_run: as in `loader.load_for`.
+        wrap: wraps each `Servable`, for example to batch requests; see `ServableLike`.
+        around_warm_up: takes a version directory and makes a context manager in which its warm-up
+            requests run, for example to measure their duration.
+        max_load_retries: how often loading a version is retried.
+        retry_wait_s: seconds between two attempts.
+        labels_for_unavailable: whether new labels may refer to versions that are not available.
+        rows_per_run: as in `servable_loader.load_for`.
     """
 
     def __init__(
@@ -77,27 +77,30 @@ class Models:
         self._retry_wait_s = retry_wait_s
         self._labels_for_unavailable = labels_for_unavailable
         self._changing = threading.RLock()
-        # Held while _versions is changed or read, never while something is loaded.
+        # Held while _versions is read or changed, but not while a model is loaded.
         self._lock = threading.Lock()
         self._versions: dict[str, dict[int, _Version]] = {}
         self._configs: dict[str, ModelConfig] = {}
         self._wanted: dict[str, dict[int, pathlib.Path]] = {}
-        self._complaints: dict[str, str] = {}
+        self._logged_errors: dict[str, str] = {}
         self._alive: weakref.WeakSet[Servable] = weakref.WeakSet()
-        # Replaced as a whole, never changed, so that readers need no lock.
+        # Replaced, never modified, so that readers need no lock.
         self._available: Mapping[str, Mapping[int, ServableLike]] = {}
         self._labels: Mapping[str, Mapping[str, int]] = {}
 
     # ----------------------------------------------------------------------------- look-ups
 
     def names(self) -> list[str]:
-        """The models that are configured, available or not."""
+        """The names of the configured models, available or not."""
         return list(self._configs)
 
     def find(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> tuple[int, ServableLike]:
-        """The version asked for, or the latest that is available, and its servable.
+        """Looks up a version of a model; the latest available one by default.
+
+        Returns:
+            The version and its servable.
 
         Raises:
             ServingError: NOT_FOUND for an unknown model or version; INVALID_ARGUMENT for an
@@ -117,10 +120,10 @@ class Models:
         return version, versions[version]
 
     def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
-        """As `find`, by a ModelSpec.
+        """As `find`, for a ModelSpec.
 
         Raises:
-            ServingError: as `find`; INVALID_ARGUMENT without a name.
+            ServingError: as `find`; INVALID_ARGUMENT if the spec has no name.
         """
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
@@ -132,14 +135,14 @@ class Models:
     def status(
         self, name: str, version: int | None = None
     ) -> get_model_status_pb2.GetModelStatusResponse:
-        """The state of one version of a model, or of all.
+        """The state of one version of a model, or of all versions.
 
-        START and LOADING before a version is AVAILABLE, UNLOADING while requests still hold one
-        that was replaced, END afterwards. A version that does not load is LOADING with the error
-        until it has been tried often enough, then END with it.
+        A version is START, LOADING, AVAILABLE, UNLOADING (while requests in progress use a
+        replaced version) and END. A version that fails to load is LOADING with the error while
+        there are retries left, and then END with the error.
 
         Raises:
-            ServingError: NOT_FOUND.
+            ServingError: NOT_FOUND for an unknown model or version.
         """
         response = get_model_status_pb2.GetModelStatusResponse()
         with self._lock:
@@ -168,14 +171,14 @@ class Models:
             The version.
 
         Raises:
-            ServingError: INVALID_ARGUMENT without the base path or for a name that is taken,
-                NOT_FOUND without a version in it, and whatever `load` raises. The model is not
-                added then. (Serving would try again, and wait for a version to appear.)
+            ServingError: INVALID_ARGUMENT if the base path does not exist or the name is in use,
+                NOT_FOUND if there is no version, and any error of `load`. The model is not added.
+                (Serving would retry, or wait for a version to appear.)
         """
         with self._changing:
             if name in self._configs:
                 raise invalid(f"Illegal to list model {name} multiple times in config list")
-            self._configs[name] = configs.model_config(name, base_path)
+            self._configs[name] = model_server_config.model_config(name, base_path)
             error = self._update(self._configs[name])
             if error is not None:
                 self._remove(name)
@@ -185,23 +188,21 @@ class Models:
             return self.find(name)[0]
 
     def configure(self, config: ModelServerConfig) -> None:
-        """Serves what a configuration lists, and nothing else.
+        """Serves the models of a configuration, and unloads all others.
 
-        Labels are given first, so only to versions that are available already. Returns when each
-        model that was not served before is available.
-
-        A version is known by model and number: one that is loaded is not loaded again because its
-        base path changed.
+        Returns when all new models are available. Labels are assigned first, so they can refer
+        only to versions that are already available. Versions are identified by model and number:
+        a loaded version is not loaded again if the base path changes.
 
         Raises:
-            ServingError: INVALID_ARGUMENT or FAILED_PRECONDITION for a configuration, or a label,
-                that is refused; nothing is changed then. UNKNOWN when a new model did not become
-                available; it is tried again, and all else is as configured.
+            ServingError: INVALID_ARGUMENT or FAILED_PRECONDITION for an invalid configuration or
+                label; nothing has changed. UNKNOWN if a new model did not become available; the
+                rest of the configuration is applied, and loading is retried.
         """
         with self._changing:
             if config.WhichOneof("config") is None:
                 return
-            wanted = configs.checked(config, self._configs)
+            wanted = model_server_config.checked(config, self._configs)
             labels = self._checked_labels(wanted)
             new = wanted.keys() - self._configs.keys()
             for name in self._configs.keys() - wanted.keys():
@@ -220,19 +221,19 @@ class Models:
                 )
 
     def poll(self) -> None:
-        """Looks at the base paths once, and loads and unloads what follows from that."""
+        """Scans the base paths once, and loads and unloads versions accordingly."""
         with self._changing:
             for config in self._configs.values():
                 self._update(config)
 
     def retry(self) -> None:
-        """Tries again to load the versions whose time has come, without looking for new ones."""
+        """Retries versions that failed to load and are due, without scanning for new ones."""
         with self._changing:
             for name in self._configs:
                 self._reconcile(name)
 
     def close(self) -> None:
-        """Lets go of every model, and ends the runs that are still in progress on any."""
+        """Unloads all models and cancels runs in progress."""
         with self._changing:
             for name in list(self._configs):
                 self._remove(name)
@@ -263,19 +264,19 @@ class Models:
         del self._wanted[name]
 
     def _update(self, config: ModelConfig) -> ServingError | None:
-        """Wants what is there now and acts on it; why no version is available, if none is."""
+        """Scans a base path and reconciles; returns the reason if no version is available."""
         name: str = config.name
         self._wanted.setdefault(name, {})
         with self._lock:
             self._versions.setdefault(name, {})
         try:
-            wanted = configs.versions_wanted(config)
+            wanted = model_server_config.versions_wanted(config)
         except ServingError as error:
-            if self._complaints.get(name) != error.message:  # not at every look
+            if self._logged_errors.get(name) != error.message:  # once, not in every poll
                 logger.error("%s", error.message)
-            self._complaints[name] = error.message
+            self._logged_errors[name] = error.message
             return error
-        self._complaints.pop(name, None)
+        self._logged_errors.pop(name, None)
         if not wanted and self._wanted[name]:
             logger.warning("No versions of servable %s are left; unloading it", name)
         self._wanted[name] = wanted
@@ -295,31 +296,31 @@ class Models:
         )
 
     def _reconcile(self, name: str) -> None:
-        """Loads what is wanted and unloads what is not, so that something is always available."""
+        """Loads wanted versions and unloads others, so that a version is always available."""
         wanted = self._wanted.get(name, {})
         versions = self._versions.get(name, {})
         with self._lock:
             for number, version in versions.items():
-                if number not in wanted and version.servable is None and not version.let_go:
-                    version.let_go = True  # it never loaded
+                if number not in wanted and version.servable is None and not version.unloaded:
+                    version.unloaded = True  # it never loaded
                     version.end()
             for number, directory in wanted.items():
-                if number not in versions or versions[number].let_go:
+                if number not in versions or versions[number].unloaded:
                     versions[number] = _Version(number, directory)
         while True:
             available = [v for v in versions.values() if v.servable is not None]
-            surplus = [v for v in available if v.number not in wanted]
-            if surplus and (not wanted or len(surplus) < len(available) or len(surplus) > 1):
-                self._unload(name, min(surplus, key=lambda v: v.number))
+            unwanted = [v for v in available if v.number not in wanted]
+            if unwanted and (not wanted or len(unwanted) < len(available) or len(unwanted) > 1):
+                self._unload(name, min(unwanted, key=lambda v: v.number))
                 continue
-            waiting = [v for v in versions.values() if self._is_due(v)]
-            if not waiting:
+            due = [v for v in versions.values() if self._should_load(v)]
+            if not due:
                 return
-            self._load(name, max(waiting, key=lambda v: v.number))
+            self._load(name, max(due, key=lambda v: v.number))
 
-    def _is_due(self, version: _Version) -> bool:
-        waits = version.state in (_State.START, _State.LOADING)
-        return waits and version.retry_at <= time.monotonic()
+    def _should_load(self, version: _Version) -> bool:
+        is_loading = version.state in (_State.START, _State.LOADING)
+        return is_loading and version.retry_at <= time.monotonic()
 
     def _load(self, name: str, version: _Version) -> None:
         version.state = _State.LOADING
@@ -355,13 +356,13 @@ class Models:
     def _unload(self, name: str, version: _Version) -> None:
         servable = version.servable
         with self._lock:
-            version.servable, version.state, version.let_go = None, _State.UNLOADING, True
+            version.servable, version.state, version.unloaded = None, _State.UNLOADING, True
         self._publish(name)
         ended = version.end
         with contextlib.suppress(TypeError):
             weakref.finalize(servable, ended).atexit = False
             return
-        ended()  # a wrapper that cannot be referred to weakly
+        ended()  # a wrapper without support for weak references
 
     def _publish(self, name: str) -> None:
         ready = {n: v.servable for n, v in self._versions[name].items() if v.servable is not None}

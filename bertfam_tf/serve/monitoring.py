@@ -1,4 +1,4 @@
-"""What Prometheus reads: TensorFlow Serving's metrics, under its names, with its buckets."""
+"""TensorFlow Serving's Prometheus metrics, with the same names and buckets."""
 
 import bisect
 import contextlib
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from bertfam_tf.serve import config_text
+from bertfam_tf.serve import text_format
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
@@ -26,14 +26,14 @@ DEFAULT_PATH = "/monitoring/prometheus/metrics"
 _LIMITS = tuple(10 * 1.8**i for i in range(33))
 _PREFIX = ":tensorflow:serving:"
 _REQUEST_COUNT = f"{_PREFIX}request_count"
-# Clients choose the names of models that they ask for, and each would be held for ever.
+# Requests may contain any model name, and a series for each would grow without bound.
 _MOST_SERIES = 1000
 _OTHERS = "(other)"
 _APIS = {"classify": "Classify", "regress": "Regress"}
 
 
 class _Histogram:
-    """Counts by bucket of values that are added, and their sum."""
+    """The number of values in each bucket, and their sum."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_LIMITS) + 1)
@@ -44,13 +44,13 @@ class _Histogram:
         self.sum += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Each bucket's upper limit, and the values up to there."""
+        """The upper limit of each bucket, and the number of values up to it."""
         limits = [f"{limit:.6g}" for limit in _LIMITS] + ["+Inf"]
         return list(zip(limits, np.cumsum(self.counts).astype(float).tolist(), strict=True))
 
 
 class _Family(NamedTuple):
-    """A histogram for each combination of labels."""
+    """A metric with a histogram for each combination of labels."""
 
     name: str
     text: str
@@ -59,9 +59,9 @@ class _Family(NamedTuple):
 
 
 class Metrics(Collector):
-    """Counts and latencies of a server's requests. Safe to use from any thread.
+    """Counts and latencies of a server's requests. Thread-safe.
 
-    A collector for prometheus_client, should a program have a registry of its own.
+    It is a prometheus_client collector and can be added to the registry of a program.
     """
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class Metrics(Collector):
         )
 
     def observe(self, model: str, api: str, entrypoint: str, code: Code, seconds: float) -> None:
-        """Counts a request; how long it took is of interest if it was answered.
+        """Counts a request, and records its latency if it succeeded.
 
         Args:
-            model: as the client named it.
-            api: what was asked for, e.g. "predict".
+            model: the model's name in the request.
+            api: for example "predict".
             entrypoint: "REST" or "GRPC".
-            code: how it ended.
-            seconds: from its arrival to its answer.
+            code: its status.
+            seconds: its duration.
         """
         with self._lock:
             key = (model, code.name)
@@ -95,18 +95,18 @@ class Metrics(Collector):
                 _add(self._requests, (model, api, entrypoint), seconds)
 
     def observe_run(self, model: str, api: str, seconds: float) -> None:
-        """Notes how long TensorFlow took for a request, without what is around it."""
+        """Records the time that TensorFlow took for a request."""
         with self._lock:
             _add(self._runs, (model, api, "TF1"), seconds)
 
     def observe_warm_up(self, path: str, code: Code, seconds: float) -> None:
-        """Notes how long the warm-up records of the version at `path` took, and how they ended."""
+        """Records the duration and status of the warm-up of the version at `path`."""
         with self._lock:
             _add(self._warm_ups, (path, code.name), seconds)
 
     @contextlib.contextmanager
     def time_warm_up(self, path: str | os.PathLike[str]) -> Iterator[None]:
-        """Notes how long the block took that runs the warm-up records of the version at `path`."""
+        """A context that records the duration of the warm-up of the version at `path`."""
         code, start = Code.OK, time.perf_counter()
         try:
             yield
@@ -117,7 +117,7 @@ class Metrics(Collector):
             self.observe_warm_up(os.fspath(path), code, time.perf_counter() - start)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now, for prometheus_client."""
+        """The current metrics, for prometheus_client."""
         with self._lock:
             yield from list(self._collect())
 
@@ -136,10 +136,10 @@ class Metrics(Collector):
             yield metric
 
     def page(self) -> bytes:
-        """The metrics as Prometheus' text format, UTF-8."""
+        """The current metrics in Prometheus' text format, UTF-8."""
         registry = CollectorRegistry()
         registry.register(self)
-        # The client's own rule is that counters end in _total; Serving's do not.
+        # prometheus_client appends _total to the names of counters; Serving does not.
         return re.sub(
             rf"^(# \w+ {_REQUEST_COUNT})_total ".encode(),
             rb"\1 ",
@@ -148,19 +148,19 @@ class Metrics(Collector):
         )
 
     def timed(self, servable: ServableLike) -> "TimedServable":
-        """The servable, with how long its runs take noted under its model's name.
+        """Wraps a servable so that the durations of its runs are recorded.
 
-        It goes around what batches, if anything does: time in the queue is part of a run.
+        It should wrap the batching: time in the queue is part of a run.
         """
         return TimedServable(self, servable)
 
 
 class TimedServable:
-    """A servable whose runs are timed; those that fail are not noted, as in Serving.
+    """A servable that records the durations of its runs, except failed ones, as Serving does.
 
     Attributes:
         signatures: name to SignatureDef.
-        model: the servable's.
+        model: the name of the servable's model.
     """
 
     def __init__(self, metrics: Metrics, servable: ServableLike) -> None:
@@ -189,28 +189,28 @@ class TimedServable:
 
 
 def read_path(path: str | os.PathLike[str]) -> str | None:
-    """Where a file such as Serving's `--monitoring_config_file` puts the metrics.
+    """Reads the path of the metrics from a file as Serving's `--monitoring_config_file` takes it.
 
-    It is the protobuf text format of MonitoringConfig, e.g. `prometheus_config { enable: true }`.
+    The format is MonitoringConfig in protobuf text format: `prometheus_config { enable: true }`.
 
     Returns:
-        The path in the URL, or None where Prometheus is not enabled.
+        The path of the URL; None if Prometheus is not enabled.
 
     Raises:
-        ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with line, column and field,
-            for a mistake in it, and for a path that does not begin with "/".
+        ServingError: NOT_FOUND if the file does not exist; INVALID_ARGUMENT if it does not parse
+            (with line, column and field), or if the path does not start with "/".
     """
-    config = config_text.read(path, config_text.message("MonitoringConfig")).prometheus_config
+    config = text_format.read(path, text_format.message("MonitoringConfig")).prometheus_config
     if not config.enable:
         return None
     found = config.path or DEFAULT_PATH
     if not found.startswith("/"):
-        raise invalid(f"prometheus_config.path begins with '/'; was '{found}' (in {path})")
+        raise invalid(f"prometheus_config.path must start with '/'; was '{found}' (in {path})")
     return str(found)
 
 
 def route(metrics: Metrics, path: str = DEFAULT_PATH) -> Route:
-    """The page as a route of an ASGI app; for GET alone."""
+    """A Starlette route that answers GET with the metrics."""
 
     async def endpoint(_: Request) -> Response:
         return PlainTextResponse(metrics.page())

@@ -1,4 +1,4 @@
-"""A function called again and again in a thread of its own."""
+"""Calls a function periodically in a background thread."""
 
 import logging
 import threading
@@ -7,15 +7,15 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 
-class Periodic:
-    """Calls a function every so many seconds until closed.
+class PeriodicCall:
+    """Calls a function periodically until it is closed.
 
-    What it raises is logged, once as long as it raises the same again.
+    Exceptions are logged; the same error in consecutive calls is logged once.
 
     Args:
         call: the function.
-        wait_s: seconds between the end of a call and the next.
-        name: the thread's.
+        wait_s: seconds from the end of a call to the next one.
+        name: the name of the thread.
     """
 
     def __init__(self, call: Callable[[], None], wait_s: float, name: str) -> None:
@@ -26,17 +26,17 @@ class Periodic:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops; returns when a call in progress, if any, has come to its end."""
+        """Stops the thread and waits for a call in progress."""
         self._closed.set()
         self._thread.join()
 
     def _run(self) -> None:
-        complaint = ""
+        logged = ""
         while not self._closed.wait(self._wait_s):
             try:
                 self._call()
-                complaint = ""
+                logged = ""
             except Exception as error:
-                if str(error) != complaint:
+                if str(error) != logged:
                     logger.error("%s: %s", self._thread.name, error)
-                complaint = str(error)
+                logged = str(error)

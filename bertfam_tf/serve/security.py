@@ -1,4 +1,4 @@
-"""Who may ask, and over what: API keys and TLS. Both are off unless they are asked for."""
+"""API keys and TLS. Both are disabled by default."""
 
 import dataclasses
 import hashlib
@@ -16,24 +16,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bertfam_tf.serve.status import HTTP_STATUS, Code, ServingError, invalid
 
-_LEAST_CHARACTERS = 16
+_MIN_CHARACTERS = 16
 _REFUSAL = "A valid API key is required, as 'x-api-key: KEY' or 'authorization: Bearer KEY'"
-# What probes ask, which cannot send a key; its answer tells no more than that the port is open.
+# Health probes cannot send a key; the answer reveals only that the port is open.
 _HEALTH = "/grpc.health.v1.Health/"
 
 
 class ApiKeys:
-    """The keys that are valid; comparing takes as long for a wrong key as for a right one."""
+    """The valid API keys, compared in constant time."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        """Raises ServingError, INVALID_ARGUMENT, without keys."""
-        # Of digests, which are equally long and say nothing of a key should they leak.
+        """Raises ServingError, INVALID_ARGUMENT, if there are no keys."""
+        # Digests have equal lengths and do not reveal the keys.
         self._digests = [_digest(key.encode()) for key in keys]
         if not self._digests:
-            raise invalid("No API key is given: every request would be refused")
+            raise invalid("There are no API keys: every request would be refused")
 
     def valid(self, key: bytes) -> bool:
-        """Whether a client that sends this may ask."""
+        """Whether the key is one of the valid keys."""
         digest = _digest(key)
         found = False
         for one in self._digests:
@@ -41,20 +41,21 @@ class ApiKeys:
         return found
 
     def valid_headers(self, get: Callable[[str], str | None]) -> bool:
-        """As `valid`, of request headers: `get` is given a name in lower case."""
+        """As `valid`, for request headers; `get` takes a header name in lower case."""
         scheme, _, token = (get("authorization") or "").partition(" ")
         bearer = token.strip() if scheme.lower() == "bearer" else None
-        # All of them are compared: a proxy may add a header of its own to the client's.
+        # Checks both headers: a proxy may add one of its own.
         sent = [key for key in (get("x-api-key"), bearer) if key]
         return any([self.valid(key.encode("utf-8", "surrogateescape")) for key in sent])  # noqa: C419
 
 
 def read_keys(path: str | os.PathLike[str]) -> ApiKeys:
-    """The keys in a file: one a line; empty lines and those that begin with `#` are passed over.
+    """Reads keys from a file, one per line; empty lines and lines starting with `#` are ignored.
 
     Raises:
-        ServingError: NOT_FOUND without the file; INVALID_ARGUMENT, with the line, for a key
-            that has fewer than 16 characters or others than visible ASCII, and without keys.
+        ServingError: NOT_FOUND if the file does not exist; INVALID_ARGUMENT, with the line, for a
+            key with fewer than 16 characters or characters other than visible ASCII, and for a
+            file without keys.
     """
     keys = []
     try:
@@ -66,22 +67,22 @@ def read_keys(path: str | os.PathLike[str]) -> ApiKeys:
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
-        # What is wrong with the key is said, never the key: this text ends in logs.
+        # Errors must not contain the key, because they are logged.
         if not all("!" <= character <= "~" for character in line):
-            raise invalid(f"{path}, line {number}: a key has visible ASCII characters alone")
-        if len(line) < _LEAST_CHARACTERS:
+            raise invalid(f"{path}, line {number}: keys must consist of visible ASCII characters")
+        if len(line) < _MIN_CHARACTERS:
             raise invalid(
-                f"{path}, line {number}: a key has {_LEAST_CHARACTERS} characters or more, "
+                f"{path}, line {number}: keys must have at least {_MIN_CHARACTERS} characters, "
                 f"not {len(line)}"
             )
         keys.append(line)
     if not keys:
-        raise invalid(f"{path} has no API key")
+        raise invalid(f"{path} contains no API key")
     return ApiKeys(keys)
 
 
 class ApiKeyMiddleware:
-    """An ASGI app that answers 401 to requests without a valid key and hands on all others."""
+    """ASGI middleware that answers requests without a valid key with 401."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -105,9 +106,10 @@ class ApiKeyMiddleware:
 
 
 class ApiKeyInterceptor(grpc.ServerInterceptor):
-    """Refuses calls without a valid key in their metadata, UNAUTHENTICATED, but for health checks.
+    """Refuses calls without a valid key with UNAUTHENTICATED, except health checks.
 
-    The names are those of the headers: `x-api-key`, or `authorization` with `Bearer KEY`.
+    The metadata keys are those of the HTTP headers: `x-api-key`, or `authorization` with
+    `Bearer KEY`.
     """
 
     def __init__(self, keys: ApiKeys) -> None:
@@ -124,7 +126,7 @@ class ApiKeyInterceptor(grpc.ServerInterceptor):
         health = handler_call_details.method.startswith(_HEALTH)
         if health or self._keys.valid_headers(metadata.get):
             return continuation(handler_call_details)
-        # Of streams, so that no message is waited for, whatever kind the method is.
+        # As a stream, so that the call is refused before a message arrives.
         return grpc.stream_stream_rpc_method_handler(_refuse)
 
 
@@ -138,16 +140,16 @@ def _digest(key: bytes) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """Files, in PEM format, for encrypted connections.
+    """PEM files for TLS.
 
     Attributes:
-        certificate: the server's, followed by those between it and the authority, if any.
+        certificate: the server's certificate, followed by intermediate certificates, if any.
         key: the certificate's private key, without a password.
-        client_authority: certificates of those who sign clients' certificates; without, clients
-            need none, with it every client needs one.
+        client_authority: certificates of the authorities that sign clients' certificates. If it
+            is set, every client needs a certificate.
 
     Raises:
-        ServingError: INVALID_ARGUMENT for files that cannot be read or do not belong together.
+        ServingError: INVALID_ARGUMENT if files are not readable or do not match.
     """
 
     certificate: str | os.PathLike[str]
@@ -157,7 +159,7 @@ class Tls:
     def __post_init__(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # A password would be asked for at the terminal.
+            # Without an argument, OpenSSL would ask for a password at the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ssl.SSLError) as error:
             raise invalid(
@@ -182,7 +184,7 @@ class Tls:
         return options
 
     def grpc(self) -> grpc.ServerCredentials:
-        """What `grpc.Server.add_secure_port` takes."""
+        """Credentials for `grpc.Server.add_secure_port`."""
         authority = self.client_authority
         return grpc.ssl_server_credentials(
             [(Path(self.key).read_bytes(), Path(self.certificate).read_bytes())],

@@ -1,4 +1,4 @@
-"""A loaded SavedModel whose signatures can be run."""
+"""Runs the signatures of a loaded SavedModel."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ import numpy as np
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve import arrays, capi, pieces
+from bertfam_tf.serve import capi, chunks, tensor_protos
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -16,11 +16,12 @@ Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 
 
 class ServableLike(Protocol):
-    """What the server asks of a loaded model: a `Servable`, or what `wrap` makes of one.
+    """The interface of a loaded model: a `Servable`, or a wrapper that `wrap` makes of one.
 
-    A wrapper, dynamic batching for example, is made before the warm-up records run, so these run
-    in it too. It is dropped when its version is unloaded, while requests may still hold it: what
-    it owns (threads, queues) has to go with its last reference, as by `weakref.finalize`.
+    A wrapper, for example for dynamic batching, is created before the warm-up requests run, and
+    they run in it. When its version is unloaded, requests in progress may still hold a reference.
+    A wrapper therefore has to free its resources (threads, queues) with its last reference, for
+    example with `weakref.finalize`.
     """
 
     @property
@@ -48,19 +49,19 @@ class ServableLike(Protocol):
 
 
 class Servable:
-    """A loaded SavedModel. Safe to use from several threads; unloads with its last reference.
+    """A loaded SavedModel. Thread-safe; it is unloaded with its last reference.
 
     Attributes:
-        signatures: name to SignatureDef, including `__saved_model_init_op` where there is one.
-        model: the name under which a server has it; empty outside of servers.
+        signatures: name to SignatureDef, including `__saved_model_init_op` if there is one.
+        model: the name under which a server serves it; empty outside of servers.
     """
 
     def __init__(self, session: capi.Session, model: str = "", *, rows_per_run: int = 0) -> None:
         """Args:
         session: the model.
         model: its name.
-        rows_per_run: requests of more rows run in pieces of so many; 0 runs them whole, as a
-            model needs it whose answer for a row depends on the others.
+        rows_per_run: larger requests run in chunks of this number of rows. 0 disables it, for
+            models whose outputs for a row depend on other rows.
         """
         self.model = model
         self._rows_per_run = rows_per_run
@@ -80,17 +81,17 @@ class Servable:
 
         Args:
             signature: the key; empty means `serving_default`.
-            inputs: input name to value. Shapes are free: only what the graph's ops demand.
-            outputs: the names of those to compute; all if there is none.
-            timeout_ms: the run is cancelled after so long; 0 is never.
+            inputs: input name to value. Shapes are not compared with the signature.
+            outputs: names of the outputs to compute; empty means all.
+            timeout_ms: the run is cancelled after this time; 0 means no limit.
 
         Returns:
             Output name to array; strings are object arrays of bytes.
 
         Raises:
-            ServingError: with Serving's code and text, e.g. FAILED_PRECONDITION for an unknown
-                signature, INVALID_ARGUMENT for missing, surplus or wrongly typed inputs and for
-                an unknown or repeated output.
+            ServingError: with Serving's code and text: FAILED_PRECONDITION for an unknown
+                signature; INVALID_ARGUMENT for missing or additional inputs, wrong dtypes, and
+                unknown or duplicate outputs; any error of the graph.
         """
         definition = self._definition(signature)
         fetches = [_fetches(definition, outputs)]
@@ -98,16 +99,16 @@ class Servable:
         def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
             return self._run(_feeds(definition, inputs), fetches, timeout_ms)
 
-        return self._in_pieces(run, inputs, timeout_ms)[0]
+        return self._in_chunks(run, inputs, timeout_ms)[0]
 
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
     ) -> list[dict[str, np.ndarray]]:
-        """Runs several signatures that take the same inputs, as one run of the graph.
+        """Runs several signatures with the same inputs in a single run of the graph.
 
         Args:
             signatures: their keys, not empty.
-            inputs: what each of them is given.
+            inputs: input name to value, for each of the signatures.
             timeout_ms: as in `run`.
 
         Returns:
@@ -120,14 +121,14 @@ class Servable:
         fetches = [_fetches(definition, ()) for definition in definitions]
 
         def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
-            # Signatures of one SavedModel may share a placeholder, which can be fed but once.
+            # Signatures of a SavedModel may share placeholders, which can be fed only once.
             feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
             return self._run(list(feeds.values()), fetches, timeout_ms)
 
-        return self._in_pieces(run, inputs, timeout_ms)
+        return self._in_chunks(run, inputs, timeout_ms)
 
     def close(self) -> None:
-        """Cancels the runs in progress, with CANCELLED, and refuses those to come."""
+        """Cancels runs in progress with CANCELLED; later runs fail."""
         self._session.close()
 
     def _definition(self, signature: str) -> meta_graph_pb2.SignatureDef:
@@ -138,7 +139,7 @@ class Servable:
             )
         return self.signatures[signature]
 
-    def _in_pieces(
+    def _in_chunks(
         self,
         run: Callable[[Inputs, int], list[dict[str, np.ndarray]]],
         inputs: Inputs,
@@ -146,7 +147,7 @@ class Servable:
     ) -> list[dict[str, np.ndarray]]:
         if not self._rows_per_run:
             return run(inputs, timeout_ms)
-        return pieces.run_in_pieces(
+        return chunks.run_in_chunks(
             run, inputs, rows_per_run=self._rows_per_run, timeout_ms=timeout_ms
         )
 
@@ -203,7 +204,7 @@ def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.
 
 def _proto(array: np.ndarray) -> tensor_pb2.TensorProto:
     proto = tensor_pb2.TensorProto()
-    arrays.write(array, proto, as_content=True)
+    tensor_protos.write(array, proto, as_content=True)
     return proto
 
 

@@ -1,4 +1,4 @@
-"""Runs both APIs: in the foreground with `serve`, in a thread with `running_server`."""
+"""Runs the REST and gRPC servers: `serve` in the foreground, `running_server` in a thread."""
 
 import contextlib
 import dataclasses
@@ -18,15 +18,13 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from bertfam_tf.serve import connections as rest_connections
-from bertfam_tf.serve import grpc as grpc_api
-from bertfam_tf.serve import inference, pieces, rest
-from bertfam_tf.serve.config import read_config
-from bertfam_tf.serve.limits import Limits
-from bertfam_tf.serve.loader import AroundWarmUp, Wrap
-from bertfam_tf.serve.memory import Memory
+from bertfam_tf.serve import chunks, grpc_api, inference, rest_api, rest_connections
+from bertfam_tf.serve.memory_trimmer import MemoryTrimmer
+from bertfam_tf.serve.model_server_config import read_config
 from bertfam_tf.serve.models import Models
-from bertfam_tf.serve.polling import Periodic
+from bertfam_tf.serve.polling import PeriodicCall
+from bertfam_tf.serve.request_limits import RequestLimits
+from bertfam_tf.serve.servable_loader import AroundWarmUp, Wrap
 
 GRACE_S = 30.0
 _TRIM_S = 2.0
@@ -34,55 +32,56 @@ _TRIM_S = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a server does beside the contract, and how; each is a keyword of `serve` too.
+    """Options of a server. Each field is a keyword of `serve` and `running_server`.
 
     Attributes:
         model_name: the name of the model under `base_path`.
-        host: the address to listen on; "0.0.0.0" is every one.
-        rest_port: 0 picks a free one.
-        grpc_port: 0 picks a free one; None opens none.
-        grpc_socket_path: a Unix socket on which gRPC is spoken too.
-        timeout_s: a prediction over REST that takes longer is answered 504. Over gRPC the client's
-            deadline counts.
-        max_body_bytes: a longer REST body, as sent or gunzipped, is answered 413, a longer gRPC
-            message RESOURCE_EXHAUSTED.
-        max_rows: rows, and strings of one input, of a request; more are INVALID_ARGUMENT.
-        max_text_bytes: bytes of all strings of a request, as `max_rows`.
-        max_json_values: values in the JSON of a REST body, as `max_rows`.
-        max_rows_per_run: exports of bertfam run a request of more rows in pieces of so many, so
-            that memory has a bound; 0 never does. Other models run requests whole.
-        max_connections: of REST, and of gRPC, each; fewer where the system gives the process too
-            few file descriptors. Beyond it REST closes the connection that has waited longest for
-            its client, and gRPC the new one.
-        max_grpc_calls: gRPC calls that are handled or wait; more are RESOURCE_EXHAUSTED.
-        header_timeout_s: seconds that a connection has to send a request's headers; over gRPC,
-            to begin HTTP/2.
-        body_timeout_s: seconds that a REST client has to send a body, and to read on when an
-            answer is stuck.
-        grace_s: seconds that requests in progress have, over REST and gRPC, once the server is
-            told to stop.
-        allow_reload_config: whether HandleReloadConfigRequest changes the models, for whoever may
-            call; PERMISSION_DENIED if not. Serving always allows it.
-        cors: whether REST answers let pages of any origin read them.
-        config_poll_s: seconds between two looks at the file of the configuration; 0 reads it once.
-        file_system_poll_s: seconds between two looks for new versions; 0 looks once.
+        host: the address to listen on; "0.0.0.0" for all addresses.
+        rest_port: 0 picks a free port.
+        grpc_port: 0 picks a free port; None disables it.
+        grpc_socket_path: a Unix socket for gRPC, in addition to the port.
+        timeout_s: predictions over REST that take longer are answered with 504. Over gRPC the
+            client's deadline applies.
+        max_body_bytes: larger REST bodies, before or after gunzipping, are answered with 413,
+            larger gRPC messages with RESOURCE_EXHAUSTED.
+        max_rows: the largest number of rows, or of strings in one input, of a request; larger
+            requests are refused with INVALID_ARGUMENT, as with the next two limits.
+        max_text_bytes: the size of all strings of a request.
+        max_json_values: the number of values in a REST body.
+        max_rows_per_run: exports of bertfam run larger requests in chunks of this number of rows,
+            which bounds memory; 0 disables it. Other models run requests as a whole.
+        max_connections: for REST and for gRPC each, reduced to what the limit on file descriptors
+            allows. Beyond it, REST closes the connection that has waited longest for its client,
+            and gRPC refuses the new one.
+        max_grpc_calls: the number of gRPC calls in progress or waiting; further calls are refused
+            with RESOURCE_EXHAUSTED.
+        header_timeout_s: seconds in which a client must send a request's headers; over gRPC,
+            complete the HTTP/2 handshake.
+        body_timeout_s: seconds in which a REST client must send a body, or read an answer that
+            blocks.
+        grace_s: seconds for requests in progress, over REST and gRPC, after the signal to stop.
+        allow_reload_config: whether any client may change the models with
+            HandleReloadConfigRequest, as Serving allows; otherwise it is refused with
+            PERMISSION_DENIED.
+        cors: whether REST responses have CORS headers that allow pages of any origin.
+        config_poll_s: seconds between two reads of the configuration file; 0 reads it once.
+        file_system_poll_s: seconds between two scans for new versions; 0 scans once.
         max_load_retries: as in `Models`.
         retry_wait_s: as in `Models`.
         labels_for_unavailable: as in `Models`.
-        wrap: as in `Models`: makes of each `Servable` what requests run on, such as dynamic
-            batching.
+        wrap: as in `Models`; wraps each `Servable`, for example for dynamic batching.
         around_warm_up: as in `Models`.
         observe: called once per inference request: see `inference.Observer`.
-        routes: Starlette routes tried before the REST API, such as a page of metrics.
-        middleware: Starlette middleware around the REST API and `routes`, first is outermost.
-        interceptors: gRPC server interceptors, first is outermost.
-        ssl: uvicorn's settings that begin with `ssl_`, such as {"ssl_certfile": …, "ssl_keyfile":
-            …}; REST is https then.
-        grpc_credentials: of `grpc.ssl_server_credentials`; none is plain text.
+        routes: Starlette routes that are tried before the REST API, for example for metrics.
+        middleware: Starlette middleware around the REST API and `routes`, outermost first.
+        interceptors: gRPC server interceptors, outermost first.
+        ssl: uvicorn's settings that start with `ssl_`, such as {"ssl_certfile": …, "ssl_keyfile":
+            …}; they enable HTTPS.
+        grpc_credentials: from `grpc.ssl_server_credentials`; None for plain text.
         grpc_channel_arguments: options of gRPC's core, as pairs.
-        grpc_threads: how many gRPC requests are handled at once.
-        tensor_content: whether gRPC answers hold tensors as bytes, not in typed fields.
-        health: whether gRPC's health service answers; needs grpcio-health-checking.
+        grpc_threads: the number of gRPC requests that are handled concurrently.
+        tensor_content: whether gRPC responses contain tensors as bytes instead of typed fields.
+        health: whether to serve gRPC's health service; needs grpcio-health-checking.
     """
 
     model_name: str = "model"
@@ -90,12 +89,12 @@ class Options:
     rest_port: int = 8501
     grpc_port: int | None = 8500
     grpc_socket_path: str | None = None
-    timeout_s: float = rest.TIMEOUT_S
-    max_body_bytes: int = rest.MAX_BODY_BYTES
-    max_rows: int = Limits.max_rows
-    max_text_bytes: int = Limits.max_text_bytes
-    max_json_values: int = Limits.max_json_values
-    max_rows_per_run: int = pieces.MAX_ROWS_PER_RUN
+    timeout_s: float = rest_api.TIMEOUT_S
+    max_body_bytes: int = rest_api.MAX_BODY_BYTES
+    max_rows: int = RequestLimits.max_rows
+    max_text_bytes: int = RequestLimits.max_text_bytes
+    max_json_values: int = RequestLimits.max_json_values
+    max_rows_per_run: int = chunks.MAX_ROWS_PER_RUN
     max_connections: int = rest_connections.MAX_CONNECTIONS
     max_grpc_calls: int = grpc_api.MAX_CALLS
     header_timeout_s: float = rest_connections.HEADER_TIMEOUT_S
@@ -122,26 +121,26 @@ class Options:
     health: bool = False
 
     @property
-    def limits(self) -> Limits:
-        """Of one request."""
-        return Limits(self.max_rows, self.max_text_bytes, self.max_json_values)
+    def limits(self) -> RequestLimits:
+        """The limits of one request."""
+        return RequestLimits(self.max_rows, self.max_text_bytes, self.max_json_values)
 
     @property
     def connections(self) -> int:
-        """How many each API may have in this process."""
+        """The number of connections that each API may have in this process."""
         has_grpc = self.grpc_port is not None or self.grpc_socket_path is not None
-        return rest_connections.affordable(self.max_connections, 1 + has_grpc)
+        return rest_connections.connections_per_port(self.max_connections, 1 + has_grpc)
 
 
-class _Grace:
-    """The time that requests have to end, which begins when it is first asked for."""
+class _GracePeriod:
+    """The grace period of a shutdown, which starts when it is first asked for."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end: float | None = None
 
-    def left(self) -> float:
-        """Seconds."""
+    def remaining_s(self) -> float:
+        """Seconds until it ends."""
         now = time.monotonic()
         if self._end is None:
             self._end = now + self._seconds
@@ -152,13 +151,13 @@ class RunningServer(NamedTuple):
     """A server that accepts requests.
 
     Attributes:
-        url: without a path, e.g. "http://127.0.0.1:8501".
-        port: the port it listens on for REST.
-        grpc_port: the port it listens on for gRPC; None where there is none.
-        grpc_target: for `grpc.insecure_channel`: "127.0.0.1:8500"; empty where there is none.
-        model_name: the model's name; empty if there is none or more than one.
-        version: the model's version; 0 if there is none or more than one.
-        models: what is served; changes to it show at once.
+        url: without a path, for example "http://127.0.0.1:8501".
+        port: the REST port.
+        grpc_port: the gRPC port; None if disabled.
+        grpc_target: for `grpc.insecure_channel`, "127.0.0.1:8500"; empty if disabled.
+        model_name: the model's name; empty unless there is exactly one model.
+        version: the model's version; 0 unless there is exactly one model.
+        models: the served models; changes take effect immediately.
     """
 
     url: str
@@ -180,18 +179,17 @@ def serve(
     """Serves models until SIGTERM or SIGINT, then returns.
 
     Args:
-        base_path: a directory with one child per version: `1/`, `2/`, …; the latest is served,
-            and so is each newer one from when it has appeared and is loaded.
-        config: the models instead: a ModelServerConfig or the path of one as text, which is
-            looked at again every `config_poll_s`.
-        ready: called once requests are accepted, after a line that says so is printed.
+        base_path: a directory with one child per version: `1/`, `2/`, …; the latest version is
+            served, and replaced by newer versions when they appear.
+        config: for several models, instead of `base_path`: a ModelServerConfig, or the path of
+            one in text format, which is read again every `config_poll_s`.
+        ready: called once requests are accepted, after the addresses are printed.
         **options: fields of `Options`.
 
     Raises:
-        ServingError: when a model does not load; as in Serving, no port opens then. (Serving
-            tries some more times before.)
-        OSError: when a port is taken.
-        ValueError: without a base path or config, or with both.
+        ServingError: a model does not load; no port has been opened. (Serving retries first.)
+        OSError: a port is in use.
+        ValueError: neither or both of `base_path` and `config` are given.
     """
 
     def announce(running: RunningServer) -> None:
@@ -216,9 +214,9 @@ def running_server(
     config: ModelServerConfig | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Iterator[RunningServer]:
-    """As `serve`, in a background thread, for as long as the context lasts.
+    """As `serve`, in a background thread, while the context is open.
 
-    Ports are free ones unless they are given.
+    Free ports are picked unless they are given.
     """
     accepting = threading.Event()
     answer: list[RunningServer] = []
@@ -248,9 +246,9 @@ def running_server(
 
 
 class _Uvicorn(uvicorn.Server):
-    """Calls back once it accepts requests, and returns from a signal instead of raising it anew.
+    """Reports when it accepts requests, returns after a signal, and stops gRPC when it stops.
 
-    When it stops, gRPC stops at the same time.
+    uvicorn's own server raises the signal again.
     """
 
     def __init__(
@@ -268,7 +266,8 @@ class _Uvicorn(uvicorn.Server):
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Let go at once: this object is part of a cycle, and gRPC's threads end with its server.
+        # Drops the reference now: this object is part of a cycle, and gRPC's threads end when its
+        # server is freed.
         stop_grpc, self._stop_grpc = self._stop_grpc, lambda: None
         stop_grpc()
         del stop_grpc
@@ -300,7 +299,7 @@ def _built(
     options: Options,
     started: Callable[[RunningServer], None],
 ) -> Iterator[_Run]:
-    """A server about to run: models are loaded, ports are open, gRPC answers already."""
+    """Builds a server: models are loaded, ports are open, gRPC is running."""
     models = Models(
         wrap=options.wrap,
         around_warm_up=options.around_warm_up,
@@ -310,7 +309,7 @@ def _built(
         rows_per_run=options.max_rows_per_run,
     )
     known = rest_connections.Connections(options.connections)
-    grace = _Grace(options.grace_s)
+    grace = _GracePeriod(options.grace_s)
     with contextlib.ExitStack() as stack:
         stack.callback(models.close)
         _load(models, base_path, config, options)
@@ -318,22 +317,22 @@ def _built(
         opened = socket.create_server((options.host, options.rest_port), family=family)
         listener = rest_connections.Listener(opened, known)
         stack.callback(listener.close)
-        half_sent = grpc_api.HalfSent(max(1, options.grpc_threads // 2))
-        grpc_server, grpc_port = _start_grpc(models, options, half_sent)
+        incomplete_calls = grpc_api.IncompleteCalls(max(1, options.grpc_threads // 2))
+        grpc_server, grpc_port = _start_grpc(models, options, incomplete_calls)
 
         def stop_grpc() -> threading.Event | None:
-            left = grace.left()
-            half_sent.cancel()
-            return None if grpc_server is None else grpc_server.stop(left)
+            remaining_s = grace.remaining_s()
+            incomplete_calls.cancel()
+            return None if grpc_server is None else grpc_server.stop(remaining_s)
 
         stack.callback(lambda: (stopped := stop_grpc()) and stopped.wait())
-        trimmer = Periodic(Memory().trim, _TRIM_S, "bertfam_tf.memory")
+        trimmer = PeriodicCall(MemoryTrimmer().trim, _TRIM_S, "bertfam_tf.memory")
         stack.callback(trimmer.close)
         for poller in _pollers(models, config, options):
             stack.callback(poller.close)
         host = f"[{options.host}]" if ":" in options.host else options.host
         port = listener.getsockname()[1]
-        name, version = _only(models)
+        name, version = _single_model(models)
         running = RunningServer(
             url=f"{'https' if options.ssl else 'http'}://{host}:{port}",
             port=port,
@@ -344,7 +343,7 @@ def _built(
             models=models,
         )
         settings = uvicorn.Config(
-            rest.app(
+            rest_api.app(
                 models,
                 timeout_s=options.timeout_s,
                 max_body_bytes=options.max_body_bytes,
@@ -357,7 +356,7 @@ def _built(
             loop="asyncio",
             http=rest_connections.protocol(
                 known,
-                rest_connections.Patience(options.header_timeout_s, options.body_timeout_s),
+                rest_connections.ClientTimeouts(options.header_timeout_s, options.body_timeout_s),
             ),
             backlog=rest_connections.BACKLOG,
             lifespan="off",
@@ -377,7 +376,7 @@ def _load(
     options: Options,
 ) -> None:
     if (base_path is None) == (config is None):
-        raise ValueError("expected either a base path or a configuration of models")
+        raise ValueError("expected either a base path or a configuration")
     if base_path is not None:
         models.add(options.model_name, base_path)
     elif config is not None:
@@ -385,7 +384,7 @@ def _load(
 
 
 def _start_grpc(
-    models: Models, options: Options, half_sent: grpc_api.HalfSent
+    models: Models, options: Options, incomplete_calls: grpc_api.IncompleteCalls
 ) -> tuple[grpc.Server | None, int | None]:
     if options.grpc_port is None and options.grpc_socket_path is None:
         return None, None
@@ -398,7 +397,7 @@ def _start_grpc(
         handshake_timeout_s=options.header_timeout_s,
         allow_reload_config=options.allow_reload_config,
         observe=options.observe,
-        interceptors=[*options.interceptors, half_sent],
+        interceptors=[*options.interceptors, incomplete_calls],
         channel_arguments=options.grpc_channel_arguments,
         as_content=options.tensor_content,
         health=options.health,
@@ -418,22 +417,22 @@ def _start_grpc(
 
 def _pollers(
     models: Models, config: ModelServerConfig | str | os.PathLike[str] | None, options: Options
-) -> Iterator[Periodic]:
+) -> Iterator[PeriodicCall]:
     if options.file_system_poll_s > 0:
-        yield Periodic(models.poll, options.file_system_poll_s, "bertfam_tf.versions")
+        yield PeriodicCall(models.poll, options.file_system_poll_s, "bertfam_tf.versions")
     else:
-        yield Periodic(models.retry, 1.0, "bertfam_tf.retries")
+        yield PeriodicCall(models.retry, 1.0, "bertfam_tf.retries")
     if options.config_poll_s > 0 and config is not None:
         if isinstance(config, ModelServerConfig):
-            raise ValueError("config_poll_s needs the path of a configuration, not a message")
+            raise ValueError("config_poll_s needs the path of a configuration file, not a message")
         reload = functools.partial(_reload, models, config)
-        yield Periodic(reload, options.config_poll_s, "bertfam_tf.configuration")
+        yield PeriodicCall(reload, options.config_poll_s, "bertfam_tf.configuration")
 
 
 def _reload(models: Models, path: str | os.PathLike[str]) -> None:
     models.configure(read_config(path))
 
 
-def _only(models: Models) -> tuple[str, int]:
+def _single_model(models: Models) -> tuple[str, int]:
     names = models.names()
     return (names[0], models.find(names[0])[0]) if len(names) == 1 else ("", 0)

@@ -1,4 +1,4 @@
-"""The canonical status codes, and the HTTP status each one becomes."""
+"""Canonical status codes and the corresponding HTTP status codes."""
 
 import enum
 
@@ -46,11 +46,11 @@ HTTP_STATUS = {
 }
 
 
-_MOST_CHARACTERS = 1024
+_MAX_CHARACTERS = 1024
 
 
 class ServingError(Exception):
-    """A request or a load that failed, with the code and the text that a client is to see."""
+    """A failed request or load, with the status code and the text for the client."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -58,22 +58,22 @@ class ServingError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        """`CODE_NAME: message`, the form in which TensorFlow nests one status in another."""
+        """`CODE_NAME: message`, as TensorFlow formats a status within another one's message."""
         return f"{self.code.name}: {self.message}"
 
 
 def shortened(message: str) -> str:
-    """An error's text as clients get it: cut to 1,024 characters, as Serving's are over gRPC.
+    """An error message truncated to 1,024 characters, as Serving does over gRPC.
 
-    Whatever a text quotes of a request, an answer is no longer than this.
+    This bounds the response even if the message quotes the request.
     """
-    if len(message) <= _MOST_CHARACTERS:
+    if len(message) <= _MAX_CHARACTERS:
         return message
-    return message[:_MOST_CHARACTERS] + "...TRUNCATED"
+    return message[:_MAX_CHARACTERS] + "...TRUNCATED"
 
 
 def invalid(message: str) -> ServingError:
-    """An INVALID_ARGUMENT error, by far the commonest."""
+    """An INVALID_ARGUMENT error."""
     return ServingError(Code.INVALID_ARGUMENT, message)
 
 

@@ -1,10 +1,10 @@
-"""A small web page over the models of a server: type texts, see the answer.
+"""A small web page on which people try the models of a server.
 
     page = Page()
     serve("/exports/sentiment", routes=page.routes, ready=lambda running: page.show(running.models))
 
-It is of NiceGUI (the extra `ui`), which brings its scripts and fonts along: the page works without
-any other host, and asks none. NiceGUI has one app in a process, so there can be one page.
+It uses NiceGUI (the extra `ui`), which includes its scripts and fonts: the page requests nothing
+from other hosts. NiceGUI supports one app per process, so there can be only one page.
 """
 
 import asyncio
@@ -18,51 +18,53 @@ from starlette.responses import RedirectResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from bertfam_tf.serve import answers
-from bertfam_tf.serve.markup import STYLE, markup
+from bertfam_tf.serve import ui_answers
 from bertfam_tf.serve.status import ServingError
+from bertfam_tf.serve.ui_html import STYLE, markup
 
 _PATH = "/ui"
 _TIMEOUT_MS = 30_000
-_MOST_CHARACTERS = 100_000  # a message of the page's socket has a limit of a million bytes
+_MAX_CHARACTERS = 100_000  # messages of the page's websocket are limited to a million bytes
 _PAGE_STYLE = """
 body { background: #f1f5f9; }
 .card { width: 100%; border-radius: .9rem; padding: 1.4rem 1.6rem; }
 """
 
 
-class Finds(Protocol):
-    """Models by name, as `Models` has them."""
+class ServedModels(Protocol):
+    """The part of `Models` that the page uses."""
 
     def names(self) -> list[str]:
-        """Those that there are now."""
+        """The names of the current models."""
 
     def find(self, name: str) -> tuple[int, Any]:
-        """The version that is served, and its servable."""
+        """The latest version of a model, and its servable."""
 
 
 class Page:
     """The page at `/ui/`.
 
     Attributes:
-        routes: for the server's app, before its own.
+        routes: routes for `serve.Options.routes`.
     """
 
     _made = False
 
     def __init__(self) -> None:
-        """Raises RuntimeError for a second page in the process."""
+        """Raises RuntimeError if there is already a page in this process."""
         if Page._made:
-            raise RuntimeError("There is a page in this process already; NiceGUI has one app.")
+            raise RuntimeError(
+                "There is already a page in this process, and NiceGUI supports one app per process."
+            )
         Page._made = True
-        self._models: Finds | None = None
+        self._models: ServedModels | None = None
         self._app = FastAPI(openapi_url=None)
         ui.run_with(
             self._app,
             root=self._build,
             title="bertfam",
             favicon="💬",
-            show_welcome_message=False,  # it would look for this machine's addresses
+            show_welcome_message=False,  # which would look up this machine's addresses
         )
         self._started = False
         self._starting = asyncio.Lock()
@@ -72,12 +74,12 @@ class Page:
             Mount(_PATH, self._serve),
         )
 
-    def show(self, models: Finds) -> None:
-        """From now on the page is about these models."""
+    def show(self, models: ServedModels) -> None:
+        """Shows these models on the page."""
         self._models = models
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The server's own app has no lifespan that NiceGUI could start in.
+        # NiceGUI starts with the app's lifespan, which the server's own app does not have.
         async with self._starting:
             if not self._started:
                 context = self._app.router.lifespan_context(self._app)
@@ -93,13 +95,13 @@ class Page:
             if self._models is None or not self._models.names():
                 ui.label("No model is served yet.")
                 return
-            _Asker(self._models)
+            _ModelForm(self._models)
 
 
-class _Asker:
-    """Fields for the texts, a button, and the answer below."""
+class _ModelForm:
+    """Input fields, a button, and the answer."""
 
-    def __init__(self, models: Finds) -> None:
+    def __init__(self, models: ServedModels) -> None:
         self._models = models
         names = models.names()
         self._name = names[0]
@@ -117,7 +119,7 @@ class _Asker:
     def _form(self) -> None:
         try:
             version, servable = self._models.find(self._name)
-            fields = answers.form(servable)
+            fields = ui_answers.input_fields(servable)
         except ServingError as error:
             ui.label(error.message)
             return
@@ -128,13 +130,15 @@ class _Asker:
         shown = ui.card().classes("card shadow-sm result")
         shown.set_visibility(False)
 
-        async def ask() -> None:
+        async def run_model() -> None:
             button.props("loading")
             texts = {name: box.value or "" for name, box in boxes.items()}
             try:
-                # Found anew: a newer version may have come.
+                # Looked up again: there may be a newer version.
                 _, current = self._models.find(self._name)
-                answer = await run.io_bound(answers.ask, current, texts, timeout_ms=_TIMEOUT_MS)
+                answer = await run.io_bound(
+                    ui_answers.run_example, current, texts, timeout_ms=_TIMEOUT_MS
+                )
             except ServingError as error:
                 ui.notify(error.message, type="negative", multi_line=True)
                 return
@@ -144,17 +148,17 @@ class _Asker:
                 return
             shown.clear()
             with shown:
-                # Escaped there.
+                # `markup` escapes all texts.
                 ui.html(markup(answer), sanitize=False).classes("answer")
             shown.set_visibility(True)
 
-        button.on_click(ask)
+        button.on_click(run_model)
         for box in boxes.values():
-            box.on("keydown.ctrl.enter", ask)
+            box.on("keydown.ctrl.enter", run_model)
 
 
-def _box(field: answers.Field) -> ui.textarea:
+def _box(field: ui_answers.Field) -> ui.textarea:
     label = field.name.replace("_", " ").capitalize()
-    label += ", one a line" if field.lines else ""
+    label += ", one per line" if field.lines else ""
     box = ui.textarea(label).classes("w-full").props("outlined autogrow")
-    return box.props(f'maxlength={_MOST_CHARACTERS} data-field="{field.name}"')
+    return box.props(f'maxlength={_MAX_CHARACTERS} data-field="{field.name}"')

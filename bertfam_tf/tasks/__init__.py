@@ -1,11 +1,13 @@
 """Tasks: text in, answers out."""
 
-from bertfam_tf.tasks.base import Task, is_saved, load
+from bertfam_tf.tasks.base import Task, load, task_class, trainable_tasks
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
 from bertfam_tf.tasks.multiple_choice import MultipleChoice
+from bertfam_tf.tasks.publish import save_pretrained
 from bertfam_tf.tasks.span_qa import SpanQA
+from bertfam_tf.tasks.storage import is_saved
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
 from bertfam_tf.tasks.text_regressor import TextRegressor
@@ -24,4 +26,7 @@ __all__ = [
     "TokenTagger",
     "is_saved",
     "load",
+    "save_pretrained",
+    "task_class",
+    "trainable_tasks",
 ]

@@ -2,189 +2,240 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-import bertfam_tf
-from bertfam_tf import files, optimizers, parsing, registry, replicas
-from bertfam_tf.checkpoints import Checkpoint, Tensors, fill, safetensors
-from bertfam_tf.checkpoints.fill import compare
-from bertfam_tf.checkpoints.safetensors import SINGLE
-from bertfam_tf.checkpoints.shapes import declared
-from bertfam_tf.data.batching import TEXT_PAIR, TEXTS, batches, examples, split_rows, texts_of
+from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import TEXT_PAIR, TEXTS, batches, examples, split_rows, texts_of
+from bertfam_tf.data.targets import Target
+from bertfam_tf.learner import Learner, Supervised
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
-from bertfam_tf.models.base import plain_weights
-from bertfam_tf.names import short, shown, unknown
-from bertfam_tf.sources import CheckpointError, sha256
-from bertfam_tf.tasks import publish
-from bertfam_tf.text import Packer, Tokenizer, load_tokenizer
+from bertfam_tf.names import unexpected, unknown
+from bertfam_tf.tasks import options as declared
+from bertfam_tf.tasks import pretrained, publish, storage
+from bertfam_tf.tasks.options import Options
+from bertfam_tf.tasks.parts import Parts, Signature
+from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED
+from bertfam_tf.text import Tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
 _TAKES = {TEXT_PAIR: ("single texts", "pairs")}
-_DESCRIPTION = "bertfam.json"
-_TOKENIZER = "tokenizer"
-_MAX_LENGTH = 512
-_LANGUAGES = "language_ids"
-_PACKED = ("token_ids", "padding_mask", "segment_ids")
 NO_DATA = "There is no text in the input."
 
 
-class Signature(NamedTuple):
-    """One of an export's functions.
-
-    Fields:
-        function: tensors (batch, …) by name to answers, dim 0 of each the batch; widths do not
-            depend on which rows stand in a batch. With another ``method`` than ``"predict"`` it
-            takes the answers of ``serving_default`` instead.
-        inputs: what it takes; None for the task's texts, ``feature_specs``.
-        method: which of TensorFlow Serving's calls it is for. Classify and Regress send
-            tf.Examples with a feature for each text; ``"classify"`` answers ``classes``, string
-            (batch, labels), and ``scores``, float32 (batch, labels), and ``"regress"``
-            ``outputs``, float32 (batch,).
-        repeatable: whether the same input gets the same answer.
-    """
-
-    function: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
-    inputs: dict[str, tf.TensorSpec] | None = None
-    method: Literal["predict", "classify", "regress"] = "predict"
-    repeatable: bool = True
-
-
-class Task(keras.Model):
-    """A backbone with what stands around it: tokenizer and packing before, a head behind.
+class Task(Learner):
+    """A backbone with a tokenizer and packing before it, and a head on it.
 
     ``fit``, ``evaluate`` and ``predict`` take raw text, in the shapes that
-    ``bertfam_tf.data.batches`` lists. Subclasses give ``postprocess`` and ``_options``.
+    ``bertfam_tf.data.batches`` lists. A task is a subclass that says what its options are and what
+    it is made of, in ``options_type``, ``parts`` and the attributes below; it is found under its
+    name by ``load`` and by recipes.
 
-    Args:
-        inputs, outputs: of the Keras model, from packed ids to the head's output.
-        backbone: the encoder inside.
-        reads: the backbone's output that the model's outputs are made of.
-        tokenizer: its tokenizer.
-        pair: whether the optional one of ``fields`` is there; None decides at the first data seen.
-        max_length: most tokens of an input; None for as many as the backbone has positions, or
-            512 where their number has no end.
-        language_id: the language of all texts, where the backbone has embeddings of languages.
+    Attributes:
+        options_type: the dataclass of its options.
+        fields: names of the texts that an example may have.
+        head_name: the head's name on the family's card; None where there is none.
+        answer_name: what an answer is called in JSON, where ``predict`` does not give a dict for
+            each example.
+        labels_type: what labels are in files; None where recipes do not train the task.
+        problem_type: what Hugging Face's config calls the task, where it has a word for it.
+        ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
+        needs_head: whether ``from_pretrained`` refuses checkpoints without the head.
+        unpublished_inputs: inputs of the backbone that carry nothing in this task.
 
     Raises:
         ValueError: for a ``max_length`` beyond the backbone's positions, a tokenizer with more
             pieces than the backbone has embeddings, or a ``language_id`` that is missing, unwanted
             or not one of the backbone's.
+        TypeError: for an option that does not exist.
     """
 
-    # Names of the texts that a row may have.
+    options_type: ClassVar[type[Options]] = Options
     fields = TEXTS
-    # What an answer is called in JSON, where ``predict`` does not give a dict for each row.
-    answer_name = "answer"
-    # What Hugging Face's config calls the task, where it has a word for it.
-    problem_type: str | None = None
+    head_name: ClassVar[str | None] = None
+    answer_name: ClassVar[str] = "answer"
+    labels_type: ClassVar[type[Target] | None] = None
+    problem_type: ClassVar[str | None] = None
+    ranked_scores: ClassVar[bool] = False
+    needs_head: ClassVar[bool] = False
+    unpublished_inputs: ClassVar[tuple[str, ...]] = ()
+    # Of tasks without an optional text.
+    pair: bool | None = False
     # The ``heads.Head`` on the backbone; None where nothing with weights stands there.
     head: Any = None
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         _TASKS[cls.__name__] = cls
+        kind = cls.options_type
+        cls.__signature__ = declared.constructor_signature(kind)  # type: ignore[attr-defined]
+        cls.__doc__ = declared.documented(cls.__doc__ or "", kind)
+
+        def from_pretrained(cls: type[Task], path: str | Path, *args: Any, **kwargs: Any) -> Task:
+            return pretrained.open_task(cls, path, args, kwargs)
+
+        from_pretrained.__doc__ = declared.documented(
+            Task.from_pretrained.__doc__ or "", kind, pretrained=True
+        )
+        from_pretrained.__signature__ = declared.pretrained_signature(kind)  # type: ignore[attr-defined]
+        if "from_pretrained" not in vars(cls):
+            cls.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment, method-assign]
+        for name in declared.names(kind):
+            if name not in vars(cls):
+                setattr(cls, name, _option(name, name in declared.settable(kind)))
 
     def __init__(
         self,
-        inputs: Any,
-        outputs: Any,
-        *,
         backbone: Backbone,
-        reads: str,
         tokenizer: Tokenizer,
-        pair: bool | None = False,
-        max_length: int | None = None,
-        language_id: int | None = None,
-        **kwargs,
+        *args: Any,
+        name: str | None = None,
+        **options: Any,
     ):
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        positions = backbone.max_length
-        if max_length is None:
-            max_length = positions or _MAX_LENGTH
-        if positions and max_length > positions:
-            raise ValueError(f"max_length {max_length} exceeds the model's {positions} positions.")
-        if tokenizer.vocab_size > backbone.config.vocab_size:
-            raise ValueError(
-                f"The tokenizer has {tokenizer.vocab_size} pieces, the model only "
-                f"{backbone.config.vocab_size} embeddings."
-            )
+        made = declared.make(self.options_type, type(self).__name__, args, options)
+        made = dataclasses.replace(
+            made, language_id=_checked_language(backbone, made.language_id)
+        ).resolved(backbone)
+        _check_sizes(backbone, tokenizer, made)
+        parts = self.parts(backbone, tokenizer, made)
+        super().__init__(
+            parts.inputs,
+            parts.outputs,
+            [] if parts.loss is None else [Supervised(parts.loss)],
+            name=name,
+        )
+        self.options = made
         self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.pair = pair
-        self.max_length = max_length
-        self.language_id = _checked_language(backbone, language_id)
-        self._packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
+        self.tokenizer = parts.preprocessor.tokenizer
+        self.head = parts.head
+        self._parts = parts
         self._compiled_by_user = False
-        read = {id(variable) for variable in backbone.weights_behind(reads)}
+        self._validation: tf.data.Dataset | None = None
+        read = {id(variable) for variable in backbone.weights_behind(parts.source)}
         self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
         self._forget_graphs()
 
-    def _forget_graphs(self) -> None:
-        """Has what ``predict`` runs traced anew, as after a change of the layers."""
-        # Made once: what is called eagerly takes many times as long.
-        self._compiled_answer = compiled(self.answer)
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        """What this task is made of.
+
+        It is called before the Keras model exists: bound methods may be handed over, attributes
+        neither read nor set.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, *args: Any, **kwargs: Any) -> Self:
+        """The task on a published checkpoint, ready to ``fit`` (or to ``predict``).
+
+        The checkpoint's own head is used where it has one (of classifiers and taggers, one for the
+        same labels); otherwise the head starts at random, and a log line says so.
+
+        Args:
+            path: a directory, ``package:NAME``, or a hub id.
+            {options}
+            **overrides: config fields of the backbone, such as ``dropout=0.0``.
+
+        Raises:
+            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
+            ValueError: as the constructor raises it, and for labels that are needed, a language
+                that the checkpoint does not have, or files of a tokenizer that are not valid.
+        """
+        return pretrained.open_task(cls, path, args, kwargs)
+
+    @classmethod
+    def head_of(cls, family: str) -> str | None:
+        """The name of the head for backbones of a family."""
+        return cls.head_name
+
+    @classmethod
+    def stored_options(cls, directory: Path) -> dict[str, Any]:
+        """Options that a published checkpoint has beside its weights."""
+        return {}
 
     # From text to answers, as graphs ---------------------------------------------------------
 
     @tf.autograph.experimental.do_not_convert
     def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """String tensors (batch,) to the model's inputs, int32 (batch, longest row)."""
-        segments = [self.tokenizer.tokenize(features[name]) for name in self.feature_names]
-        return self._model_inputs(self._packer(segments))
+        """String tensors (batch,) to the model's inputs, int32 (batch, longest)."""
+        preprocessor = self._parts.preprocessor
+        return preprocessor.inputs(preprocessor(features))
 
-    def _model_inputs(self, packed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Of packed rows what the backbone takes, and what it takes besides."""
-        inputs = {name: packed[name] for name in _PACKED if name in packed}
-        if self.language_id is not None:
-            inputs[_LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), self.language_id)
-        inputs = self.backbone.complete(inputs)
-        # Grappler does not see the rank of what comes out of a tokenizer's function or enters a
-        # loop, and warns of every softmax for which it cannot estimate a cost.
-        return {
-            name: tf.ensure_shape(inputs[name], [None, None]) for name in self.backbone.row_inputs
-        }
+    @tf.autograph.experimental.do_not_convert
+    def encode(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        """String tensors (batch,) to all that the model's inputs and its answers are made of."""
+        return self._parts.preprocessor(features)
 
-    def postprocess(self, outputs: Any) -> dict[str, tf.Tensor]:
-        """The head's outputs to answers; dim 0 of each is the batch."""
-        raise NotImplementedError
+    def forward(self, encoded: dict[str, Any]) -> Any:
+        """The model's outputs for what ``encode`` returned."""
+        inputs = self._parts.preprocessor.inputs(encoded)
+        if self._parts.forward is not None:
+            return self._parts.forward(inputs)
+        return self._parts.preprocessor.run(self, inputs)
+
+    def postprocess(self, outputs: Any, encoded: dict[str, Any] | None = None) -> Any:
+        """The model's outputs to answers; dim 0 of each is the batch.
+
+        Args:
+            outputs: from ``forward``.
+            encoded: from ``encode``; None for tasks whose answers are made of outputs alone.
+        """
+        return self._parts.postprocess(outputs, encoded or {})
 
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """String tensors (batch,) to answers: the whole way, as it is exported."""
-        return self.postprocess(self(self.preprocess(features), training=False))
+        encoded = self.encode(features)
+        return self.postprocess(self.forward(encoded), encoded)
 
     def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Packed rows to answers, or to logits where answers are parts of a text.
+        """Packed token ids to answers, or to logits where answers are parts of a text.
 
         Args:
             inputs: int32 (batch, length), as ``packed_specs`` has them.
         """
-        return self.postprocess(self(self._model_inputs(inputs), training=False))
+        given = self._parts.preprocessor.inputs(inputs)
+        outputs = self(given, training=False)
+        if self._parts.answer_ids is not None:
+            return self._parts.answer_ids(outputs, given)
+        return self.postprocess(outputs, given)
 
-    def signatures(self) -> dict[str, Signature]:
-        """What is exported, by name: ``serving_default`` from texts, ``ids`` from packed rows.
+    @property
+    def answers_from_ids(self) -> bool:
+        """Whether ``answer_ids`` gives the same as ``answer`` does for texts."""
+        return self._parts.answer_ids is None
 
-        Arguments that a task's takes are arguments of ``export``.
+    def signatures(self, **options: Any) -> dict[str, Signature]:
+        """What is exported, by name: ``serving_default`` from texts, ``ids`` from packed token ids.
+
+        Args:
+            **options: of this task's exports, which the class describes.
+
+        Raises:
+            TypeError: for an option that does not exist.
         """
+        make = self._parts.signatures
+        known = inspect.signature(make).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+            _refuse("export", options.keys() - known.keys(), known)
         return {
             "serving_default": Signature(self.answer),
             "ids": Signature(self.answer_ids, self.packed_specs),
+            **make(**options),
         }
 
     @property
     def class_names(self) -> list[str]:
         """Names of the labels or tags, in the order of the scores; none where there are none."""
-        return []
+        name = declared.class_option(self.options_type)
+        return [] if name is None else getattr(self.options, name)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -193,14 +244,18 @@ class Task(keras.Model):
 
     @property
     def feature_specs(self) -> dict[str, tf.TensorSpec]:
-        """The text inputs by name: (batch,), or (batch, strings) where a row has several."""
-        return {name: tf.TensorSpec([None], tf.string, name) for name in self.feature_names}
+        """The text inputs by name: (batch,), or (batch, strings) where an example has several."""
+        counts = self._parts.feature_counts
+        return {
+            name: tf.TensorSpec([None, *([counts[name]] if name in counts else [])], "string", name)
+            for name in self.feature_names
+        }
 
     @property
     def packed_specs(self) -> dict[str, tf.TensorSpec]:
-        """Packed rows by name, as the backbone takes them: int32 (batch, length)."""
-        names = [name for name in _PACKED if name in self.backbone.row_inputs]
-        return {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+        """Packed token ids by name, as the model takes them: int32 (batch, …, length)."""
+        inputs = self._parts.inputs
+        return {n: tf.TensorSpec(inputs[n].shape, tf.int32, n) for n in PACKED if n in inputs}
 
     @property
     def packed_value_counts(self) -> dict[str, int]:
@@ -215,14 +270,15 @@ class Task(keras.Model):
 
     @property
     def published_inputs(self) -> tuple[str, ...]:
-        """Those of the backbone's inputs that tell something about a row of texts."""
-        return tuple(name for name in _PACKED if name in self.backbone.row_inputs)
+        """Those of the backbone's inputs that carry something in this task."""
+        inputs = self.backbone.row_inputs.keys() - set(self.unpublished_inputs)
+        return tuple(name for name in PACKED if name in inputs)
 
     # Keras' verbs, on text -------------------------------------------------------------------
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Those that learn: of the backbone those that this task reads, so no idle pooler's."""
+        """Without those of the backbone that no output depends on, such as an idle pooler's."""
         return [v for v in super().trainable_variables if id(v) not in self._unread]
 
     @property
@@ -234,8 +290,8 @@ class Task(keras.Model):
 
         ``metrics`` may have the names in ``bertfam_tf.metrics.METRICS`` beside Keras' own.
 
-        ``jit_compile`` is off unless asked for: rows are padded to the longest of their batch, and
-        XLA would compile once for every width.
+        ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
+        XLA would compile once for every length.
         """
         self._compiled_by_user = True
         self._compile(optimizer, loss, **kwargs)
@@ -243,36 +299,18 @@ class Task(keras.Model):
     def _compile(
         self, optimizer: Any = None, loss: Any = None, *, steps: int | None = None, **kwargs: Any
     ) -> None:
-        kwargs.setdefault("jit_compile", False)
-        # Optimizers and metrics have variables, which belong into the scope that the weights were
-        # made in: `fit` may be called outside of it.
+        # `fit` may be called outside of the scope that the weights were made in.
         with self.distribute_strategy.scope():
             if isinstance(kwargs.get("metrics"), list | tuple):
                 kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
-            for name, value in self._compile_defaults().items():
-                kwargs.setdefault(name, value)
-            if loss is not None:
-                kwargs["loss"] = loss
+            for name in ("metrics", "weighted_metrics"):
+                make = getattr(self._parts, name)
+                if make is not None and name not in kwargs:
+                    kwargs[name] = make()
             if optimizer is None:
                 optimizer = optimizers.adamw(total_steps=steps)
-            replicas.check_optimizer(optimizer)
-            super().compile(optimizer=optimizer, **kwargs)
+            super().compile(optimizer, loss, **kwargs)
         self._forget_graphs()
-
-    def _compile_defaults(self) -> dict[str, Any]:
-        return {}
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        replicas.build(self, iterator, data_batch)
-
-    def _make_function(self, step_function: Callable) -> Callable:
-        # TensorFlow counts traces by code, and that of Keras' loop is every model's: a few small
-        # models, each traced once, would look like one that is traced again and again.
-        function = super()._make_function(step_function)
-        for traced in inspect.getclosurevars(function).nonlocals.values():
-            if isinstance(traced, tf.types.experimental.PolymorphicFunction):
-                traced._omit_frequent_tracing_warning = True
-        return function
 
     def fit(
         self,
@@ -281,43 +319,68 @@ class Task(keras.Model):
         *,
         batch_size: int = 32,
         epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
+        class_weight: Mapping[Any, float] | None = None,
         sample_weight: Any = None,
-        **kwargs: Any,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+        **others: Any,
     ) -> keras.callbacks.History:
         """As ``keras.Model.fit``, on raw text and labels.
 
         Without an earlier ``compile`` the task compiles itself with ``optimizers.adamw`` over all
         steps of this call (or a constant rate when the data set does not know its size).
 
+        Args:
+            class_weight: of classifiers, what the loss of each label's examples is multiplied
+                with, by the label's name or index; 1 for those that are left out.
+
         Raises:
-            ValueError: for no data, data in a shape that is not known, missing values, or a label
-                that is not in the list.
+            ValueError: for no data, data in a shape that is not known, missing values, a label
+                that is not in the list, or sample weights beside class weights.
+            TypeError: for an argument that does not exist.
         """
+        _refuse("fit", others, _arguments(Task.fit))
         given = examples(x, y, sample_weight, self.fields)
         if validation_split and validation_data is None:
             given, validation_data = split_rows(*given, validation_split, self.fields)
-        dataset = self._encoded(*given, batch_size, shuffle)
+        dataset = self._training_data(*given, batch_size, shuffle)
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             x, y, weight = (*data, None, None)[:3]
             given = examples(x, y, weight, self.fields)
-            validation_data = self._encoded(*given, batch_size)
+            validation_data = self._training_data(*given, validation_batch_size or batch_size)
         if not self._compiled_by_user:
-            self._check_trainable()
-            steps = kwargs.get("steps_per_epoch") or int(dataset.cardinality())
-            steps *= epochs - kwargs.get("initial_epoch", 0)
-            self._compile(steps=steps if steps > 0 else None)
-        with as_value_errors():
-            history = super().fit(
-                dataset,
-                epochs=epochs,
-                validation_data=validation_data,
-                shuffle=False,  # the stream is shuffled; Keras warns that it cannot
-                **kwargs,
-            )
+            steps = steps_per_epoch or int(dataset.cardinality())
+            steps *= epochs - initial_epoch
+            self._compile_defaults(steps if steps > 0 else None)
+        if class_weight is not None:
+            class_weight = self._parts.targets.class_weights(class_weight)
+        self._validation = validation_data
+        try:
+            with as_value_errors():
+                history = super().fit(
+                    dataset,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=callbacks,
+                    validation_data=validation_data,
+                    shuffle=False,  # the stream is shuffled; Keras warns that it cannot
+                    class_weight=class_weight,
+                    initial_epoch=initial_epoch,
+                    steps_per_epoch=steps_per_epoch,
+                    validation_steps=validation_steps,
+                    validation_freq=validation_freq,
+                )
+        finally:
+            self._validation = None
         if history.epoch and not history.history:
             raise ValueError(NO_DATA)
         return history
@@ -328,106 +391,219 @@ class Task(keras.Model):
         y: Any = None,
         *,
         batch_size: int = 32,
+        verbose: Any = "auto",
         sample_weight: Any = None,
-        **kwargs: Any,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **others: Any,
     ) -> Any:
-        """As ``keras.Model.evaluate``, on raw text and labels. Errors as for ``fit``."""
-        # Keras' fit() comes back here with the data set that fit() made.
-        if kwargs.get("_use_cached_eval_dataset"):
-            return super().evaluate(x, y, **kwargs)
+        """As ``keras.Model.evaluate``, on raw text and labels; or scores of the answers.
+
+        Classes say whether they give the loss and the metrics that they were compiled with, or
+        scores of the answers that ``predict`` gives.
+
+        Raises:
+            ValueError, TypeError: as for ``fit``.
+        """
+        if x is not None and x is self._validation:
+            # Keras' fit() evaluates the data set that our fit() made.
+            return super().evaluate(
+                x,
+                verbose=verbose,
+                steps=steps,
+                callbacks=callbacks,
+                return_dict=return_dict,
+                **others,
+            )
+        _refuse("evaluate", others, _arguments(Task.evaluate))
         given = examples(x, y, sample_weight, self.fields)
-        dataset = self._encoded(*given, batch_size)
+        scoring = self._parts.evaluation
+        if scoring is not None:
+            if sample_weight is not None:
+                raise TypeError("evaluate takes no 'sample_weight' where it scores answers.")
+            x, y = scoring.prepared(*given[:2])
+            stream = batches(x, y, batch_size=batch_size, fields=self.fields)
+            if len(stream.element_spec) == 1:
+                self._parts.targets.check(None)
+            loop = dict(verbose=verbose, steps=steps, callbacks=callbacks, mode="test")
+            scored = self._traced(scoring.function, labelled=True)
+            results = scoring.score(self._run(scored, stream, **loop))
+            return results if return_dict else list(results.values())
+        dataset = self._training_data(*given, batch_size)
         if not self.compiled:
-            self._check_trainable()
-            self._compile()
+            self._compile_defaults()
         with as_value_errors():
-            results = super().evaluate(dataset, **kwargs)
+            results = super().evaluate(
+                dataset, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict
+            )
         if results in ([], {}):
             raise ValueError(NO_DATA)
         return results
 
-    def predict(self, x: Any, *, batch_size: int = 32, verbose: Any = 0, **kwargs: Any) -> Any:
-        """Answers for raw texts; labels in a data set are passed over.
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: int = 32,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        **others: Any,
+    ) -> Any:
+        """Answers for raw texts, those of the exported model; labels in a data set are ignored.
 
-        A single string (or a dict of them) is answered as a list of one is.
+        Args:
+            x: texts; a single string (or a dict of them) is answered as a list of one is.
+            batch_size: examples that are answered together.
+            verbose, callbacks: as in Keras.
+            steps: number of batches; None for all.
+
+        Returns:
+            a list, or an array, with an answer for each example, as the class says.
 
         Raises:
             ValueError: for data in a shape that is not known, missing values, or no data at all.
+            TypeError: for an argument that does not exist.
         """
-        x = texts_of(x, self.fields)
-        stream = batches(x, batch_size=batch_size, fields=self.fields)
-        if kwargs or self.distribute_strategy.num_replicas_in_sync > 1:
-            return self._answers(self._predicted_by_keras(stream, verbose=verbose, **kwargs))
-        # Keras' loop takes some tenths of a second to set up: for few texts, most of the time.
-        found = [outputs for outputs, _ in self._run(self._compiled_answer, stream, verbose)]
-        return self._answers({name: tf.concat([x[name] for x in found], 0) for name in found[0]})
-
-    def _predicted_by_keras(self, stream: tf.data.Dataset, **kwargs: Any) -> dict[str, tf.Tensor]:
-        self._settle_pair(stream)
-        dataset = stream.map(
-            lambda features, *_: self.preprocess(features), num_parallel_calls=tf.data.AUTOTUNE
+        _refuse("predict", others, _arguments(Task.predict))
+        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        return self._answered(
+            self._parts.predicted or self.answer, self._parts.to_python, x, **loop
         )
-        try:
-            with as_value_errors():
-                outputs = super().predict(dataset.prefetch(2), **kwargs)
-        except UnboundLocalError:  # what Keras makes of a data set that turns out to be empty
-            raise ValueError(NO_DATA) from None
-        return self.postprocess(tf.nest.map_structure(tf.constant, outputs))
+
+    # One engine of answers -------------------------------------------------------------------
+
+    def _answered(
+        self, function: Callable, to_python: Callable, x: Any, *, batch_size: int, **loop: Any
+    ) -> Any:
+        """Answers of ``function`` for texts of any shape, as ``to_python`` has them."""
+        texts, _ = self._parts.targets.prepared(texts_of(x, self.fields), None)
+        stream = batches(texts, batch_size=batch_size, fields=self.fields)
+        run = self._run(self._traced(function), stream, **loop)
+        parts = [to_python(outputs, batch[0]) for outputs, batch in run]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts)
+        return [answer for part in parts for answer in part]
+
+    def _traced(self, function: Callable, *, labelled: bool = False) -> Any:
+        """A ``tf.function`` of a batch ``(features, …)``, one for each function.
+
+        Args:
+            function: of features; or, where it is ``labelled``, of the whole batch.
+        """
+        if function not in self._graphs:
+            of_batch = function if labelled else lambda features, *_: function(features)
+            self._graphs[function] = tf.function(of_batch, autograph=False)
+        return self._graphs[function]
+
+    def _forget_graphs(self) -> None:
+        """Has everything traced anew, as after a change of the layers or of an option."""
+        self._graphs: dict[Any, Any] = {}
 
     def _run(
-        self, function: Any, stream: tf.data.Dataset, verbose: Any = 0
+        self,
+        function: Any,
+        stream: tf.data.Dataset,
+        *,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        mode: str = "predict",
     ) -> Iterator[tuple[Any, tuple]]:
-        """What a ``tf.function`` makes of each batch, and the batch."""
+        """What a ``tf.function`` makes of each batch, and the batch; a pair for each replica.
+
+        Keras' own loop takes some tenths of a second to set up: for few texts, most of the time.
+        """
         self._settle_pair(stream)
-        steps = int(stream.cardinality())
-        bar = keras.utils.Progbar(steps if steps > 0 else None, verbose=int(verbose == 1))
-        number = 0
+        stream = stream if steps is None else stream.take(steps)
+        count = int(stream.cardinality())
+        # Keras' progress bar counts the batches of a whole that is not known as it goes.
+        hooks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=1,
+            steps=count if count > 0 else None,
+            model=self if callbacks else None,
+        )
+        run = self._on_replicas(function, stream.element_spec)
+        number = -1
+        getattr(hooks, f"on_{mode}_begin")()
         with as_value_errors():
-            # Traced for batches of any size: the last one is often smaller.
-            traced = function.get_concrete_function(*stream.element_spec)
-            for number, batch in enumerate(stream.prefetch(2), 1):
-                yield traced(*batch), batch
-                bar.update(number)
-        if not number:
+            for number, batch in enumerate(stream.prefetch(2)):
+                getattr(hooks, f"on_{mode}_batch_begin")(number)
+                found = run(batch)
+                yield from found
+                logs = {"outputs": found[0][0] if len(found) == 1 else [each[0] for each in found]}
+                getattr(hooks, f"on_{mode}_batch_end")(number, logs if mode == "predict" else {})
+        getattr(hooks, f"on_{mode}_end")()
+        if number < 0:
             raise ValueError(NO_DATA)
 
-    def _answers(self, outputs: dict[str, tf.Tensor]) -> Any:
-        """Answers as ``predict`` hands them out."""
-        raise NotImplementedError
+    def _on_replicas(self, function: Any, spec: Any) -> Callable[[tuple], list[tuple[Any, tuple]]]:
+        """Runs a function on batches, of which each replica of this process gets a part."""
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            # Traced for batches of any size: the last one is often smaller.
+            traced = function.get_concrete_function(*spec)
+            return lambda batch: [(traced(*batch), batch)]
+        replicas = len(strategy.extended.worker_devices)
 
-    def _encode_labels(self, y: tf.Tensor) -> tf.Tensor:
-        """Labels as the loss takes them, in the graph."""
-        return y
+        def part(batch: tuple, replica: Any) -> tuple:
+            size = -(-tf.shape(tf.nest.flatten(batch)[0])[0] // replicas)
+            return tf.nest.map_structure(lambda x: x[replica * size : (replica + 1) * size], batch)
 
-    def _check_labels(self, y: Any) -> None:
-        """Raises for a label that is not known, or None, before training starts."""
+        def on_replica(*batch: Any) -> Any:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return function(*part(batch, replica % replicas))
 
-    def _check_trainable(self) -> None:
-        """Raises where the task has no loss of its own and nobody has compiled it with one."""
-        if "loss" not in self._compile_defaults():
+        key = (function, "replicas")
+        if key not in self._graphs:
+            self._graphs[key] = tf.function(
+                lambda *batch: strategy.run(on_replica, batch), autograph=False
+            )
+        traced = self._graphs[key].get_concrete_function(*spec)
+
+        def run(batch: tuple) -> list[tuple[Any, tuple]]:
+            found = strategy.experimental_local_results(traced(*batch))
+            return [(each, part(batch, i)) for i, each in enumerate(found)]
+
+        return run
+
+    # Training data ---------------------------------------------------------------------------
+
+    def _compile_defaults(self, steps: int | None = None) -> None:
+        if self._parts.loss is None:
             raise ValueError(f"{type(self).__name__} has no default loss; call compile(loss=…).")
+        self._compile(steps=steps)
 
-    def _encoded(
+    def _training_data(
         self, x: Any, y: Any = None, weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
+        """Batches as the Keras model takes them: inputs, targets, weights, as far as given."""
+        targets = self._parts.targets
+        x, y = targets.prepared(x, y)
         if y is not None:
-            self._check_labels(y)
+            targets.check(y)
         stream = batches(x, y, weight, batch_size=batch_size, shuffle=shuffle, fields=self.fields)
         if len(stream.element_spec) == 1:
-            self._check_labels(None)
+            targets.check(None)
         self._settle_pair(stream)
+        preprocessor = self._parts.training_preprocessor or self._parts.preprocessor
 
         @tf.autograph.experimental.do_not_convert
         def encode(features, *rest):
-            return self._encode(features, *rest)
+            encoded = preprocessor(features)
+            labels, *weights = rest or (None,)
+            target = targets.encode(labels, encoded)
+            inputs = preprocessor.inputs(encoded)
+            if isinstance(target, tuple):
+                return (inputs, *target)
+            weights = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
+            return (inputs, *([] if labels is None else [target]), *weights)
 
         return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-
-    def _encode(self, features: dict[str, tf.Tensor], *rest: tf.Tensor) -> tuple:
-        """A batch as the Keras model takes it: inputs, labels, weights, as far as given."""
-        if rest:
-            rest = (self._encode_labels(rest[0]), *rest[1:])
-        return (self.preprocess(features), *rest)
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
         given = len(stream.element_spec[0]) > len(self.fields.required)
@@ -435,30 +611,17 @@ class Task(keras.Model):
             self.pair = given
         if given != self.pair:
             name = self.fields.optional[0]
-            takes = _TAKES.get(name, (f"rows without {name!r}", f"rows with {name!r}"))[self.pair]
+            takes = _TAKES.get(name, (f"examples without {name!r}", f"examples with {name!r}"))
             has = "a" if given else "no"
-            raise ValueError(f"This task takes {takes}; the data has {has} {name!r}.")
+            raise ValueError(
+                f"This task takes {takes[bool(self.pair)]}; the data has {has} {name!r}."
+            )
 
     # Storing ---------------------------------------------------------------------------------
 
-    def _options(self) -> dict[str, Any]:
-        """Arguments of the constructor besides backbone and tokenizer, as JSON values."""
-        options: dict[str, Any] = {"max_length": self.max_length}
-        if self.fields.optional:
-            options["pair"] = self.pair
-        if self.language_id is not None:
-            options["language_id"] = self.language_id
-        return options
-
     def describe(self) -> dict[str, Any]:
         """What ``save`` and ``export`` write beside the weights: all it takes to build the task."""
-        return {
-            "bertfam_tf": bertfam_tf.__version__,
-            "task": type(self).__name__,
-            "family": self.backbone.family,
-            "config": self.backbone.config.to_dict(),
-            "options": self._options(),
-        }
+        return storage.describe(self)
 
     def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
@@ -470,22 +633,7 @@ class Task(keras.Model):
                 than a saved task.
             OSError: when writing fails, on a full disk say; an older one is still there.
         """
-        target = Path(directory)
-        files.settle(target)
-        if target.exists() and not (overwrite and (target / _DESCRIPTION).is_file()):
-            raise FileExistsError(f"{target} exists and is not a saved task to be overwritten.")
-        with files.whole(target) as path:
-            path.mkdir()
-            self._write(path)
-
-    def _write(self, directory: Path) -> None:
-        safetensors.write(plain_weights(self), directory / SINGLE)
-        self.tokenizer.save(directory / _TOKENIZER)
-        stored = {str(file.relative_to(directory)): sha256(file) for file in _files(directory)}
-        text = json.dumps({**self.describe(), "sha256": stored}, indent=2) + "\n"
-        (directory / _DESCRIPTION).write_text(text, "utf-8")
-        # safetensors lets nobody but the owner read its files.
-        shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
+        storage.save(self, Path(directory), overwrite)
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Writes a model that transformers reads: backbone, head, labels and tokenizer.
@@ -500,8 +648,8 @@ class Task(keras.Model):
 
         Raises:
             FileExistsError: when it exists and is not an empty directory.
-            CheckpointError: for what the format cannot say, a tokenizer that transformers has no
-                equal of, or weights that are not finite. Nothing is written then.
+            CheckpointError: for what the format cannot express, a tokenizer that transformers has
+                no equal of, or weights that are not finite. Nothing is written then.
         """
         publish.save_pretrained(self, directory)
 
@@ -537,58 +685,20 @@ class Task(keras.Model):
         return export_tflite(self, file, **kwargs)
 
 
-def compiled(function: Callable[[dict[str, tf.Tensor]], Any]) -> Any:
-    """A ``tf.function`` of a batch of features, whatever else stands in it."""
-    return tf.function(lambda features, *rest: function(features), autograph=False)
-
-
-def tokenizer_and_language(
-    checkpoint: Checkpoint, backbone: Backbone, language: str | int | None
-) -> tuple[Tokenizer, int | None]:
-    """A checkpoint's tokenizer, and the number of the language where the backbone takes one.
-
-    Args:
-        checkpoint: what is loaded.
-        backbone: loaded from it.
-        language: its code, such as ``"de"``, or its number where the checkpoint names none; None
-            for that of the tokenizer.
+def task_class(name: str) -> type[Task]:
+    """The task of that name.
 
     Raises:
-        CheckpointError: as ``load_tokenizer`` raises it.
-        ValueError: for a language that the checkpoint does not have.
+        ValueError: when there is none; the text names the nearest.
     """
-    if isinstance(language, str) and not checkpoint.languages:
-        raise ValueError(f"{checkpoint.directory} names no languages to choose {language!r} from.")
-    options = {"language": language} if isinstance(language, str) else {}
-    tokenizer = load_tokenizer(checkpoint.directory, **options)
-    if isinstance(language, int):
-        return tokenizer, language
-    if _LANGUAGES not in backbone.input:
-        return tokenizer, None
-    language = language or tokenizer.get_config().get("language")
-    if language not in checkpoint.languages:
-        raise ValueError(unknown("language", str(language), checkpoint.languages))
-    return tokenizer, checkpoint.languages[language]
+    if name not in _TASKS:
+        raise ValueError(unknown("task", name, _TASKS))
+    return _TASKS[name]
 
 
-def _checked_language(backbone: Backbone, language_id: int | None) -> int | None:
-    if _LANGUAGES not in backbone.input:
-        if language_id is not None:
-            raise ValueError(f"This {backbone.family} backbone has no languages to choose from.")
-        return None
-    count = backbone.config.num_languages
-    if language_id is None or not 0 <= language_id < count:
-        raise ValueError(f"language_id is a number below {count}, not {language_id!r}.")
-    return language_id
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(file for file in directory.rglob("*") if file.is_file())
-
-
-def is_saved(directory: str | Path) -> bool:
-    """Whether a directory is one that ``Task.save`` wrote."""
-    return (Path(directory) / _DESCRIPTION).is_file()
+def trainable_tasks() -> list[str]:
+    """Names of the tasks that recipes can train."""
+    return [name for name, cls in _TASKS.items() if cls.labels_type is not None]
 
 
 def load(directory: str | Path) -> Task:
@@ -597,61 +707,49 @@ def load(directory: str | Path) -> Task:
     Raises:
         CheckpointError: when a file is missing, or is not the one that was saved.
     """
-    path = Path(directory)
-    file = path / _DESCRIPTION
-    if not path.exists():
-        files.settle(path)
-    if not file.is_file():
-        raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
-    stored = parsing.read_json(file, CheckpointError)
-    try:
-        name, family, config = stored["task"], stored["family"], stored["config"]
-        options, digests = dict(stored["options"]), dict(stored["sha256"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
-    if not isinstance(name, str) or name not in _TASKS:
-        raise CheckpointError(f"{file}: {unknown('task', str(name), _TASKS)}")
-    try:
-        for name_of_file, digest in digests.items():
-            _check_digest(path, name_of_file, digest)
-        tokenizer = load_tokenizer(path / _TOKENIZER)
-        tensors = safetensors.read(path)
-        what = f"The weights in {path} and {_DESCRIPTION}"
-        backbone = _backbone(file, family, config, tensors, what)
-        task = _TASKS[name](backbone, tokenizer, **options)
-        paths = {variable.path: variable.path for variable in task.weights}
-        fill(task.weights, tensors, paths, (), what)
-    except CheckpointError:
-        raise
-    except Exception as error:  # whatever senseless options lead to
-        raise CheckpointError(
-            f"{path} cannot be loaded: {short(error)}. If {_DESCRIPTION} was changed since it was "
-            "saved, save the task anew or fetch it again."
-        ) from error
-    return task
+    return storage.load(Path(directory), task_class)
 
 
-def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str) -> Backbone:
-    """The backbone that a description says, if its weights are there."""
-    if not isinstance(family, str) or not isinstance(config, dict):
-        raise CheckpointError(f"{file} is not the description of a task: it has no config.")
-    card = registry.get(family)
-    typed = card.config.from_dict(config)
-    shapes = declared(card, typed, len(tensors), str(file))
-    compare(shapes, tensors, {path: path for path in shapes}, (".*",), what)
-    return Backbone(family, typed)
+def _option(name: str, settable: bool) -> property:
+    """A task's attribute for one of its options."""
+
+    def get(self: Task) -> Any:
+        return getattr(self.options, name)
+
+    def change(self: Task, value: Any) -> None:
+        self.options = dataclasses.replace(self.options, **{name: value})
+        self._forget_graphs()
+
+    return property(get, change if settable else None)
 
 
-def _check_digest(directory: Path, name: str, digest: str) -> None:
-    file = directory / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise CheckpointError(f"{directory / _DESCRIPTION} lists {shown(name)}, outside of it.")
-    if not file.is_file():
-        raise CheckpointError(f"{file} is missing.")
-    if sha256(file) != digest:
-        raise CheckpointError(f"{file} is not the file that was saved; its sha256 differs.")
+def _arguments(function: Callable) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.name not in ("self", "others")]
 
 
-def as_text(values: Any) -> list[str]:
-    """A vector of byte strings as Python strings."""
-    return [value.decode("utf-8", "replace") for value in np.asarray(values).tolist()]
+def _refuse(function: str, others: Any, known: Any) -> None:
+    if others:
+        raise TypeError(unexpected(function, sorted(others), known))
+
+
+def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> None:
+    positions, length = backbone.max_length, options.max_length
+    if positions and length is not None and length > positions:
+        raise ValueError(f"max_length {length} exceeds the model's {positions} positions.")
+    if tokenizer.vocab_size > backbone.config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {tokenizer.vocab_size} pieces, the model only "
+            f"{backbone.config.vocab_size} embeddings."
+        )
+
+
+def _checked_language(backbone: Backbone, language_id: int | None) -> int | None:
+    if LANGUAGES not in backbone.input:
+        if language_id is not None:
+            raise ValueError(f"This {backbone.family} backbone has no languages to choose from.")
+        return None
+    count = backbone.config.num_languages
+    if language_id is None or not 0 <= language_id < count:
+        raise ValueError(f"language_id is a number below {count}, not {language_id!r}.")
+    return language_id

@@ -1,11 +1,10 @@
-"""Language models that read from left to right, and go on writing."""
+"""Causal language models: the probability of texts, and their continuation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,15 +12,17 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import generation, heads, layers, registry
-from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.data.batching import TEXT, batches
-from bertfam_tf.generation import Options
+from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.generation import Options as GenerationOptions
+from bertfam_tf.learner import SumAndCount
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.tasks.answering import AnsweringTask
-from bertfam_tf.tasks.base import Signature, as_text
-from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.text.packing import A_THEN_B, Frame
+from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors, as_text
+from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.text import Tokenizer
+from bertfam_tf.text.packing import Frame
+from bertfam_tf.text.special_tokens import A_THEN_B
 from bertfam_tf.text.windows import Windows
 
 _HEAD = "causal_lm"
@@ -45,36 +46,37 @@ class Perplexity(keras.metrics.Mean):
         return keras.ops.exp(super().result())
 
 
-class CausalLM(AnsweringTask):
+class CausalLM(Task):
     """The next token of a text, and so the probability of texts, and new ones.
 
     ``fit`` and ``evaluate`` take texts alone. One that is longer than ``max_length`` becomes
-    several rows, of which each begins with the last token of the one before: every token but a
-    text's first is predicted once. Nothing is put around a text; one that ends with the tokenizer's
-    end-of-text token, as it is written, teaches the model to end.
+    several examples, of which each begins with the last token of the one before: every token but a
+    text's first is predicted once. No special tokens are put around a text; one that ends with the
+    tokenizer's end-of-text token, as it is written, teaches the model to end.
 
-    XLNet, which predicts in any order, does so from left to right here; when it writes, it reads
-    what stands before from both sides.
+    ``predict`` returns for each text ``{"log_likelihood": float, "tokens": int}``, in nats, of its
+    first ``max_length`` tokens; ``tokens`` were predicted, all but the first. ``evaluate`` gives
+    the loss and the perplexity. ``export`` takes the arguments of ``generate``, but ``callback``;
+    they are fixed in the signature ``generate``, which answers with the continuations, ``text``.
+
+    XLNet, which predicts in any order, is causal here; when it generates, it reads the tokens so
+    far in both directions.
 
     Args:
-        backbone: of a family that reads from left to right, or in any order.
+        backbone: of a causal family, or of one that predicts in any order.
         tokenizer: its tokenizer.
-        max_length: most tokens of a row, prompt and continuation together; None for all
-            positions.
+        {options}
 
     Raises:
         ValueError: for a backbone of another family; and as ``Task`` raises it.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        tokenizer: Tokenizer,
-        *,
-        max_length: int | None = None,
-        **kwargs: Any,
-    ):
-        name = _head_of(backbone.family)
+    needs_head = True
+    # Prompt and continuation are one segment; in transformers' pipelines they cannot have any.
+    unpublished_inputs = ("segment_ids",)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
         inputs = backbone.row_inputs
         if name == _HEAD:
@@ -82,81 +84,44 @@ class CausalLM(AnsweringTask):
         else:
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
             logits = head(backbone({**inputs, "perm_mask": hidden, "target_mapping": targets}))
-            # Made for each token, and not for the one behind it.
+            # They are for the token at each position, and not for the one after it.
             logits = keras.ops.roll(logits, -1, axis=1)
-        super().__init__(
-            inputs,
-            logits,
-            backbone=backbone,
-            reads=head.source,
-            tokenizer=tokenizer,
-            pair=False,
-            max_length=max_length,
-            **kwargs,
+        return Parts(
+            inputs=inputs,
+            outputs=logits,  # (batch, length, vocabulary)
+            head=head,
+            source=head.source,
+            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            training_preprocessor=_Stretches(backbone, tokenizer, options, self.fields),
+            postprocess=_log_likelihoods,
+            answer_ids=_log_likelihoods,
+            to_python=_to_python,
+            targets=_NextTokens(),
+            loss=_token_loss,
+            weighted_metrics=lambda: [Perplexity()],
+            signatures=self._signatures,
         )
-        self.head = head
-        self._windows = Windows(A_THEN_B, tokenizer.special_ids, self.max_length, stride=1)
-        self._prompts = Frame(_PROMPT, tokenizer.special_ids)
-        self._step = generation.decoder(backbone, head.logits)
+
+    @classmethod
+    def head_of(cls, family: str) -> str:
+        """The head for the next token.
+
+        Raises:
+            ValueError: for a family that is not causal, and does not predict in any order.
+        """
+        card = registry.get(family)
+        if "permutation_lm" in card.heads:
+            return "permutation_lm"
+        if "clm" not in card.objectives or _HEAD not in card.heads:
+            raise ValueError(f"{family} is not causal: its tokens attend to later ones.")
+        return _HEAD
 
     def _forget_graphs(self) -> None:
         super()._forget_graphs()
         self._compiled_loop = lru_cache(maxsize=8)(self._make_loop)
         self._compiled_steps = lru_cache(maxsize=8)(self._make_steps)
-
-    @classmethod
-    def from_pretrained(
-        cls, path: str | Path, *, max_length: int | None = None, **overrides: Any
-    ) -> CausalLM:
-        """A language model from a published checkpoint.
-
-        Args:
-            path: a directory, ``package:NAME``, or a hub id.
-            max_length: most tokens of a row.
-            **overrides: config fields of the backbone, such as ``dropout=0.0``.
-
-        Raises:
-            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
-            ValueError: for a family that does not read from left to right.
-        """
-        checkpoint = Checkpoint(path, **overrides)
-        tokenizer = load_tokenizer(checkpoint.directory)
-        task = cls(checkpoint.backbone(), tokenizer, max_length=max_length)
-        checkpoint.fill_head(task.head, _head_of(checkpoint.family.name))
-        return task
-
-    # Probabilities of texts --------------------------------------------------------------------
-
-    def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        inputs = self.preprocess(features)
-        return self._scores(inputs, self(inputs, training=False))
-
-    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        inputs = self._model_inputs(inputs)
-        return self._scores(inputs, self(inputs, training=False))
-
-    @staticmethod
-    def _scores(inputs: dict[str, tf.Tensor], logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        targets, weights = _shifted(inputs)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            targets, tf.cast(logits, tf.float32)
-        )
-        return {
-            "log_likelihood": 0.0 - tf.reduce_sum(losses * weights, axis=1),
-            "tokens": tf.cast(tf.reduce_sum(weights, axis=1), tf.int32),
-        }
-
-    def predict(self, x: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """For each text ``{"log_likelihood": float, "tokens": int}``, in nats.
-
-        Of the first ``max_length`` tokens; ``tokens`` were predicted, all but the first. The same
-        rows as the exported model answers over HTTP. Arguments and errors as for ``Task.predict``.
-        """
-        return super().predict(x, **kwargs)
-
-    def _answers(self, outputs: dict[str, tf.Tensor]) -> list[dict[str, Any]]:
-        columns = [value.numpy().tolist() for value in outputs.values()]
-        return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
+        self._prompts = Frame(_PROMPT, self.tokenizer.special_ids)
+        self._step = generation.decoder(self.backbone, self.head.logits)
 
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
         """exp of the mean loss of all tokens but each text's first; long texts in windows.
@@ -165,30 +130,6 @@ class CausalLM(AnsweringTask):
             ValueError: for no data, or data in a shape that is not known.
         """
         return self.evaluate(x, batch_size=batch_size, verbose=0, return_dict=True)["perplexity"]
-
-    def _encoded(
-        self, x: Any, y: Any = None, weight: Any = None, batch_size: int = 32, shuffle: bool = False
-    ) -> tf.data.Dataset:
-        if y is not None or weight is not None:
-            raise ValueError(
-                "A language model learns from texts alone; there are labels or weights."
-            )
-        stream = batches(x, batch_size=batch_size, shuffle=shuffle)
-        self._settle_pair(stream)
-
-        @tf.autograph.experimental.do_not_convert
-        def encode(features, *_):
-            inputs = self._windows([self.tokenizer.tokenize(features[TEXT])])
-            inputs = {name: inputs[name] for name in self.backbone.row_inputs}
-            return (inputs, *_shifted(inputs))
-
-        return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-
-    def _compile_defaults(self) -> dict[str, Any]:
-        loss = keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
-        return {"loss": loss, "weighted_metrics": [Perplexity()]}
 
     # New texts -----------------------------------------------------------------------------------
 
@@ -201,7 +142,7 @@ class CausalLM(AnsweringTask):
         callback: Callable[[list[str]], Any] | None = None,
         **options: Any,
     ) -> str | list[str]:
-        """Goes on writing where each prompt ends.
+        """Continues each prompt.
 
         Args:
             prompts: one text, or several that are continued together. Of a long one the last
@@ -211,7 +152,7 @@ class CausalLM(AnsweringTask):
                 tokenizer's eos token, where it has one.
             seed: of what is drawn; the same seed draws the same. None for another each time.
             callback: called for each token with the pieces of text that it adds, one for each
-                prompt ("" where a character is not whole yet, or a row has ended).
+                prompt ("" where a character is not complete yet, or a continuation has ended).
             **options: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``num_beams``
                 and ``length_penalty``, as ``bertfam_tf.generation.Options`` takes them.
 
@@ -238,12 +179,12 @@ class CausalLM(AnsweringTask):
             found = self._stream(given, numbers, chosen, stops, callback)
         return found[0] if isinstance(prompts, str) else found
 
-    def _generation_options(self, given: dict[str, Any]) -> Options:
-        fields = Options.__dataclass_fields__
+    def _generation_options(self, given: dict[str, Any]) -> GenerationOptions:
+        fields = GenerationOptions.__dataclass_fields__
         for name in given:
             if name not in fields:
                 raise ValueError(unknown("option of generation", name, fields))
-        options = Options(**given)
+        options = GenerationOptions(**given)
         if options.max_new_tokens >= self.max_length:
             raise ValueError(
                 f"max_new_tokens {options.max_new_tokens} leaves no room for a prompt; prompt and "
@@ -266,7 +207,7 @@ class CausalLM(AnsweringTask):
             )
         return tuple(sorted(ids))
 
-    def _read(self, prompts: tf.Tensor, room: int) -> dict[str, tf.Tensor]:
+    def _prompt_ids(self, prompts: tf.Tensor, room: int) -> dict[str, tf.Tensor]:
         """The last tokens of each prompt, padded on the left."""
         pieces = self.tokenizer.tokenize(prompts)
         ids = self.tokenizer.special_ids
@@ -280,10 +221,14 @@ class CausalLM(AnsweringTask):
         return self._prompts.fill([pieces.values], [starts], [counts]).inputs
 
     def _continued(
-        self, prompts: tf.Tensor, seed: tf.Tensor, options: Options, stops: tuple[int, ...]
+        self,
+        prompts: tf.Tensor,
+        seed: tf.Tensor,
+        options: GenerationOptions,
+        stops: tuple[int, ...],
     ) -> tf.Tensor:
         """String (batch,) to the texts that follow, string (batch,)."""
-        inputs = self._read(prompts, self.max_length - options.max_new_tokens)
+        inputs = self._prompt_ids(prompts, self.max_length - options.max_new_tokens)
         tokens = generation.generate(
             self._step, inputs["token_ids"], inputs["padding_mask"], options, stops, seed=seed
         )
@@ -296,7 +241,7 @@ class CausalLM(AnsweringTask):
         no_text = tokens >= self.tokenizer.vocab_size
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, ~(stopped | no_text)))
 
-    def _make_loop(self, options: Options, stops: tuple[int, ...]) -> Any:
+    def _make_loop(self, options: GenerationOptions, stops: tuple[int, ...]) -> Any:
         @tf.function(
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int32)],
             autograph=False,
@@ -306,13 +251,13 @@ class CausalLM(AnsweringTask):
 
         return loop.get_concrete_function()
 
-    def _make_steps(self, options: Options, stops: tuple[int, ...]) -> Any:
-        """What reads the prompts, what chooses one more token, what writes: for streaming."""
+    def _make_steps(self, options: GenerationOptions, stops: tuple[int, ...]) -> Any:
+        """Functions that encode prompts, choose one more token, and decode: for streaming."""
         read = tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int32)
 
         @tf.function(input_signature=read, autograph=False)
         def begin(prompts, seed):
-            inputs = self._read(prompts, self.max_length - options.max_new_tokens)
+            inputs = self._prompt_ids(prompts, self.max_length - options.max_new_tokens)
             ids, mask = inputs["token_ids"], inputs["padding_mask"]
             return generation.begin(self._step, ids, mask, options, stops, seed)
 
@@ -334,38 +279,26 @@ class CausalLM(AnsweringTask):
         self,
         prompts: tf.Tensor,
         seed: tf.Tensor,
-        options: Options,
+        options: GenerationOptions,
         stops: tuple[int, ...],
         callback: Callable[[list[str]], Any],
     ) -> list[str]:
         begin, advance, write = self._compiled_steps(options, stops)
         progress = begin(prompts, seed)
-        told = [""] * prompts.shape[0]
+        sent = [""] * prompts.shape[0]
         for left in reversed(range(options.max_new_tokens)):
             texts = as_text(write(progress.new_tokens))
             last = not left or bool(tf.reduce_all(progress.finished))
             # What does not end with a whole character may still change.
             known = [text if last else text.rstrip(_REPLACEMENT) for text in texts]
-            callback([text[len(before) :] for text, before in zip(known, told, strict=True)])
-            told = [max(text, before, key=len) for text, before in zip(known, told, strict=True)]
+            callback([text[len(before) :] for text, before in zip(known, sent, strict=True)])
+            sent = [max(text, before, key=len) for text, before in zip(known, sent, strict=True)]
             if last:
                 break
             progress = advance(progress, seed)
         return texts
 
-    @property
-    def published_inputs(self) -> tuple[str, ...]:
-        # What is read and written is one segment; theirs cannot go on writing with any.
-        return tuple(name for name in super().published_inputs if name != "segment_ids")
-
-    # Storing -------------------------------------------------------------------------------------
-
-    def signatures(self, **options: Any) -> dict[str, Signature]:
-        """As ``Task.signatures``, and ``generate``: texts to their continuations, ``text``.
-
-        Args:
-            **options: as for ``generate``, but ``callback``; they are fixed in the export.
-        """
+    def _signatures(self, **options: Any) -> dict[str, Signature]:
         stops = self._stop_ids(options.pop("stop_tokens", None))
         seed = options.pop("seed", None)
         chosen = self._generation_options(options)
@@ -375,28 +308,57 @@ class CausalLM(AnsweringTask):
             return {"text": self._continued(features[TEXT], numbers, chosen, stops)}
 
         repeatable = seed is not None or not chosen.samples
-        return {**super().signatures(), "generate": Signature(generate, repeatable=repeatable)}
-
-    def _options(self) -> dict[str, Any]:
-        return {"max_length": self.max_length}
+        return {"generate": Signature(generate, repeatable=repeatable)}
 
 
-def _head_of(family: str) -> str:
-    """The head that says the next token.
+class _Stretches(Packed):
+    """Texts of any length as windows that overlap by one token, without special tokens."""
 
-    Raises:
-        ValueError: for a family that does not read from left to right, and not in any order.
-    """
-    card = registry.get(family)
-    if "permutation_lm" in card.heads:
-        return "permutation_lm"
-    if "clm" not in card.objectives or _HEAD not in card.heads:
-        raise ValueError(f"{family} does not read from left to right.")
-    return _HEAD
+    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
+        super().__init__(backbone, tokenizer, options, fields)
+        self.windows = Windows(A_THEN_B, tokenizer.special_ids, options.max_length, stride=1)
+
+    def __call__(self, features: Tensors) -> dict[str, Any]:
+        return self.windows([self.tokenizer.tokenize(features[TEXT])])
+
+
+class _NextTokens(Targets):
+    """The token after each, int32 (windows, length), weighted by 1.0 where there is one."""
+
+    def check(self, y: Any) -> None:
+        if y is not None:
+            raise ValueError(
+                "A language model learns from texts alone; there are labels or weights."
+            )
+
+    def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        return _shifted(encoded)
+
+
+def _token_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
+    """Cross-entropy of the tokens, over their weights."""
+    losses = keras.ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+    losses = keras.ops.cast(losses, "float32")
+    return keras.ops.sum(losses * weights), keras.ops.sum(weights)
+
+
+def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
+    """Logits (batch, length, vocabulary) to sums over each text."""
+    targets, weights = _shifted(inputs)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
+    return {
+        "log_likelihood": 0.0 - tf.reduce_sum(losses * weights, axis=1),
+        "tokens": tf.cast(tf.reduce_sum(weights, axis=1), tf.int32),
+    }
+
+
+def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
+    columns = [value.numpy().tolist() for value in answers.values()]
+    return [dict(zip(answers, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _shifted(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The token behind each, and 1.0 where there is one."""
+    """The token after each, and 1.0 where there is one."""
     mask = inputs["padding_mask"]
     targets = tf.roll(inputs["token_ids"], -1, axis=1)
     there = tf.concat([mask[:, 1:], tf.zeros_like(mask[:, :1])], axis=1)
@@ -404,7 +366,7 @@ def _shifted(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _seed(seed: int | None) -> tf.Tensor:
-    """Two numbers; the second counts on with the tokens."""
+    """Two numbers; the second counts the tokens."""
     if seed is not None and not isinstance(seed, int):
         raise ValueError(f"seed is a whole number or None, not {seed!r}.")
     if seed is None:

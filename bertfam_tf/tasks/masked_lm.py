@@ -2,134 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.data.batching import TEXT, batches, texts_of
+from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.answering import AnsweringTask
-from bertfam_tf.tasks.base import Signature, compiled
-from bertfam_tf.tasks.pretrained import open_task
+from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.options import Options, option
+from bertfam_tf.tasks.parts import Parts, Signature, Tensors
+from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.text import Tokenizer
 
-_HEAD = "masked_lm"
 _MAX_MASKS = 16
 
 
-class MaskedLM(AnsweringTask):
+@dataclass(frozen=True, kw_only=True)
+class MaskedOptions(Options):
+    """Options of ``MaskedLM``."""
+
+    top_k: int = option("how many tokens an answer has for each mask.", 5)
+
+
+class MaskedLM(Task):
     """Fills the masks in texts, as ``"It [MASK] well."``; ``mask_token`` is how one is written.
 
-    The Keras model gives logits (batch, length, vocabulary). Answers take those at masks alone.
+    ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
+    Keras model gives logits (batch, length, vocabulary), and has no loss of its own: ``compile``
+    takes one. Answers take the logits at masks alone.
+
+    The exported model answers with ``tokens``, string (batch, ``max_masks``, ``top_k``), the most
+    probable first, written as if they were a text alone; ``scores``, their probabilities, float32;
+    ``""`` and 0 where a text has fewer masks; and ``count``, int32 (batch,), how many it has.
+    ``max_masks`` is an argument of ``export``; ``count`` is more where masks were left out.
 
     Args:
         backbone: of a family that is trained to fill masks.
         tokenizer: its tokenizer, with a mask token that it finds in texts.
-        top_k: how many tokens an answer has for each mask.
-        max_length: most tokens of a text; longer ones are cut, and masks behind the cut get no
-            answer. None for all positions.
-        language_id: the language of the texts, where the backbone has embeddings of languages.
+        {options}
 
     Raises:
         ValueError: for a family without such a head, a tokenizer without a mask token or one that
             does not look for it, a ``top_k`` beyond the vocabulary; and as ``Task`` raises it.
     """
 
+    options_type = MaskedOptions
+    head_name = "masked_lm"
     answer_name = "masks"
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        tokenizer: Tokenizer,
-        *,
-        top_k: int = 5,
-        max_length: int | None = None,
-        language_id: int | None = None,
-        **kwargs: Any,
-    ):
-        head = heads.build(backbone, _HEAD)
-        mask = tokenizer.mask_id
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        head = heads.build(backbone, self.head_name)
+        mask_id = tokenizer.mask_id
         if not tokenizer.get_config()["special_tokens_in_text"]:
             raise ValueError("This tokenizer does not look for special tokens, so for no mask.")
+        _check_top_k(options.top_k, tokenizer)
+
+        def masked_logits(inputs: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+            masked = inputs["token_ids"] == mask_id
+            if "padding_mask" in inputs:
+                masked &= inputs["padding_mask"] == 1
+            hidden = head.select(backbone(inputs, training=False))  # (batch, length, hidden)
+            # The vocabulary is the widest matrix by far, and masks are few.
+            logits = head.logits(tf.boolean_mask(hidden, masked))  # (masks, vocabulary)
+            return logits, tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
+
         inputs = backbone.row_inputs
-        super().__init__(
-            inputs,
-            head(backbone(inputs)),
-            backbone=backbone,
-            reads=head.source,
-            tokenizer=tokenizer,
-            pair=False,
-            max_length=max_length,
-            language_id=language_id,
-            **kwargs,
-        )
-        self.head = head
-        self.top_k = self._checked_top_k(top_k)
-        self._mask_id = mask
-
-    def _forget_graphs(self) -> None:
-        super()._forget_graphs()
-        self._compiled_fill: dict[int, Any] = {}
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        top_k: int = 5,
-        max_length: int | None = None,
-        language: str | int | None = None,
-        **overrides: Any,
-    ) -> MaskedLM:
-        """A task on a published checkpoint with its head.
-
-        A head that the checkpoint does not have starts at random, and a log line says so.
-
-        Args:
-            path: a directory, ``package:NAME``, or a hub id.
-            top_k, max_length: as the constructor takes them.
-            language: as ``TextClassifier.from_pretrained`` takes it.
-            **overrides: config fields of the backbone.
-
-        Raises:
-            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
-            ValueError: as the constructor raises it.
-        """
-        return open_task(
-            cls,
-            _HEAD,
-            path,
-            language=language,
-            overrides=overrides,
-            top_k=top_k,
-            max_length=max_length,
+        return Parts(
+            inputs=inputs,
+            outputs=head(backbone(inputs)),  # (batch, length, vocabulary)
+            head=head,
+            source=head.source,
+            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            forward=masked_logits,
+            postprocess=self._most_probable,
+            answer_ids=lambda logits, _: {"logits": tf.cast(logits, tf.float32)},
+            predicted=self._fillings,
+            to_python=self._filled_texts,
+            signatures=self._signatures,
         )
 
     @property
     def mask_token(self) -> str:
         """How a mask is written in a text."""
-        return self.tokenizer.id_to_token(self._mask_id)
+        return self.tokenizer.id_to_token(self.tokenizer.mask_id)
 
-    # From text to answers ------------------------------------------------------------
+    # From text to answers --------------------------------------------------------------------
 
-    def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The likeliest tokens of each mask.
+    def _top(
+        self, outputs: tuple[tf.Tensor, tf.Tensor], top_k: int
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Ids and probabilities, ragged (batch, (masks), top_k)."""
+        logits, counts = outputs
+        # A model may have embeddings beyond the vocabulary, which stand for no text.
+        scores = tf.nn.softmax(tf.cast(logits, tf.float32))[:, : self.tokenizer.vocab_size]
+        scores, ids = tf.math.top_k(scores, top_k)  # (masks, top_k)
+        return (
+            tf.RaggedTensor.from_row_lengths(ids, counts, validate=False),
+            tf.RaggedTensor.from_row_lengths(scores, counts, validate=False),
+        )
 
-        Returns:
-            ``tokens``, string (batch, most masks, top_k), the likeliest first, written as if they
-            were a text alone; ``scores``, their probabilities, float32; ``""`` and 0 where a text
-            has fewer masks; ``count``, int32 (batch,), how many it has.
-        """
-        return self._answer(features)
-
-    def _answer(
-        self, features: dict[str, tf.Tensor], max_masks: int | None = None
-    ) -> dict[str, tf.Tensor]:
-        ids, scores = self._found(features, self.top_k)
+    def _most_probable(self, outputs: Any, _: Any, max_masks: int | None = None) -> Tensors:
+        ids, scores = self._top(outputs, self.top_k)
         tokens = ids.with_values(self._written(ids.values)[0])
         shape = [None, max_masks, self.top_k]
         return {
@@ -138,50 +115,17 @@ class MaskedLM(AnsweringTask):
             "count": tf.cast(ids.row_lengths(), tf.int32),
         }
 
-    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Packed rows to ``logits``, float32 (batch, length, vocabulary)."""
-        return {"logits": tf.cast(self(self._model_inputs(inputs), training=False), tf.float32)}
-
-    def signatures(self, max_masks: int = _MAX_MASKS) -> dict[str, Signature]:
-        """As ``Task.signatures``; ``serving_default`` is ``answer`` of one width for all texts.
-
-        Args:
-            max_masks: masks in an answer. ``count`` says how many a text has, and is more where
-                those behind were cut from the answer.
-
-        Raises:
-            ValueError: for a number below 1.
-        """
+    def _signatures(self, max_masks: int = _MAX_MASKS) -> dict[str, Signature]:
         if max_masks < 1:
             raise ValueError(f"max_masks is {max_masks}, expected 1 or more.")
-        return {
-            **super().signatures(),
-            "serving_default": Signature(partial(self._answer, max_masks=max_masks)),
-        }
 
-    def _found(
-        self, features: dict[str, tf.Tensor], top_k: int
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Ids and probabilities, ragged (batch, (masks), top_k)."""
-        inputs = self.preprocess(features)
-        masked = inputs["token_ids"] == self._mask_id
-        if "padding_mask" in inputs:
-            masked &= inputs["padding_mask"] == 1
-        outputs = self.backbone(inputs, training=False)
-        # The vocabulary is the widest matrix by far, and masks are few.
-        vectors = tf.boolean_mask(self.head.select(outputs), masked)
-        logits = self.head.logits(vectors)
-        # A model may have embeddings beyond the vocabulary, which stand for no text.
-        chances = tf.nn.softmax(tf.cast(logits, tf.float32))[:, : self.tokenizer.vocab_size]
-        scores, ids = tf.math.top_k(chances, top_k)
-        counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
-        return (
-            tf.RaggedTensor.from_row_lengths(ids, counts, validate=False),
-            tf.RaggedTensor.from_row_lengths(scores, counts, validate=False),
-        )
+        def answer(features: Tensors) -> Tensors:
+            return self._most_probable(self.forward(self.encode(features)), None, max_masks)
+
+        return {"serving_default": Signature(answer)}
 
     def _written(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Tokens int32 (masks, k) as a text alone, and as they go on from a text; strings."""
+        """Tokens int32 (masks, k) as a text alone, and as they continue a text; strings."""
         flat = tf.reshape(ids, [-1])
         alone = self.tokenizer.detokenize(tf.expand_dims(flat, 1))
         # What a piece adds to itself is written as inside of a text: "ing" of "##ing".
@@ -189,55 +133,51 @@ class MaskedLM(AnsweringTask):
         added = tf.strings.substr(twice, tf.strings.length(alone), tf.strings.length(twice))
         return tf.reshape(alone, tf.shape(ids)), tf.reshape(tf.strings.strip(added), tf.shape(ids))
 
-    # Keras' verbs ------------------------------------------------------------
-
     def fill(
         self, texts: str | Sequence[str], top_k: int | None = None, *, batch_size: int = 32
     ) -> Any:
-        """The likeliest tokens of each mask in each text.
+        """The most probable tokens of each mask in each text.
 
         Args:
             texts: one, or several; or data as ``predict`` takes it.
             top_k: how many tokens for each mask; None for the task's own number.
-            batch_size: texts that are read at once.
+            batch_size: texts that are answered together.
 
         Returns:
             For each text a list with an entry for each of its masks (up to ``max_length`` tokens):
-            ``top_k`` dicts, the likeliest first, of ``token``, written as a text alone; ``score``,
-            its probability; and ``text``, in which it stands for that mask, with the white space
-            and the other masks as they were. Of one text its list alone.
+            ``top_k`` dicts, the most probable first, of ``token``, written as a text alone;
+            ``score``, its probability; and ``text``, in which it stands for that mask, with the
+            white space and the other masks as they were. Of one text its list alone.
 
         Raises:
             ValueError: for a ``top_k`` beyond the vocabulary, or as ``predict`` raises it.
         """
-        k = self.top_k if top_k is None else self._checked_top_k(top_k)
-        stream = batches(texts_of(texts, self.fields), batch_size=batch_size, fields=self.fields)
-        found = self._fill(stream, k)
+        k = self.top_k if top_k is None else _check_top_k(top_k, self.tokenizer)
+        fillings = self._fillings if k == self.top_k else self._fillings_of(k)
+        found = self._answered(fillings, self._filled_texts, texts, batch_size=batch_size)
         return found[0] if isinstance(texts, str) else found
 
-    def _fill(self, stream: tf.data.Dataset, top_k: int, verbose: Any = 0) -> list[Any]:
-        if top_k not in self._compiled_fill:
-            self._compiled_fill[top_k] = compiled(partial(self._fillings, top_k=top_k))
-        found: list[Any] = []
-        fill = self._compiled_fill[top_k]
-        for answer, (features, *_) in self._run(fill, stream, verbose):
-            tokens, added, scores = (part.to_list() for part in answer)
-            for text, *of_text in zip(
-                features[TEXT].numpy().tolist(), tokens, added, scores, strict=True
-            ):
-                parts = text.split(self.mask_token.encode("utf-8"))
-                found.append(
-                    [
-                        self._filled(parts, i, *of_mask)
-                        for i, of_mask in enumerate(zip(*of_text, strict=True))
-                    ]
-                )
-        return found
+    def _forget_graphs(self) -> None:
+        super()._forget_graphs()
+        # One function for each number, so that it is traced once.
+        self._fillings_of: Callable = lru_cache(maxsize=8)(
+            lambda top_k: partial(self._fillings, top_k=top_k)
+        )
 
-    def _fillings(self, features: dict[str, tf.Tensor], top_k: int) -> tuple:
-        ids, scores = self._found(features, top_k)
+    def _fillings(self, features: Tensors, *, top_k: int | None = None) -> tuple:
+        outputs = self.forward(self.encode(features))
+        ids, scores = self._top(outputs, self.top_k if top_k is None else top_k)
         tokens, added = self._written(ids.values)
         return ids.with_values(tokens), ids.with_values(added), scores
+
+    def _filled_texts(self, outputs: Any, features: Tensors) -> list[list[Any]]:
+        mask, found = self.mask_token.encode("utf-8"), []
+        columns = (part.to_list() for part in outputs)
+        for text, *of_text in zip(features[TEXT].numpy().tolist(), *columns, strict=True):
+            parts = text.split(mask)
+            masks = enumerate(zip(*of_text, strict=True))
+            found.append([self._filled(parts, i, *of_mask) for i, of_mask in masks])
+        return found
 
     def _filled(
         self, parts: list[bytes], i: int, tokens: list[bytes], added: list[bytes], scores: list
@@ -253,33 +193,9 @@ class MaskedLM(AnsweringTask):
             for token, more, score in zip(tokens, added, scores, strict=True)
         ]
 
-    def predict(self, x: Any, **kwargs: Any) -> list[list[list[dict[str, Any]]]]:
-        """As ``fill`` of several texts; labels in a data set are passed over.
 
-        Args:
-            x: texts, or a data set of them.
-            **kwargs: ``batch_size`` and ``verbose``.
-
-        Raises:
-            ValueError: for data in a shape that is not known, or no data at all.
-        """
-        return super().predict(x, **kwargs)
-
-    def _predicted(self, stream: tf.data.Dataset, verbose: Any) -> list[Any]:
-        return self._fill(stream, self.top_k, verbose)
-
-    def _check_trainable(self) -> None:
-        raise ValueError(
-            "MaskedLM fills masks and has no objective of its own to fit texts; call "
-            "compile(loss=…) for one that takes logits (batch, length, vocabulary)."
-        )
-
-    def _checked_top_k(self, top_k: int) -> int:
-        size = self.tokenizer.vocab_size
-        if not isinstance(top_k, int) or not 1 <= top_k <= size:
-            raise ValueError(f"top_k is a number from 1 to {size}, not {top_k!r}.")
-        return top_k
-
-    def _options(self) -> dict[str, Any]:
-        options = {**super()._options(), "top_k": self.top_k}
-        return {name: value for name, value in options.items() if name != "pair"}
+def _check_top_k(top_k: int, tokenizer: Tokenizer) -> int:
+    size = tokenizer.vocab_size
+    if not isinstance(top_k, int) or not 1 <= top_k <= size:
+        raise ValueError(f"top_k is a number from 1 to {size}, not {top_k!r}.")
+    return top_k

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.batching import LABEL
+from bertfam_tf.data import targets
+from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.metrics import MicroF1
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.text_classifier import TextClassifier
+from bertfam_tf.tasks.options import option
+from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
+from bertfam_tf.tasks.text_classifier import (
+    ClassifierOptions,
+    TextClassifier,
+    classify_signature,
+    sequence_parts,
+)
 from bertfam_tf.text import Tokenizer
 
 _SHAPES = (
@@ -22,71 +32,91 @@ _SHAPES = (
 )
 
 
-class MultiLabelClassifier(TextClassifier):
-    """Those labels of a fixed list that hold for each text or pair of texts; each on its own.
+@dataclass(frozen=True)
+class MultiLabelOptions(ClassifierOptions):
+    """Options of ``MultiLabelClassifier``."""
 
-    What is given as labels is a matrix of 0 and 1 (texts, labels), a ``pandas.DataFrame`` of them
-    with a column for each label, a list of lists of names, or
-    strings of names joined by ``","`` (``""`` for none), the last two in data sets as well. The
-    loss is the binary cross-entropy of each label, the metric the micro-averaged F1.
+    threshold: float = option(
+        "the lowest score of a label that is chosen.", 0.5, settable=True, kw_only=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold is a probability, not {self.threshold!r}.")
+
+
+class MultiLabelClassifier(TextClassifier):
+    """Any number of labels of a fixed list for each text or pair of texts, each independent.
+
+    ``predict`` returns for each text ``{"labels": list of str, "scores": float32 array of all
+    labels}``. Labels are given as a matrix of 0 and 1 (texts, labels), a ``pandas.DataFrame`` of
+    them with a column for each label, a list of lists of names, or strings of names joined by
+    ``","`` (``""`` for none), the last two in data sets as well. The loss is the binary
+    cross-entropy of each label, the metric the micro-averaged F1.
 
     Args:
-        backbone, tokenizer, labels, pair, max_length, language_id: as for ``TextClassifier``.
-        threshold: the least score of a label that is chosen.
+        backbone: an encoder; with a pooler where its family classifies with that.
+        tokenizer: its tokenizer.
+        {options}
 
     Raises:
         ValueError: as ``TextClassifier`` raises it, and for a threshold outside of 0 to 1.
     """
 
+    options_type = MultiLabelOptions
+    labels_type = targets.Names  # type: ignore[assignment]
     problem_type = "multi_label_classification"
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        tokenizer: Tokenizer,
-        labels: Sequence[str],
-        *,
-        threshold: float = 0.5,
-        **kwargs: Any,
-    ):
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold is a probability, not {threshold!r}.")
-        super().__init__(backbone, tokenizer, labels, **kwargs)
-        self.threshold = threshold
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        labels = options.labels
 
-    def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Logits (batch, labels) to ``scores``, float32, and ``chosen``, bool, of that shape."""
-        scores = tf.sigmoid(tf.cast(outputs, tf.float32))
-        return {"scores": scores, "chosen": scores >= self.threshold}
+        def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
+            scores = tf.sigmoid(tf.cast(logits, tf.float32))  # (batch, labels)
+            return {"scores": scores, "chosen": scores >= self.options.threshold}
 
-    def predict(self, x: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """For each text ``{"labels": list of str, "scores": float32 array of all labels}``.
+        def to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
+            columns = answers["chosen"].numpy(), answers["scores"].numpy()
+            return [
+                {
+                    "labels": [name for name, yes in zip(labels, chosen, strict=True) if yes],
+                    "scores": scores,
+                }
+                for chosen, scores in zip(*columns, strict=True)
+            ]
 
-        Arguments and errors as for ``Task.predict``.
-        """
-        return super().predict(x, **kwargs)
+        return sequence_parts(
+            backbone,
+            tokenizer,
+            options,
+            self,
+            len(labels),
+            postprocess=answer,
+            to_python=to_python,
+            targets=MultiLabelTargets(labels),
+            loss=_binary_cross_entropy,
+            metrics=lambda: [MicroF1(self.options.threshold)],
+            signatures=lambda: classify_signature(labels),
+        )
 
-    def _answers(self, outputs: dict[str, tf.Tensor]) -> list[dict[str, Any]]:
-        return [
-            {
-                "labels": [n for n, yes in zip(self.labels, chosen, strict=True) if yes],
-                "scores": scores,
-            }
-            for chosen, scores in zip(
-                outputs["chosen"].numpy(), outputs["scores"].numpy(), strict=True
-            )
-        ]
 
-    def _compile_defaults(self) -> dict[str, Any]:
-        return {
-            "loss": keras.losses.BinaryCrossentropy(from_logits=True),
-            "metrics": [MicroF1(self.threshold)],
-        }
+def _binary_cross_entropy(targets: Any, logits: Any, weights: Any) -> SumAndCount:
+    targets = keras.ops.cast(targets, logits.dtype)
+    losses = keras.ops.binary_crossentropy(targets, logits, from_logits=True)  # (batch, labels)
+    return mean_loss(keras.ops.mean(losses, axis=-1), weights)
 
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "threshold": self.threshold}
 
-    def _encoded(self, x: Any, y: Any = None, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+class MultiLabelTargets(Targets):
+    """Labels in any of the shapes that the class lists, as float32 0 and 1 (batch, labels).
+
+    Args:
+        labels: their names, in order.
+    """
+
+    def __init__(self, labels: Sequence[str]):
+        self.labels = list(labels)
+
+    def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         # Lists of names differ in length, which arrays cannot.
         if y is None and isinstance(x, Mapping) and LABEL in x:
             x, y = {k: v for k, v in x.items() if k != LABEL}, x[LABEL]
@@ -97,28 +127,11 @@ class MultiLabelClassifier(TextClassifier):
             y = np.stack([np.asarray(y[label]) for label in self.labels], axis=1)
         if isinstance(y, list | tuple) and any(isinstance(row, list | tuple) for row in y):
             y = self._matrix(y)
-        return super()._encoded(x, y, *args, **kwargs)
+        return x, y
 
-    def _matrix(self, rows: Sequence[Any]) -> np.ndarray:
-        """A list of lists as a matrix: of names, or of 0 and 1."""
-        if not any(isinstance(value, str | bytes) for row in rows for value in row) and any(rows):
-            return np.array(rows, "float32") if len(set(map(len, rows))) == 1 else np.array([[2]])
-        places = {label: i for i, label in enumerate(self.labels)}
-        found = np.zeros((len(rows), len(places)), "float32")
-        for row, names in zip(found, rows, strict=True):
-            for name in names:
-                name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
-                if name not in places:
-                    raise ValueError(not_listed(str(name), self.labels, "label"))
-                row[places[name]] = 1
-        return found
-
-    def _weights_in_order(self, given: Any) -> Any:
-        raise ValueError("class_weight is for one label of each text; there may be several here.")
-
-    def _check_labels(self, y: Any) -> None:
+    def check(self, y: Any) -> None:
         if y is None:
-            raise ValueError("There are no labels beside the texts.")
+            raise ValueError(NO_LABELS)
         values = np.asarray(y)
         if values.ndim == 2 and values.dtype.kind in "biuf":
             if values.shape[1] != len(self.labels) or not np.isin(values, (0, 1)).all():
@@ -126,21 +139,42 @@ class MultiLabelClassifier(TextClassifier):
         elif values.ndim != 1 or not all(isinstance(v, str | bytes) for v in values):
             raise ValueError(f"Labels are {_SHAPES}, not {values.dtype.name} {values.shape}.")
 
-    def _encode_labels(self, y: tf.Tensor) -> tf.Tensor:
-        if y.dtype == tf.string and y.shape.rank == 1:
-            return self._of_names(tf.strings.split(y, ","))
-        if isinstance(y, tf.RaggedTensor) and y.dtype == tf.string:
-            return self._of_names(y)
-        if y.dtype == tf.string or y.shape.rank != 2 or y.shape[1] not in (None, len(self.labels)):
-            raise ValueError(f"Labels are {_SHAPES}, not {y.dtype.name} {y.shape} in a batch.")
-        return tf.cast(y, tf.float32)
+    def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
+        count = len(self.labels)
+        if labels.dtype == tf.string and labels.shape.rank == 1:
+            return self._of_names(tf.strings.split(labels, ","))
+        if isinstance(labels, tf.RaggedTensor) and labels.dtype == tf.string:
+            return self._of_names(labels)
+        shape = labels.shape
+        if labels.dtype == tf.string or shape.rank != 2 or shape[1] not in (None, count):
+            raise ValueError(f"Labels are {_SHAPES}, not {labels.dtype.name} {shape} in a batch.")
+        return tf.cast(labels, tf.float32)
+
+    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+        raise ValueError("class_weight is for one label of each text; there may be several here.")
+
+    def _matrix(self, examples: Sequence[Any]) -> np.ndarray:
+        """A list of lists as a matrix: of names, or of 0 and 1."""
+        named = any(isinstance(value, str | bytes) for each in examples for value in each)
+        if not named and any(examples):
+            alike = len(set(map(len, examples))) == 1
+            return np.array(examples, "float32") if alike else np.array([[2]])
+        places = {label: i for i, label in enumerate(self.labels)}
+        found = np.zeros((len(examples), len(places)), "float32")
+        for row, names in zip(found, examples, strict=True):
+            for name in names:
+                name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+                if name not in places:
+                    raise ValueError(not_listed(str(name), self.labels, "label"))
+                row[places[name]] = 1
+        return found
 
     def _of_names(self, names: tf.RaggedTensor) -> tf.Tensor:
         """Ragged (batch, (names)) to 0 and 1, float32 (batch, labels)."""
         texts = tf.strings.strip(names.values)
-        there = texts != ""
-        index = index_of(tf.boolean_mask(texts, there), self.labels, "label")
-        rows = tf.cast(tf.boolean_mask(names.value_rowids(), there), tf.int32)
+        given = texts != ""
+        index = index_of(tf.boolean_mask(texts, given), self.labels, "label")
+        rows = tf.cast(tf.boolean_mask(names.value_rowids(), given), tf.int32)
         shape = [tf.cast(names.nrows(), tf.int32), len(self.labels)]
         counts = tf.scatter_nd(tf.stack([rows, index], 1), tf.ones_like(index, tf.float32), shape)
         return tf.minimum(counts, 1.0)

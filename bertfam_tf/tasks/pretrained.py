@@ -4,107 +4,106 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.tasks.base import tokenizer_and_language
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
+from bertfam_tf.tasks import options as declared
+from bertfam_tf.tasks.preprocessing import LANGUAGES
+from bertfam_tf.text import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from bertfam_tf.tasks.base import Task
 
 _log = logging.getLogger(__name__)
 
 
 def open_task(
-    cls: Callable[..., Any],
-    head: str,
-    path: str | Path,
-    *,
-    width: int | None = None,
-    language: str | int | None = None,
-    overrides: dict[str, Any],
-    **options: Any,
+    cls: type[Task], path: str | Path, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A task without labels; its own head is used where the checkpoint has one.
-
-    Args:
-        cls: what makes the task, such as its class: ``cls(backbone, tokenizer, language_id=…,
-            **options)``.
-        head: the head's name on the family's card; the task has it as ``head``.
-        path, language: as the tasks' ``from_pretrained`` take them.
-        width: how many scores the head gives, where its width is not fixed; one of another width
-            is not used.
-        overrides: config fields of the backbone.
-        **options: of the constructor.
+    """A task as ``cls.from_pretrained(path, *args, **kwargs)`` returns it.
 
     Raises:
-        CheckpointError, ValueError: as the tasks' ``from_pretrained`` do.
+        CheckpointError, ValueError, TypeError: as ``Task.from_pretrained`` does.
     """
-    checkpoint = Checkpoint(path, **overrides)
-    task = _build(cls, checkpoint, language, **options)
-    stored = checkpoint.head_labels(head) if width is not None else None
-    if stored is not None and len(stored) != width:
-        _log.warning(
-            "The %s head starts at random: that of %s gives %d scores, not %d.",
-            head,
-            path,
-            len(stored),
-            width,
-        )
-    elif checkpoint.has_head(head):
-        checkpoint.fill_head(task.head, head)
-    else:
-        _log.info("The %s head starts at random: %s has none.", head, path)
-    return task
-
-
-def open_labelled_task(
-    cls: Callable[..., Any],
-    head: str,
-    path: str | Path,
-    labels: Sequence[str] | None,
-    *,
-    language: str | int | None = None,
-    overrides: dict[str, Any],
-    **options: Any,
-) -> Any:
-    """A task whose head has a score for each label; arguments as for ``open_task``.
-
-    The checkpoint's own head is used when it has one for the same labels; otherwise the head
-    starts at random, and a log line says so. Without ``labels`` they are those of its head.
-
-    Raises:
-        CheckpointError, ValueError: as the tasks' ``from_pretrained`` do.
-    """
-    checkpoint = Checkpoint(path, **overrides)
-    stored = checkpoint.head_labels(head)
-    if labels is None:
-        if stored is None:
-            raise ValueError(f"{path} has no {head} head; say which labels to learn.")
-        labels = stored
-    task = _build(cls, checkpoint, language, labels=labels, **options)
-    if stored == list(labels):
-        checkpoint.fill_head(task.head, head)
-    elif stored is None:
-        _log.info("The %s head starts at random: %s has none.", head, path)
-    else:
-        _log.warning(
-            "The %s head starts at random: that of %s is for the labels %s.",
-            head,
-            path,
-            ", ".join(stored),
-        )
-    return task
-
-
-def _build(
-    cls: Callable[..., Any],
-    checkpoint: Checkpoint,
-    language: str | int | None,
-    **options: Any,
-) -> Any:
+    kind, rest = cls.options_type, dict(kwargs)
+    first = declared.positional(kind)
+    if len(args) > len(first):
+        raise TypeError(f"from_pretrained() takes a path and {first}, not {len(args) + 1} values.")
+    language = rest.pop("language", None)
+    given = dict(zip(first, args, strict=False))
+    for name in declared.names(kind):
+        if name in rest and name != "language_id":
+            given[name] = rest.pop(name)
+    checkpoint = Checkpoint(path, **rest)
+    stored = cls.stored_options(checkpoint.directory)
+    options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
+    head = cls.head_of(checkpoint.family.name)
+    classes = declared.class_option(kind)
+    if classes is not None and options.get(classes) is None:
+        options[classes] = checkpoint.head_labels(head or "")
+        if options[classes] is None:
+            raise ValueError(f"{path} has no {head} head; say which {classes} to learn.")
     backbone = checkpoint.backbone()
     tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
-    return cls(backbone, tokenizer, language_id=language_id, **options)
+    task = cls(backbone, tokenizer, language_id=language_id, **options)
+    if head is not None:
+        _fill_head(task, head, checkpoint, path)
+    return task
+
+
+def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) -> None:
+    """Fills the head from the checkpoint, if that has one for the same scores."""
+    if not checkpoint.has_head(head) and not task.needs_head:
+        _log.info("The %s head starts at random: %s has none.", head, path)
+        return
+    other = None
+    if checkpoint.family.heads[head].has_labels:
+        stored, wanted, count = (
+            checkpoint.head_labels(head) or [],
+            task.class_names,
+            task.output_shape[-1],
+        )
+        if wanted and stored != wanted:
+            other = f"is for the labels {', '.join(stored)}"
+        elif len(stored) != count:
+            other = f"gives {len(stored)} scores, not {count}"
+    if other is None:
+        checkpoint.fill_head(task.head, head)
+    else:
+        _log.warning("The %s head starts at random: that of %s %s.", head, path, other)
+
+
+def tokenizer_and_language(
+    checkpoint: Checkpoint, backbone: Backbone, language: str | int | None
+) -> tuple[Tokenizer, int | None]:
+    """A checkpoint's tokenizer, and the number of the language where the backbone takes one.
+
+    Args:
+        checkpoint: what is loaded.
+        backbone: loaded from it.
+        language: its code, such as ``"de"``, or its number where the checkpoint names none; None
+            for that of the tokenizer.
+
+    Raises:
+        CheckpointError: as ``load_tokenizer`` raises it.
+        ValueError: for a language that the checkpoint does not have.
+    """
+    if isinstance(language, str) and not checkpoint.languages:
+        raise ValueError(f"{checkpoint.directory} names no languages to choose {language!r} from.")
+    options = {"language": language} if isinstance(language, str) else {}
+    tokenizer = load_tokenizer(checkpoint.directory, **options)
+    if isinstance(language, int):
+        return tokenizer, language
+    if LANGUAGES not in backbone.input:
+        return tokenizer, None
+    language = language or tokenizer.get_config().get("language")
+    if language not in checkpoint.languages:
+        raise ValueError(unknown("language", str(language), checkpoint.languages))
+    return tokenizer, checkpoint.languages[language]
 
 
 def checked_labels(labels: Sequence[str]) -> list[str]:

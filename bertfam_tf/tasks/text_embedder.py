@@ -2,132 +2,95 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import layers, parsing
-from bertfam_tf.checkpoints import Checkpoint, CheckpointError
+from bertfam_tf.checkpoints import CheckpointError
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task, tokenizer_and_language
+from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.options import PairOptions, option
+from bertfam_tf.tasks.parts import Parts
+from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.text import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedderOptions(PairOptions):
+    """Options of ``TextEmbedder``."""
+
+    pair: bool | None = option("whether an example is two texts.", False, settable=True)
+    pooling: Literal["mean", "first"] = option(
+        '``"mean"`` of the vectors of all tokens but padding, or ``"first"``, that of the first.',
+        "mean",
+    )
+    normalize: bool = option(
+        "whether embeddings have length 1, so that a dot product is the cosine.", True
+    )
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "first"):
+            raise ValueError(f"pooling is 'mean' or 'first', not {self.pooling!r}.")
 
 
 class TextEmbedder(Task):
     """Embeddings whose cosine says how alike two texts are.
 
+    ``predict`` returns them as float32 (texts, hidden). Of a sentence-transformers checkpoint
+    ``from_pretrained`` takes the pooling, the normalization and the length that it stores. The
+    task has no loss of its own: ``compile`` takes one.
+
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        pooling: ``"mean"`` over the real tokens, or ``"first"``, the first token.
-        normalize: whether embeddings have length 1, so that a dot product is the cosine.
-        max_length: most tokens of an input; longer ones are cut. None for all positions.
-        language_id: the language of the texts, where the backbone has embeddings of languages.
+        {options}
+
+    Raises:
+        ValueError: for another ``pooling``; and as ``Task`` raises it.
+        CheckpointError: from ``from_pretrained``, for a stored pooling that is not supported.
     """
 
+    options_type = EmbedderOptions
     answer_name = "embedding"
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        tokenizer: Tokenizer,
-        *,
-        pooling: Literal["mean", "first"] = "mean",
-        normalize: bool = True,
-        max_length: int | None = None,
-        language_id: int | None = None,
-        pair: bool | None = False,
-        **kwargs: Any,
-    ):
-        if pooling not in ("mean", "first"):
-            raise ValueError(f"pooling is 'mean' or 'first', not {pooling!r}.")
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         inputs = backbone.row_inputs
-        x = backbone(inputs)["sequence_output"]
-        if pooling == "mean":
-            pooling_layer = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
-            x = pooling_layer(x, inputs["padding_mask"])
+        x = backbone(inputs)["sequence_output"]  # (batch, length, hidden)
+        if options.pooling == "mean":
+            pooling = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
+            x = pooling(x, inputs["padding_mask"])
         else:
             x = x[:, 0, :]
-        if normalize:
+        if options.normalize:
             x = keras.layers.UnitNormalization(dtype="float32", name="normalization")(x)
-        super().__init__(
-            inputs,
-            x,
-            backbone=backbone,
-            reads="sequence_output",
-            tokenizer=tokenizer,
-            pair=pair,
-            max_length=max_length,
-            language_id=language_id,
-            **kwargs,
+        return Parts(
+            inputs=inputs,
+            outputs=x,  # (batch, hidden)
+            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            postprocess=lambda outputs, _: {"embedding": tf.cast(outputs, tf.float32)},
+            to_python=lambda answers, _: answers["embedding"].numpy(),
         )
-        self.pooling = pooling
-        self.normalize = normalize
 
     @classmethod
-    def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        max_length: int | None = None,
-        language: str | int | None = None,
-        **overrides: Any,
-    ) -> TextEmbedder:
-        """An embedder on a published checkpoint.
-
-        Pooling, normalisation and length are the ones that a sentence-transformers checkpoint
-        stores; a plain one gets mean pooling and normalised vectors.
-
-        Args:
-            path: a directory, ``package:NAME``, or a hub id.
-            max_length: most tokens of an input; None takes the checkpoint's.
-            language: code of the texts' language, such as ``"de"``, for checkpoints of XLM, or its
-                number where they name none; None for their tokenizer's.
-            **overrides: config fields of the backbone.
-
-        Raises:
-            CheckpointError: as ``bertfam_tf.load_backbone`` raises it, and for a pooling that is
-                not supported.
-        """
-        checkpoint = Checkpoint(path, **overrides)
-        options = _stored_options(checkpoint.directory)
-        if max_length is not None:
-            options["max_length"] = max_length
-        backbone = checkpoint.backbone()
-        tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
-        return cls(backbone, tokenizer, language_id=language_id, **options)
-
-    def postprocess(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Embeddings (batch, hidden), float32."""
-        return {"embedding": tf.cast(outputs, tf.float32)}
-
-    def predict(self, x: Any, **kwargs: Any) -> np.ndarray:
-        """Embeddings (texts, hidden), float32. Arguments and errors as for ``Task.predict``."""
-        return super().predict(x, **kwargs)
-
-    def _answers(self, outputs: dict[str, tf.Tensor]) -> np.ndarray:
-        return outputs["embedding"].numpy()
-
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "pooling": self.pooling, "normalize": self.normalize}
+    def stored_options(cls, directory: Path) -> dict[str, Any]:
+        """As sentence-transformers stores them; none for other checkpoints."""
+        modules = _json(directory / "modules.json")
+        if modules is None:
+            return {}
+        try:
+            return _module_options(directory, modules)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{directory / 'modules.json'} is not sentence-transformers' list of modules: "
+                f"{error!r}"
+            ) from error
 
 
 _POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-
-
-def _stored_options(directory: Path) -> dict[str, Any]:
-    modules = _json(directory / "modules.json")
-    if modules is None:
-        return {}
-    try:
-        return _module_options(directory, modules)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory / 'modules.json'} is not sentence-transformers' list of modules: {error!r}"
-        ) from error
 
 
 def _module_options(directory: Path, modules: Any) -> dict[str, Any]:

@@ -1,28 +1,39 @@
-"""In-graph text: tokenizers with offsets, packing into a model's inputs, windows, words."""
+"""Text in the graph: tokenizers with offsets, packing into model inputs, windows, words.
+
+``kernels`` is below ``tokenizers``, and both are below packing and windows.
+"""
 
 from importlib import import_module
 from typing import Any
 
-from bertfam_tf.text.formats import load_tokenizer
-from bertfam_tf.text.packing import Layout, Packer
-from bertfam_tf.text.tokenizer import Tokenizer
-from bertfam_tf.text.wordpiece import WordPieceTokenizer
+from bertfam_tf.text.loading import load_tokenizer
+from bertfam_tf.text.packing import Packer
+from bertfam_tf.text.special_tokens import Layout, SpecialTokens
+from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
-# Imported when first used: most programs need one of them.
+# Imported when first used: most programs need one of the tokenizers.
 _HOME = {
-    "BPETokenizer": "bpe",
-    "ByteBPETokenizer": "byte_bpe",
-    "SentencePieceTokenizer": "sentencepiece",
+    "BPETokenizer": "tokenizers.bpe",
+    "ByteBPETokenizer": "tokenizers.byte_bpe",
+    "SentencePieceTokenizer": "tokenizers.sentencepiece",
     "Windows": "windows",
     "WordSplitter": "splitting",
-    "WordTokenizer": "words",
-    "pack_words": "alignment",
-    "reading_words": "alignment",
+    "WordTokenizer": "tokenizers.words",
+    "reading_words": "pretokenized",
     "spans_of": "windows",
-    "tokenize_words": "alignment",
+    "tokenize_words": "pretokenized",
 }
 
-__all__ = ["Layout", "Packer", "Tokenizer", "WordPieceTokenizer", "load_tokenizer", *_HOME]
+__all__ = [
+    "Layout",
+    "Packer",
+    "SpecialTokens",
+    "Tokenizer",
+    "WordPieceTokenizer",
+    "load_tokenizer",
+    *_HOME,
+]
 
 
 def __getattr__(name: str) -> Any:

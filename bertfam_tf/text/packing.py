@@ -2,93 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import tensorflow as tf
 
-# The parts a special token can play; each is an option `<role>_token` of a tokenizer.
-ROLES = ("unk", "cls", "sep", "pad", "mask", "bos", "eos")
-_TEXTS = ("a", "b")
+from bertfam_tf.text.special_tokens import TEXTS, Layout
 
 Truncation: TypeAlias = Literal["longest_first", "only_first", "only_second"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Where special tokens stand around one text, and around two.
-
-    Args:
-        single: roles of special tokens (``"cls"``, ``"sep"``, ``"bos"``, …) around the one text
-            ``"a"``, in order.
-        pair: the same around the texts ``"a"`` and ``"b"``.
-        single_segments: the segment id of each entry of ``single``.
-        pair_segments: the segment id of each entry of ``pair``.
-        pad_left: whether padding stands before the tokens instead of behind them.
-        pad_segment: the segment id of padding.
-
-    Raises:
-        ValueError: an entry is neither a role nor a text, a text is missing, repeated or out of
-            order, or there is not one segment id for each entry.
-    """
-
-    single: tuple[str, ...] = ("cls", "a", "sep")
-    pair: tuple[str, ...] = ("cls", "a", "sep", "b", "sep")
-    single_segments: tuple[int, ...] = (0, 0, 0)
-    pair_segments: tuple[int, ...] = (0, 0, 0, 1, 1)
-    pad_left: bool = False
-    pad_segment: int = 0
-
-    def __post_init__(self) -> None:
-        # From a JSON file they come as lists, which would not compare equal.
-        for name in ("single", "pair", "single_segments", "pair_segments"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name, count in (("single", 1), ("pair", 2)):
-            entries, segments = getattr(self, name), getattr(self, f"{name}_segments")
-            unknown = [entry for entry in entries if entry not in ROLES + _TEXTS]
-            if unknown:
-                raise ValueError(
-                    f"layout.{name} has {unknown[0]!r}, expected 'a', 'b' or one of the roles "
-                    f"{', '.join(ROLES)}"
-                )
-            texts = tuple(entry for entry in entries if entry in _TEXTS)
-            if texts != _TEXTS[:count]:
-                expected = " and then ".join(map(repr, _TEXTS[:count]))
-                raise ValueError(f"layout.{name} is {entries}, expected {expected}, once")
-            if len(segments) != len(entries):
-                raise ValueError(
-                    f"layout.{name}_segments has {len(segments)} entries, expected one for each "
-                    f"of the {len(entries)} of layout.{name}"
-                )
-
-    def entries(self, texts: int) -> tuple[tuple[str, int], ...]:
-        """Returns role or text, and segment id, of each entry around one text, or two."""
-        if texts == 1:
-            return tuple(zip(self.single, self.single_segments, strict=True))
-        return tuple(zip(self.pair, self.pair_segments, strict=True))
-
-    def special_count(self, texts: int) -> int:
-        """Returns how many special tokens stand around one text, or two."""
-        return len(self.entries(texts)) - texts
-
-
-CLS_A_SEP = Layout()
-CLS_A_SEP_SEP = Layout(
-    pair=("cls", "a", "sep", "sep", "b", "sep"), pair_segments=(0, 0, 0, 0, 0, 0)
-)
-A_THEN_B = Layout(("a",), ("a", "b"), (0,), (0, 0))
-
-
 class Filled(NamedTuple):
-    """Rows of a `Frame`.
+    """Sequences that a `Frame` filled.
 
     Fields:
-        inputs: int32 (rows, longest): ``token_ids``, ``padding_mask``, ``segment_ids``.
-        position: int32, broadcasts to (rows, longest): how many tokens stand before in the row;
-            negative or too large at padding.
-        begins: of each text, int32 [rows, 1], the position of its first piece.
-        counts: of each text, int32 [rows, 1], how many pieces the row has of it.
+        inputs: int32 (batch, length): ``token_ids``, ``padding_mask``, ``segment_ids``.
+        position: int32, broadcasts to (batch, length): the position id of each token, counted
+            without padding; negative or beyond the last token at padding.
+        begins: for each text, int32 (batch, 1), the position of its first piece.
+        counts: for each text, int32 (batch, 1), its number of pieces.
     """
 
     inputs: dict[str, tf.Tensor]
@@ -97,29 +29,26 @@ class Filled(NamedTuple):
     counts: list[tf.Tensor]
 
     def pieces(self, text: int) -> tf.Tensor:
-        """Returns int32 (rows, longest): which piece of the text, of those in the row, stands at
-        each position; -1 at others."""
+        """Returns int32 (batch, length), the index of each token among the pieces of a text; -1 at
+        other tokens and padding."""
         index = self.position - self.begins[text]
         return tf.where((index >= 0) & (index < self.counts[text]), index, -1)
 
-    def columns(self, text: int) -> tf.Tensor:
-        """Returns int32 [rows], the column that holds, or would hold, the text's first piece."""
-        return (self.begins[text] - self.position[:, :1])[:, 0]
-
 
 class Frame:
-    """The special tokens of a layout, with the ids that a tokenizer has for them.
+    """A layout with the ids of a tokenizer's special tokens.
 
     Args:
-        layout: where special tokens stand.
-        ids: the id of each role, as ``Tokenizer.special_ids``.  Without ``"pad"`` padding is 0.
+        layout: where the special tokens stand.
+        ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
+            the padding is 0.
 
     Raises:
         ValueError: the layout has a role that is not in ``ids``.
     """
 
     def __init__(self, layout: Layout, ids: Mapping[str, int]) -> None:
-        missing = [e for e in layout.single + layout.pair if e not in _TEXTS and e not in ids]
+        missing = [e for e in layout.single + layout.pair if e not in TEXTS and e not in ids]
         if missing:
             raise ValueError(
                 f"the layout has a {missing[0]!r} token, expected the tokenizer to have one; it "
@@ -130,7 +59,7 @@ class Frame:
 
     @property
     def padding(self) -> dict[str, int]:
-        """What each of the inputs has where there is no token."""
+        """The value of each input at padding."""
         return {
             "token_ids": self.ids.get("pad", 0),
             "padding_mask": 0,
@@ -143,18 +72,18 @@ class Frame:
         starts: Sequence[tf.Tensor],
         counts: Sequence[tf.Tensor],
     ) -> Filled:
-        """Makes rows of stretches of one text or two.
+        """Puts the special tokens around spans of one text or two, and pads.
 
         Args:
-            values: of each text, int32 [pieces].
-            starts: of each text, int32 [rows], where in ``values`` the row's stretch begins.
-            counts: of each text, int32 [rows], how many pieces it has.
+            values: for each text, int32 [pieces], the pieces of the whole batch.
+            starts: for each text, int32 [batch], where in ``values`` the spans begin.
+            counts: for each text, int32 [batch], the lengths of the spans.
         """
-        # Every token comes from one table: padding, special tokens in their order, the texts.
-        # Within an entry of the layout the place in the table is the position plus a constant.
+        # Every token comes from one table: padding, special tokens in order, texts.  Within an
+        # entry of the layout, the index in the table is the position plus a constant.
         entries = self.layout.entries(len(values))
         special = [self.padding["token_ids"]]
-        special += [self.ids[entry] for entry, _ in entries if entry not in _TEXTS]
+        special += [self.ids[entry] for entry, _ in entries if entry not in TEXTS]
         table = tf.concat([special, *values], 0)
         places = [len(special), len(special) + tf.size(values[0])]
         begin = tf.zeros([tf.size(counts[0]), 1], tf.int32)
@@ -162,8 +91,8 @@ class Frame:
         last, seen = "", 0
         for entry, _ in entries:
             begins.append(begin)
-            if entry in _TEXTS:
-                text = _TEXTS.index(entry)
+            if entry in TEXTS:
+                text = TEXTS.index(entry)
                 count = counts[text][:, tf.newaxis]
                 moves.append(places[text] + starts[text][:, tf.newaxis] - begin)
                 text_begins.append(begin)
@@ -171,15 +100,15 @@ class Frame:
                 begin += count
             else:
                 seen += 1
-                together = bool(last) and last not in _TEXTS
+                together = bool(last) and last not in TEXTS
                 moves.append(moves[-1] if together else seen - begin)
                 begin += 1
             last = entry
-        # A width of 0 would be refused by the encoder's kernels.
+        # The encoder's kernels refuse a length of 0.
         width = tf.maximum(tf.reduce_max(begin), 1)
-        position = tf.range(width)[tf.newaxis]
+        position = tf.range(width)[tf.newaxis]  # (1, length)
         if self.layout.pad_left:
-            position += begin - width
+            position += begin - width  # (batch, length)
             mask = position >= 0
         else:
             mask = position < begin
@@ -204,20 +133,20 @@ class Frame:
 class Packer:
     """Packs one text or two with the special tokens of a layout, as ``[CLS] a [SEP] b [SEP]``.
 
-    Rows that are too long are cut as Hugging Face's fast tokenizers cut them.
+    Texts are truncated as by Hugging Face's fast tokenizers.
 
     Args:
-        layout: where special tokens stand.
-        ids: the id of each role, as ``Tokenizer.special_ids``; padding is 0 where a tokenizer has
-            no token for it.
-        max_length: most tokens in a row, special ones included.
-        truncation: what a row that is too long loses pieces from, at the end: ``"longest_first"``,
-            the longer text; ``"only_first"``, ``"only_second"``, that text, and once nothing is
-            left of it the other one (where Hugging Face refuses).  A single text is cut under any.
+        layout: where the special tokens stand.
+        ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
+            the padding is 0.
+        max_length: the maximal number of tokens, special tokens included.
+        truncation: which of two texts is truncated, at its end: ``"longest_first"``, the longer
+            one; ``"only_first"`` or ``"only_second"``, that text, and if nothing is left of it the
+            other one (where Hugging Face raises).  A single text is always truncated.
 
     Raises:
-        ValueError: when ``max_length`` leaves no room for a piece of each of two texts, the layout
-            has a role that ``ids`` lacks, or ``truncation`` is not known.
+        ValueError: ``max_length`` leaves no room for a piece of each of two texts, the layout has a
+            role that is not in ``ids``, or ``truncation`` is unknown.
     """
 
     def __init__(
@@ -247,8 +176,9 @@ class Packer:
             texts: one or two ragged int32 tensors (batch, (pieces)).
 
         Returns:
-            int32 tensors (batch, longest row): ``token_ids``, ``padding_mask`` (1 at real tokens)
-            and ``segment_ids``, as the layout has them.  A batch without rows has width 1.
+            int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at tokens, 0 at
+            padding) and ``segment_ids``.  The length is that of the longest example, and 1 for an
+            empty batch.
 
         Raises:
             ValueError: there are neither one nor two texts.
@@ -256,7 +186,7 @@ class Packer:
         return self.fill(texts).inputs
 
     def fill(self, texts: Sequence[tf.RaggedTensor]) -> Filled:
-        """Packs a batch as ``packer(texts)`` does, and keeps account of where each piece went."""
+        """Packs a batch as ``packer(texts)`` does, and says where each piece went."""
         if len(texts) not in (1, 2):
             raise ValueError(f"{len(texts)} texts, expected one or two")
         starts = [tf.cast(text.row_splits[:-1], tf.int32) for text in texts]
@@ -264,7 +194,7 @@ class Packer:
         return self.frame.fill([text.values for text in texts], starts, self._kept(counts))
 
     def _kept(self, counts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns how many pieces of each text fit, each int32 [batch]."""
+        """Returns the number of pieces of each text that fit, int32 [batch] each."""
         room = self.max_length - self.frame.layout.special_count(len(counts))
         if len(counts) == 1:
             return [tf.minimum(counts[0], room)]
@@ -279,8 +209,8 @@ class Packer:
 
 
 def _longest_first(a: tf.Tensor, b: tf.Tensor, room: int) -> list[tf.Tensor]:
-    # The shorter keeps what it has up to half of the room; of an odd room the second (of
-    # equally long ones: the longer) gets the extra token.
+    # The shorter text keeps up to half of the room; if that is odd, the longer one gets the extra
+    # token, and of equally long texts the second.
     shorter = tf.minimum(a, b)
     longer = tf.maximum(shorter, room - shorter)
     both_cut = shorter + longer > room

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.text._files import CONFIG_FILE, JSON_FILE, read_json, write_json
-from bertfam_tf.text._moses import nonbreaking_prefixes
-from bertfam_tf.text.bpe import BPETokenizer
-from bertfam_tf.text.tokenizer import Tokenizer
+from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, read_json, write_json
+from bertfam_tf.text.kernels.moses import nonbreaking_prefixes
 from bertfam_tf.text.tokenizer_json import special_names, tokenizer_json
+from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 
 SPECIAL_FILE = "special_tokens_map.json"
-# Runs what tokenizer.json says, where the named classes put parts of their own in its place.
-_ANY = "PreTrainedTokenizerFast"
+# Executes tokenizer.json as it is; the named classes replace parts of it.
+_GENERIC = "PreTrainedTokenizerFast"
 _PLAIN = {"rstrip": False, "single_word": False, "normalized": False}
 
 
@@ -28,20 +28,20 @@ def save_published(
 ) -> str:
     """Writes vocabulary files, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
-    ``load_tokenizer`` makes the same tokenizer of them.
+    ``load_tokenizer`` reads them, too.
 
     Args:
-        tokenizer: what is written.
-        directory: where to; made if missing.
-        inputs: what the model takes, by transformers' names: ``input_ids``, …
-        max_length: most tokens of an input.
-        pad_id: what fills up, for a tokenizer that has no such token; None for nothing.
+        tokenizer: the tokenizer.
+        directory: the directory to write; created if missing.
+        inputs: the model's inputs, by transformers' names: ``input_ids``, …
+        max_length: the maximal number of tokens of an input.
+        pad_id: the id of padding for a tokenizer without a padding token, or None.
 
     Returns:
-        The published class that goes with the vocabulary's files, for config.json.
+        the class of transformers that reads the vocabulary's files, for config.json.
 
     Raises:
-        ValueError: for a tokenizer that transformers has no equal of; nothing is written then.
+        ValueError: transformers has no equivalent; nothing is written.
     """
     fast = None if _is_moses(tokenizer) else tokenizer_json(tokenizer)
     if fast is None:
@@ -55,7 +55,7 @@ def save_published(
     options = tokenizer.get_config()
     additional = list(options["additional_special_tokens"])
     if fast is None:
-        # This class opens rows with the token of that name; the one that has it stays special.
+        # This class begins texts with `bos_token`; the real one is kept as a special token.
         if "bos_token" in tokens:
             additional.append(tokens["bos_token"])
         tokens["bos_token"] = tokens[f"{tokenizer.layout.single[0]}_token"]
@@ -63,7 +63,7 @@ def save_published(
     unsaid = {key: value for key, value in written.items() if not key.endswith("_token")}
     config = {
         **unsaid,
-        "tokenizer_class": name if fast is None else _ANY,
+        "tokenizer_class": name if fast is None else _GENERIC,
         **{role: _described(token, lstrip) for role, token in tokens.items()},
         "additional_special_tokens": [_described(token, lstrip) for token in additional],
         "model_max_length": max_length,
@@ -97,15 +97,15 @@ def _is_moses(tokenizer: Tokenizer) -> bool:
 
 
 def _check_moses(tokenizer: Tokenizer) -> None:
-    """Raises for what the Python class, which reads no tokenizer.json, does otherwise."""
+    """Raises ValueError for what transformers' Python class, without tokenizer.json, cannot do."""
     options, layout = tokenizer.get_config(), tokenizer.layout
     language, prefixes = options["language"], options["prefixes"]
     if options["lower_case"]:
-        raise ValueError("transformers 5 lower-cases words after it has cut them, and so elsewhere")
+        raise ValueError("transformers 5 lower-cases after it has split words, with other results")
     if language != "en":
-        raise ValueError(f"transformers' class reads English unless told, not {language!r}")
+        raise ValueError(f"transformers' class reads English by default, not {language!r}")
     if set(prefixes or ()) != set(nonbreaking_prefixes(language)):
-        raise ValueError("its list of words with full stops is not Moses' own")
+        raise ValueError("its list of nonbreaking prefixes is not Moses' own")
     first, last = layout.single[0], layout.single[-1]
     rows = [(first, "a", "sep"), (first, "a", "sep", "b", "sep")]
     if [layout.single, layout.pair] != rows or last != "sep" or first == "a":

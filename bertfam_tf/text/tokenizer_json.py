@@ -1,42 +1,49 @@
-"""A tokenizer as Hugging Face's ``tokenizer.json`` describes it.
+"""Hugging Face's ``tokenizer.json``: what the file says of each of our tokenizers.
 
-The library ``tokenizers`` and transformers' fast classes run what the file says: how text is
-normalized and cut into words, the model, and where special tokens stand.
+The library ``tokenizers`` and transformers' fast classes execute the file: normalizer,
+pre-tokenizer, model, and a template with the special tokens.
 """
 
 from __future__ import annotations
 
 import base64
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
-from bertfam_tf.text._files import ROLES
-from bertfam_tf.text._normalization import CODEPOINTS, SPACES, assigned
-from bertfam_tf.text._unicode import classes, python_classes
-from bertfam_tf.text.bpe import END, BPETokenizer
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer
-from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
-from bertfam_tf.text.tokenizer import Tokenizer
-from bertfam_tf.text.wordpiece import WordPieceTokenizer
+from bertfam_tf.text.kernels.charsmap import assigned
+from bertfam_tf.text.kernels.unicode import (
+    CODEPOINTS,
+    SPACES,
+    classes,
+    mask_of,
+    python_classes,
+)
+from bertfam_tf.text.special_tokens import ROLES
+from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.bpe import BPETokenizer
+from bertfam_tf.text.tokenizers.bpe_files import END
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer
+from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
 _SPACE = "▁"
 _PIECE = model_pb.ModelProto.SentencePiece
-# Below any sum of log-probabilities, for pieces that no text becomes.
+# Below any sum of log-probabilities, for pieces that are not found in text.
 _NEVER = -1e6
-# As transformers' own conversion holds them back, for pieces that the Python classes split.
+# Added to the score of pieces that the Python classes split, as in transformers' own conversion.
 _SPLIT = -100.0
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The content of ``tokenizer.json``.
+    """Returns the content of ``tokenizer.json``.
 
     Raises:
-        ValueError: for a tokenizer that the format cannot describe.
+        ValueError: the format cannot describe the tokenizer.
     """
     options = tokenizer.get_config()
     parts = _parts(tokenizer, options)
@@ -56,7 +63,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens that the vocabulary has, by what they are called: ``cls_token``, …"""
+    """Returns the special tokens that the vocabulary has, by name: ``cls_token``, …"""
     return {f"{role}_token": tokenizer.id_to_token(i) for role, i in tokenizer.special_ids.items()}
 
 
@@ -64,7 +71,7 @@ def _special_tokens(tokenizer: Tokenizer, options: Mapping[str, Any]) -> list[di
     names = dict.fromkeys(
         [*special_names(tokenizer).values(), *options["additional_special_tokens"]]
     )
-    # Python's classes look for special tokens in the lower-cased text.
+    # The Python classes look for special tokens in the lower-cased text.
     folded = options.get("lower_case") and not isinstance(tokenizer, WordPieceTokenizer)
     return [
         {
@@ -108,7 +115,7 @@ def _template(tokenizer: Tokenizer) -> dict[str, Any]:
 
 @singledispatch
 def _parts(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says of one kind of tokenizer."""
+    """Returns the sections of the file that depend on the kind of tokenizer."""
     raise ValueError(f"a {type(tokenizer).__name__} is none of those that tokenizer.json describes")
 
 
@@ -181,11 +188,11 @@ def _(tokenizer: SentencePieceTokenizer, options: Mapping[str, Any]) -> dict[str
             for quotes in ("``", "''")
         ]
     if options["unify_spaces"]:
-        normalizers.append(_replace(_members(SPACES), " "))
+        normalizers.append(_replace(mask_of(SPACES), " "))
     if options["strip_accents"]:
-        # Theirs leaves out all marks that take no room; Python's classes leave out what combines.
+        # StripAccents removes all nonspacing marks, the Python classes combining characters.
         combining = [i for i in range(CODEPOINTS) if unicodedata.combining(chr(i))]
-        normalizers += [{"type": "NFKD"}, _replace(_members(combining) & assigned(), "")]
+        normalizers += [{"type": "NFKD"}, _replace(mask_of(combining) & assigned(), "")]
     if options["lower_case"]:
         normalizers.append({"type": "Lowercase"})
     if rules.precompiled_charsmap:
@@ -209,20 +216,14 @@ def _(tokenizer: SentencePieceTokenizer, options: Mapping[str, Any]) -> dict[str
 
 
 def _unknown_to_rust(strip_accents: bool) -> np.ndarray:
-    """What Python's class leaves out and the library's normalizer keeps, bool [CODEPOINTS]."""
+    """Returns bool [0x110000], what the Python class removes and the library's normalizer keeps."""
     python, rust = python_classes(), classes()
     found = python.removed & ~rust.removed & ~python.space
     return found | (python.mark & ~rust.mark) if strip_accents else found
 
 
-def _members(codepoints: Iterable[int]) -> np.ndarray:
-    mask = np.zeros(CODEPOINTS, bool)
-    mask[list(codepoints)] = True
-    return mask
-
-
 def _replace(mask: np.ndarray, content: str) -> dict[str, Any]:
-    """What puts ``content`` in the place of each character of ``mask``, bool [CODEPOINTS]."""
+    """Returns the normalizer that replaces each character of ``mask``, bool [0x110000]."""
     edges = np.flatnonzero(np.diff(mask.astype("i1"), prepend=0, append=0))
     spans = (rf"\x{{{start:X}}}-\x{{{end - 1:X}}}" for start, end in edges.reshape(-1, 2).tolist())
     return {"type": "Replace", "pattern": {"Regex": f"[{''.join(spans)}]"}, "content": content}
@@ -231,12 +232,12 @@ def _replace(mask: np.ndarray, content: str) -> dict[str, Any]:
 def _scores(
     tokenizer: SentencePieceTokenizer, proto: Any, split_digit_comma: bool
 ) -> list[tuple[str, float]]:
-    """Each piece of the vocabulary with its score, in the order of ids."""
+    """Returns the pieces of the vocabulary with their scores, in the order of ids."""
     best = max(piece.score for piece in proto.pieces if piece.type == _PIECE.NORMAL)
     scores = {}
     for piece in proto.pieces:
         score = piece.score
-        if piece.type == _PIECE.USER_DEFINED:  # as SentencePiece scores it
+        if piece.type == _PIECE.USER_DEFINED:  # as SentencePiece does
             score = len(piece.piece.encode("utf-8")) * best - 0.1
         elif piece.type != _PIECE.NORMAL:
             score = _NEVER

@@ -1,9 +1,8 @@
-"""Vocabularies from a corpus, by the trainers that exist: tensorflow-text's for WordPiece,
-`tokenizers` for byte pair encoding, `sentencepiece` for SentencePiece; words are only counted."""
+"""Vocabularies learnt from a corpus, with existing trainers: tensorflow-text's for WordPiece,
+`tokenizers` for byte-pair encoding, `sentencepiece` for SentencePiece; words are only counted."""
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import logging
@@ -18,17 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from bertfam_tf.files import settle, whole
-from bertfam_tf.text import _unicode
-from bertfam_tf.text._files import stream_lines
-from bertfam_tf.text.tokenizer import Tokenizer
+from bertfam_tf.files import atomic, remove_leftovers
+from bertfam_tf.text.files import stream_lines
+from bertfam_tf.text.kernels import unicode
+from bertfam_tf.text.special_tokens import ROLES
+from bertfam_tf.text.tokenizers.base import Tokenizer
 
 _LOG = logging.getLogger(__name__)
 _EXTRA = "vocabulary"
 _NO_WORDS = "there are no words in the input"
-# What a special token of another name than its role's stands for.
-_ROLE_OF = {"s": ("bos", "cls"), "/s": ("eos", "sep"), "endoftext": ("bos", "eos", "unk")}
-# Sizes fall about as the threshold to the power of -0.6, on English.
+# The roles of special tokens that are not named after one.
+_ROLES_OF = {"s": ("bos", "cls"), "/s": ("eos", "sep"), "endoftext": ("bos", "eos", "unk")}
+# On English, sizes are about proportional to the threshold to the power of -0.6.
 _SIZE_TO_THRESHOLD = 1.7
 
 
@@ -42,32 +42,32 @@ def train_vocabulary(
     lower_case: bool | None = None,
     min_count: int | None = None,
 ) -> Tokenizer:
-    """Learns a vocabulary from text files and stores a tokenizer with it.
+    """Learns a vocabulary from text files and saves a tokenizer with it.
 
-    Files are read line by line, and nothing of a line but words and their counts is kept, except
-    by sentencepiece, which holds the text in memory.  The same files give the same vocabulary.
+    Files are streamed line by line, and only words and their counts are kept in memory, except by
+    sentencepiece, which keeps the text.  The result is deterministic.
 
     Args:
         kind: one of `KINDS`.
         files: UTF-8 text.
-        output: the directory to write, which `load_tokenizer` reads; new or empty.
-        size: the number of entries, special tokens included.  `"words"` takes all words if it is
-            None; a poor corpus may give fewer.
+        output: the directory to write, for `load_tokenizer`; new or empty.
+        size: the size of the vocabulary, special tokens included; a small corpus may give fewer
+            entries.  None, for `"words"` only, takes all words.
         special: the special tokens, which come first; their roles follow from their names
             (`"[MASK]"`, `"<mask>"`, `"<s>"`, …), and those of other names are additional ones.
-            None means the usual ones of the kind.
-        lower_case: whether to lower-case; None means only for `"wordpiece"` and `"bpe"`, whose
+            None for the usual ones of the kind.
+        lower_case: whether to lower-case; None to do so for `"wordpiece"` and `"bpe"` only, whose
             first published vocabularies are lower-cased.
-        min_count: what is seen less often is not learnt; None means 2, and 1 for `"words"`.
+        min_count: the lowest frequency of what is learnt; None for 2, and for 1 with `"words"`.
 
     Returns:
         the tokenizer.
 
     Raises:
         FileNotFoundError: there is no such file.
-        FileExistsError: there is something in `output`.
-        ValueError: an argument cannot be used, a file is not UTF-8 (its line is named), the text
-            is empty, `size` is too small, or the trainer's package is not installed.
+        FileExistsError: `output` is not empty.
+        ValueError: an argument is invalid, a file is not UTF-8, the text is empty, `size` is too
+            small, or the trainer's package is not installed.
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
@@ -78,7 +78,7 @@ def train_vocabulary(
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}")
     directory = Path(output)
-    settle(directory)
+    remove_leftovers(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} exists, expected a new or empty directory")
     train, usual = KINDS[kind]
@@ -91,13 +91,13 @@ def train_vocabulary(
     if min_count is not None:
         options["min_count"] = min_count
     tokenizer = train(paths, size, tokens, **options)
-    with whole(directory) as path:
+    with atomic(directory) as path:
         tokenizer.save(path)
     return tokenizer
 
 
 def _lines(files: Sequence[Path]) -> Iterator[str]:
-    """Yields lines, and logs each tenth, or megabyte, read."""
+    """Yields lines, and logs progress every tenth of the files or megabyte, whichever is more."""
     total = sum(file.stat().st_size for file in files)
     read, shown, empty = 0, 0, True
     step = max(total // 10, 1_000_000)
@@ -113,19 +113,22 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
         raise ValueError(_NO_WORDS)
 
 
-def _roles(special: Sequence[str], kind: type[Tokenizer]) -> dict[str, Any]:
-    """Returns arguments of `kind` about special tokens: what each name says, and the rest."""
-    known = inspect.signature(kind).parameters
-    options: dict[str, Any] = {}
+def _roles(special: Sequence[str], roles: Sequence[str] = ROLES) -> dict[str, Any]:
+    """Returns the fields of `SpecialTokens` that follow from the tokens' names.
+
+    Args:
+        special: the special tokens; those whose names are not among `roles` are additional ones.
+        roles: the roles that the kind of tokenizer has.
+    """
+    fields: dict[str, Any] = {}
     additional = []
     for token in special:
         name = token.strip("[]<>|").lower()
-        arguments = [f"{role}_token" for role in _ROLE_OF.get(name, (name,))]
-        arguments = [argument for argument in arguments if argument in known]
-        options |= {argument: token for argument in arguments if argument not in options}
-        if not arguments:
+        known = [role for role in _ROLES_OF.get(name, (name,)) if role in roles]
+        fields |= {f"{role}_token": token for role in known if f"{role}_token" not in fields}
+        if not known:
             additional.append(token)
-    return {**options, "additional_special_tokens": tuple(additional)}
+    return {**fields, "additional_special_tokens": tuple(additional)}
 
 
 # Words.
@@ -138,7 +141,7 @@ def _words(
     lower_case: bool = False,
     min_count: int = 1,
 ) -> Tokenizer:
-    from bertfam_tf.text.words import WordTokenizer, count_words
+    from bertfam_tf.text.tokenizers.words import WordTokenizer, count_words
 
     counts = count_words(_lines(files), lower_case=lower_case)
     return WordTokenizer.from_counts(
@@ -147,7 +150,7 @@ def _words(
         max_size=size,
         special=special,
         lower_case=lower_case,
-        **_roles(special, WordTokenizer),
+        **_roles(special, ("unk", "eos", "pad")),
     )
 
 
@@ -161,18 +164,19 @@ def _word_piece(
     lower_case: bool = True,
     min_count: int = 2,
 ) -> Tokenizer:
-    from bertfam_tf.text.wordpiece import WordPieceTokenizer
+    from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
-    rules = _unicode.Rules(
+    rules = unicode.Rules(
         lower_case=lower_case, strip_accents=lower_case, split_chinese=True, clean_text=True
     )
     counts = _bert_words(files, rules)
     pieces = _learn_pieces(counts, size, special, min_count)
-    return WordPieceTokenizer(pieces, lower_case=lower_case, **_roles(special, WordPieceTokenizer))
+    roles = _roles(special, ("unk", "cls", "sep", "pad", "mask"))
+    return WordPieceTokenizer.from_config({"vocabulary": pieces, "lower_case": lower_case, **roles})
 
 
-def _bert_words(files: Sequence[Path], rules: _unicode.Rules) -> Counter[str]:
-    """Counts the words that a tokenizer with these rules would split into pieces."""
+def _bert_words(files: Sequence[Path], rules: unicode.Rules) -> Counter[str]:
+    """Returns the frequencies of words, split as a tokenizer with these rules does."""
     apart = rules.apart()
 
     def spaced(text: str) -> str:
@@ -195,18 +199,18 @@ def _bert_words(files: Sequence[Path], rules: _unicode.Rules) -> Counter[str]:
 def _learn_pieces(
     counts: Counter[str], size: int, special: Sequence[str], min_count: int
 ) -> list[str]:
-    """Returns `size` pieces, fewer if the text has not as many that occur `min_count` times.
+    """Returns `size` pieces, or fewer if not as many occur `min_count` times.
 
-    The learner takes a threshold, the count that a piece needs, and no size; thresholds are tried
-    until one gives a little too many pieces, and the rarest of these are left out.
+    The learner takes a threshold on the count of a piece instead of a size; thresholds are tried
+    until one gives slightly too many pieces, and the rarest of these are left out.
     """
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    apart = _unicode.Rules(True, True, True, True).apart()
+    apart = unicode.Rules(True, True, True, True).apart()
     marks = Counter({word: n for word, n in counts.items() if apart[ord(word[0])]})
     words = [(word, n) for word, n in counts.items() if word not in marks and len(word) <= 50]
     room = size - len(special)
-    # Marks and letters may take half of the room; a letter takes two entries.
+    # Punctuation and letters may take half of the vocabulary; a letter takes two entries.
     kept_marks = [mark for mark, _ in marks.most_common(room // 4)]
     letters = _frequent_letters(words, (room // 2 - len(kept_marks)) // 2, size)
     words = learner.filter_input_words(words, letters, -1)
@@ -232,7 +236,7 @@ def _learn_pieces(
     pieces = _search(learn, size, min_count, max(counts.values()))
     if len(pieces) < size:
         _LOG.info("the text has no more than %d pieces, %d were asked for", len(pieces), size)
-    # Without a piece for every letter, words would become unknown.
+    # A word with a letter that is not a piece would be unknown.
     needed = {*parameters.reserved_tokens, *letters, *(f"##{letter}" for letter in letters)}
     left = size - len(needed)
     others = [piece for piece in pieces if piece not in needed][:left]
@@ -241,8 +245,8 @@ def _learn_pieces(
 
 
 def _search(learn: Callable[[int], list[str]], size: int, low: int, high: int) -> list[str]:
-    """Returns what `learn` gives at a threshold, from `low` to `high`, that gives `size` pieces
-    or a little more; if none does, what it gives at `low`."""
+    """Returns the result of `learn` at a threshold from `low` to `high` that gives `size` pieces or
+    slightly more; if there is none, the result at `low`."""
     best: list[str] = []
     few = False
     threshold = low + 8
@@ -267,7 +271,7 @@ def _frequent_letters(words: Iterable[tuple[str, int]], limit: int, size: int) -
     """Returns the most frequent characters of words, at most `limit`.
 
     Raises:
-        ValueError: they are less than 99 % of the text.
+        ValueError: they cover less than 99 % of the text.
     """
     seen: Counter[str] = Counter()
     for word, count in words:
@@ -282,7 +286,7 @@ def _frequent_letters(words: Iterable[tuple[str, int]], limit: int, size: int) -
     return set(letters)
 
 
-# Byte pair encoding.
+# Byte-pair encoding.
 
 
 def _byte_bpe(
@@ -292,7 +296,7 @@ def _byte_bpe(
     lower_case: bool = False,
     min_count: int = 2,
 ) -> Tokenizer:
-    from bertfam_tf.text.byte_bpe import ByteBPETokenizer
+    from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer
 
     if lower_case:
         raise ValueError("byte-level BPE does not lower-case")
@@ -307,12 +311,12 @@ def _byte_bpe(
         _lines(files),
         size,
         min_frequency=min_count,
-        show_progress=False,  # it would write on standard output
+        show_progress=False,  # it writes to standard output
         special_tokens=list(special),
     )
     with tempfile.TemporaryDirectory() as folder:
         model.save_model(folder)
-        return ByteBPETokenizer.load(folder, **_roles(special, ByteBPETokenizer))
+        return ByteBPETokenizer.load(folder, **_roles(special))
 
 
 def _bpe(
@@ -322,21 +326,22 @@ def _bpe(
     lower_case: bool = True,
     min_count: int = 2,
 ) -> Tokenizer:
-    from bertfam_tf.text.bpe import END, BPETokenizer
+    from bertfam_tf.text.tokenizers.bpe import BPETokenizer
+    from bertfam_tf.text.tokenizers.bpe_files import END
 
     if not lower_case:
         raise ValueError("this BPE always lower-cases, as GPT's does")
     library = _extra("tokenizers")
-    counts = _bert_words(files, _unicode.Rules(True, True, True, True, _unicode.python_classes))
+    counts = _bert_words(files, unicode.Rules(True, True, True, True, unicode.python_classes))
     letters = sorted(_frequent_letters(counts.items(), (size - len(special)) // 4, size))
     model = library.Tokenizer(library.models.BPE(end_of_word_suffix=END))
     model.pre_tokenizer = library.pre_tokenizers.Split(" ", "removed")
     trainer = library.trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=min_count,
-        show_progress=False,  # it would write on standard output
-        # Left alone, the trainer would take a letter only as it stands in the text, within words
-        # or at their ends.
+        show_progress=False,  # it writes to standard output
+        # Otherwise the trainer adds a letter only in the form, inside or at the end of a word, in
+        # which the text has it.
         special_tokens=[*special, *letters, *(letter + END for letter in letters)],
         end_of_word_suffix=END,
     )
@@ -344,11 +349,11 @@ def _bpe(
     content = json.loads(model.to_str())["model"]
     pieces = sorted(content["vocab"], key=content["vocab"].get)
     merges = [(left, right) for left, right in content["merges"]]
-    return BPETokenizer(pieces, merges, **_roles(special, BPETokenizer))
+    return BPETokenizer.from_config({"vocabulary": pieces, "merges": merges, **_roles(special)})
 
 
 def _repeated(counts: Counter[str], letters: set[str]) -> Iterator[str]:
-    """Yields text in which each word of these letters stands as often as counted."""
+    """Yields text with the given frequencies of words, without words that have other letters."""
     for word, count in counts.items():
         if letters.issuperset(word):
             for start in range(0, count, 1000):
@@ -366,16 +371,16 @@ def _sentence_piece(
     min_count: int | None = None,
 ) -> Tokenizer:
     library = _extra("sentencepiece")
-    from bertfam_tf.text import _normalization
-    from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+    from bertfam_tf.text.kernels.charsmap import preparation
+    from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 
     if min_count is not None:
         raise ValueError("SentencePiece's trainer takes no smallest count")
-    roles = _roles(special, SentencePieceTokenizer)
+    roles = _roles(special)
     unk, pad = roles.get("unk_token"), roles.get("pad_token")
     if unk is None:
         raise ValueError(f"special tokens {list(special)}, expected one for unknown text, as <unk>")
-    small = _normalization.preparation(False, False, lower_case)
+    small = preparation(False, False, lower_case)
     failures: list[Exception] = []
 
     def lines() -> Iterator[str]:
@@ -391,7 +396,7 @@ def _sentence_piece(
             sentence_iterator=lines(),
             model_writer=model,
             vocab_size=size,
-            # A poor text may have fewer pieces.
+            # A small text may have fewer pieces.
             hard_vocab_limit=False,
             max_sentence_length=1 << 20,
             unk_id=special.index(unk),
@@ -400,7 +405,7 @@ def _sentence_piece(
             pad_piece=pad or "<pad>",
             bos_id=-1,
             eos_id=-1,
-            # In their order they take the ids that are left.
+            # They take the remaining ids in their order.
             control_symbols=[token for token in special if token not in (unk, pad)],
             minloglevel=1,
         )
@@ -409,7 +414,9 @@ def _sentence_piece(
             raise failures[0] from error
         _, _, reason = str(error).rpartition("] ")
         raise ValueError(f"sentencepiece's trainer: {reason or error}") from error
-    return SentencePieceTokenizer(model.getvalue(), lower_case=lower_case, **roles)
+    return SentencePieceTokenizer.from_config(
+        {"model": model.getvalue(), "lower_case": lower_case, **roles}
+    )
 
 
 def _extra(module: str) -> Any:

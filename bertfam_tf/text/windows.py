@@ -6,28 +6,30 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from bertfam_tf.text._graph import row_of_each
-from bertfam_tf.text.packing import Filled, Frame, Layout
+from bertfam_tf.text.kernels.graph import row_of_each
+from bertfam_tf.text.packing import Filled, Frame
+from bertfam_tf.text.special_tokens import Layout
 
 
 class Windows:
-    """Cuts documents into windows, each packed as a row; a question goes before every window.
+    """Splits documents into windows and packs each; a question is put before every window.
 
     The windows are those of Hugging Face's fast tokenizers with `stride` and
-    `return_overflowing_tokens`: each is as long as fits, the next begins `stride` pieces before
-    its end, and the first to reach the document's end is the last.  An empty document has one.
+    `return_overflowing_tokens`: each is as long as possible, the next begins `stride` pieces before
+    its end, and the first to reach the end of the document is the last.  An empty document has one.
 
     Args:
-        layout: where special tokens stand.
-        ids: the id of each role, as `Tokenizer.special_ids`.
-        max_length: most tokens of a window, question and special tokens included.
-        stride: by how many pieces windows that follow each other overlap.
-        max_question: a question that has more pieces is cut to so many.  None for half of what
+        layout: where the special tokens stand.
+        ids: the ids of the special tokens by role, as `Tokenizer.special_ids`.
+        max_length: the maximal number of tokens of a window, question and special tokens included.
+        stride: the overlap of consecutive windows, in pieces.
+        max_question: the number of pieces to which a question is truncated.  None for half of what
             special tokens and `stride` leave, so that a long question cannot multiply the windows.
 
     Raises:
-        ValueError: the document would have no more than `stride` pieces of a window, so that
-            windows could not move on; a number is negative; the layout has a role that `ids` lacks.
+        ValueError: a window would have no more than `stride` pieces of the document, so that
+            windows could not advance; a number is negative; or the layout has a role that is not in
+            `ids`.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Windows:
             raise ValueError(
                 f"max_length {max_length} less {layout.special_count(2)} special tokens, stride "
                 f"{stride} and max_question {max_question} is {spare - max_question}, expected 1 "
-                "or more: each window has to move on"
+                "or more: each window has to advance"
             )
         self.frame = Frame(layout, ids)
         self.max_length = max_length
@@ -56,7 +58,7 @@ class Windows:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, texts: Sequence[tf.RaggedTensor]) -> dict[str, tf.Tensor]:
-        """Cuts and packs a batch.
+        """Splits and packs a batch.
 
         Args:
             texts: ragged int32 (batch, (pieces)): documents, or questions and documents.
@@ -64,15 +66,16 @@ class Windows:
         Returns:
             a dict; the windows of the first document come first:
 
-            * ``token_ids``, ``padding_mask``, ``segment_ids``: int32 (windows, longest).
-            * ``document``: int32 [windows], the row of the batch.
-            * ``first_piece``: int32 [windows], which piece of its document is the window's first.
-            * ``piece``: int32 (windows, longest), which piece of its document stands there; -1 at
-              the question's and at special tokens and padding.
-            * ``max_context``: bool (windows, longest), whether a piece stands there that has no
-              better context in another window.  As in BERT's SQuAD code, context is the smaller
-              of the numbers of pieces before and behind it in the window, plus a hundredth of the
-              window's; of equals the first window counts.  True once for each piece.
+            * ``token_ids``, ``padding_mask``, ``segment_ids``: int32 (windows, length).
+            * ``document``: int32 [windows], the index of the document in the batch.
+            * ``first_piece``: int32 [windows], the index of the window's first piece in its
+              document.
+            * ``piece``: int32 (windows, length), the index of each piece in its document; -1 at the
+              question, special tokens and padding.
+            * ``max_context``: bool (windows, length), whether the piece has the most context in
+              this window, true once for each piece.  As in BERT's SQuAD code, context is the
+              smaller of the numbers of pieces before and after it in the window, plus a hundredth
+              of the window's pieces; of equal windows the first counts.
 
         Raises:
             ValueError: there are neither one nor two texts.
@@ -89,7 +92,7 @@ class Windows:
         begin, size = _stretches(documents)
 
         step = room - self.stride
-        # As many steps as it takes until no piece is left behind the window.
+        # As many steps as it takes to reach the end of the document.
         windows = 1 + tf.maximum(0, -((room - size) // step))
         splits = tf.concat([[0], tf.cumsum(tf.cast(windows, tf.int64))], 0)
         document = tf.cast(row_of_each(splits, splits[-1]), tf.int32)
@@ -120,14 +123,14 @@ class Windows:
 def spans_of(
     windows: Mapping[str, tf.Tensor], starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Says which bytes of the documents' text each position of their windows covers.
+    """Returns the bytes of the documents that each token of their windows covers.
 
     Args:
         windows: from `Windows`.
         starts, ends: int32 (batch, (pieces)), of the documents, from `tokenize_with_offsets`.
 
     Returns:
-        int32 (windows, longest), first bytes, and the bytes behind; -1 where ``piece`` is.
+        `(starts, ends)`, int32 (windows, length), end exclusive; -1 where ``piece`` is.
     """
     piece = windows["piece"]
     begin = tf.gather(tf.cast(starts.row_splits, tf.int32), windows["document"])
@@ -139,7 +142,7 @@ def spans_of(
 
 
 def _stretches(text: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where each row begins and how many pieces it has, int32 [batch]."""
+    """Returns where each text begins and its number of pieces, int32 [batch] each."""
     splits = tf.cast(text.row_splits, tf.int32)
     return splits[:-1], splits[1:] - splits[:-1]
 
@@ -152,7 +155,7 @@ def _max_context(
     place = tf.where(here, begin[:, tf.newaxis] + piece + 1, 0)
 
     def best(values: tf.Tensor) -> tf.Tensor:
-        """Returns at each position whether its value is the largest of the piece's."""
+        """Returns bool (windows, length), whether a value is the largest of its piece's."""
         flat, segments = (tf.reshape(tensor, [-1]) for tensor in (values, place))
         return values == tf.gather(tf.math.unsorted_segment_max(flat, segments, pieces + 1), place)
 

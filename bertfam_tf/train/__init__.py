@@ -1,9 +1,9 @@
 """From a recipe to a trained task."""
 
-from bertfam_tf.train.answers import answer_file, as_json, source_of
+from bertfam_tf.train.answer_file import answer_file, as_json, source_of
 from bertfam_tf.train.pretrain import pretrain
 from bertfam_tf.train.run import evaluate, read_split, run
-from bertfam_tf.train.streams import StreamLM
+from bertfam_tf.train.stream_lm import StreamLM
 
 __all__ = [
     "StreamLM",

@@ -1,4 +1,4 @@
-"""States of a run on disk, from which it goes on after it was killed."""
+"""Training checkpoints, from which a run resumes after it was killed."""
 
 import shutil
 from collections.abc import Mapping
@@ -10,26 +10,27 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bertfam_tf.checkpoints.safetensors import write
-from bertfam_tf.files import whole
+from bertfam_tf.files import atomic
 
 _STATE, _METRIC = "state.safetensors", "metric/"
 
 
 class Backup(keras.callbacks.Callback):
-    """Writes all that training depends on every ``every`` steps and after each epoch.
+    """Writes a training checkpoint every ``every`` steps and after each epoch.
 
-    That is weights, optimizer, random states, and metrics of an epoch that has begun. Keras' own
-    ``BackupAndRestore`` starts an interrupted epoch anew and forgets the states of dropout; here
-    the optimizer's step count says how many batches the stream has to pass over, so that a run that
-    was killed ends as one that was not. A state appears whole or not at all.
+    It has weights, the optimizer's state by the paths of the weights, random states, and metrics of
+    an epoch that has begun. Keras' own ``BackupAndRestore`` repeats an interrupted epoch and loses
+    the random states of dropout; here the optimizer's step count gives the number of batches to
+    skip, so that a run that was killed ends as one that was not. A checkpoint appears whole or not
+    at all.
 
-    No state is written after the last step of an epoch until the epoch has been evaluated and the
-    callbacks before this one have kept what they need of it: a run that is killed in between
-    repeats steps, and then evaluates.
+    None is written after the last step of an epoch until the epoch has been evaluated and the
+    callbacks before this one have seen it: a run that is killed in between repeats steps, and then
+    evaluates.
 
     Args:
-        directory: where states go; it holds one once training has begun.
-        every: steps between states.
+        directory: holds the last checkpoint.
+        every: steps between checkpoints.
     """
 
     def __init__(self, directory: Path, every: int):
@@ -40,17 +41,17 @@ class Backup(keras.callbacks.Callback):
 
     @property
     def exists(self) -> bool:
-        """Whether there is a state."""
+        """Whether there is a checkpoint."""
         return (self.directory / _STATE).is_file()
 
     def restore(self, model: keras.Model) -> int:
-        """Loads the last state into a compiled model; the number of steps it has taken.
+        """Loads the last checkpoint into a compiled model; the number of steps it was trained for.
 
-        Metrics come back when the next epoch begins; those that Keras makes at their first batch
-        have to be there by then.
+        Metrics are restored when the next epoch begins; those that Keras makes at their first batch
+        have to exist by then.
 
         Raises:
-            ValueError: when the state is damaged, or of another model.
+            ValueError: when the checkpoint is damaged, or of another model.
         """
         if not self.exists:
             return 0
@@ -74,22 +75,22 @@ class Backup(keras.callbacks.Callback):
 
     def _write(self, metrics: dict[int, keras.Variable]) -> None:
         variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
-        # The step count comes as a NumPy scalar, which safetensors does not take.
+        # The step count is a NumPy scalar, which safetensors does not take.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
-        with whole(self.directory / _STATE) as path:
+        with atomic(self.directory / _STATE) as path:
             write(state, path)
 
     def clear(self) -> None:
-        """Removes the states of a run that is done."""
+        """Removes the checkpoint of a run that is done."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file of a run that was killed.
+    """The tensors of a training checkpoint.
 
     Args:
         file: what is read.
-        directory: what has to be removed where that fails, for errors.
+        directory: what errors say has to be removed.
 
     Raises:
         ValueError: when the file is missing or damaged.
@@ -106,7 +107,7 @@ def assign_state(
     file: Path,
     directory: Path,
 ) -> None:
-    """Gives variables what a state has under their names, all of them or none.
+    """Assigns tensors to variables by name, all of them or none.
 
     Raises:
         ValueError: for a tensor that is missing or of another shape.
@@ -121,8 +122,8 @@ def assign_state(
 
 def _damaged(file: Path, directory: Path, why: str) -> ValueError:
     return ValueError(
-        f"{file} is not a state that this run can go on from: {why}. It is cut off, damaged, or of "
-        f"another model. Remove {directory} to train from the beginning."
+        f"{file} is not a checkpoint that this run can resume from: {why}. It is "
+        f"truncated, damaged, or of another model. Remove {directory} to train from the beginning."
     )
 
 
@@ -134,10 +135,24 @@ def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """All that a training step reads, under names that are the same in each process."""
     model.optimizer.build(model.trainable_variables)
-    # Keras numbers the generators of a process, so their order stands for their names.
+    # Keras numbers the generators of a process, so they are named by their order.
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]
     return {
         **{v.path: v for v in model.weights},
-        **{f"optimizer/{i}": v for i, v in enumerate(model.optimizer.variables)},
+        **optimizer_variables(model.optimizer),
         **{f"seed/{i}": v for i, v in enumerate(seeds)},
     }
+
+
+def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
+    """The state of a built optimizer: ``optimizer/`` and the path of a weight with the slot's name.
+
+    Raises:
+        ValueError: for two variables of one name.
+    """
+    # The first part of a path is the optimizer's name, which Keras numbers in each process.
+    named = [(f"optimizer/{v.path.partition('/')[2]}", v) for v in optimizer.variables]
+    found = dict(named)
+    if len(found) != len(named):
+        raise ValueError("Two variables of the optimizer have the same path.")
+    return found

@@ -24,9 +24,9 @@ class BestEpoch(keras.callbacks.Callback):
 
     Args:
         directory: where weights and scores go.
-        monitor: a metric of the validation data, ``val_accuracy`` say; larger is better, but of a
-            loss.
-        patience: stops after so many epochs that are no better than the best before them.
+        monitor: a metric of the validation data, ``val_accuracy`` say; higher is better, except
+            for a loss.
+        patience: number of epochs without improvement after which training stops.
     """
 
     def __init__(self, directory: Path, monitor: str, patience: int):
@@ -46,14 +46,14 @@ class BestEpoch(keras.callbacks.Callback):
         try:
             stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
             if weights.is_file():
-                # They are written first, and say of which epoch they are.
+                # They are written first, and hold the number of their epoch.
                 with safe_open(weights, framework="numpy") as opened:
                     stored |= json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
             return {int(epoch): float(value) for epoch, value in stored.items()}
         except (ValueError, AttributeError, TypeError, SafetensorError) as error:
             raise ValueError(
                 f"{self.directory} does not hold the scores of epochs, {_VALUES} or {_WEIGHTS} is "
-                f"cut off or damaged: {error}. Remove {self.directory.parent} to train from the "
+                f"truncated or damaged: {error}. Remove {self.directory.parent} to train from the "
                 "beginning."
             ) from error
 
@@ -67,13 +67,13 @@ class BestEpoch(keras.callbacks.Callback):
         logs = logs or {}
         if self.monitor not in logs:
             raise ValueError(
-                f"There is no {self.monitor!r} to tell the best epoch by, only {sorted(logs)}."
+                f"There is no {self.monitor!r} to compare epochs by, only {sorted(logs)}."
             )
         before = self.values
         values = {epoch: float(logs[self.monitor]), **before}
         if epoch not in before and self._best(values) == epoch:
             score = {_SCORE: json.dumps({epoch: values[epoch]})}
-            with files.whole(self.directory / _WEIGHTS) as path:
+            with files.atomic(self.directory / _WEIGHTS) as path:
                 write({v.path: v.numpy() for v in self.model.weights}, path, score)
         files.write(self.directory / _VALUES, json.dumps(values))
         if self.exhausted:
@@ -81,7 +81,7 @@ class BestEpoch(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def restore(self, model: keras.Model) -> None:
-        """Gives a model the best epoch's weights.
+        """Assigns the best epoch's weights to a model.
 
         Raises:
             ValueError: when the file is missing or damaged.

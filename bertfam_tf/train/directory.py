@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bertfam_tf.config import PretrainRecipe, Recipe, expand
-from bertfam_tf.files import exclusive, settle, write
+from bertfam_tf.files import exclusive_lock, remove_leftovers, write
 from bertfam_tf.train.backup import Backup
 from bertfam_tf.train.history import History
 
@@ -24,12 +24,12 @@ def run_directory(recipe: Recipe | PretrainRecipe) -> Iterator["RunDirectory"]:
         ValueError: when another process is writing it, or it holds another recipe's run.
     """
     path = expand(recipe.output)
-    with exclusive(path, path / ".lock"):
+    with exclusive_lock(path, path / ".lock"):
         yield RunDirectory(recipe)
 
 
 class RunDirectory:
-    """Recipe, states to go on from, model, history and metrics of one run.
+    """Recipe, training checkpoint, model, history and metrics of one run.
 
     Args:
         recipe: its ``output`` is the directory.
@@ -42,10 +42,10 @@ class RunDirectory:
         self.recipe = recipe
         self.path = expand(recipe.output)
         for name in (RECIPE, MODEL, METRICS, _HISTORY):
-            settle(self.path / name)
+            remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
-        # A recipe that failed before its first state was written may be mended.
+        # A recipe that failed before its first checkpoint was written may be corrected.
         begun = self.backup().exists or (self.path / MODEL).exists()
         if begun and self._stored not in (None, recipe.to_yaml()):
             others = set(self._stored.splitlines())
@@ -57,15 +57,15 @@ class RunDirectory:
             )
 
     def backup(self, every: int = 1) -> Backup:
-        """The states, written every so many steps."""
+        """Writes training checkpoints every so many steps."""
         return Backup(self.path / "backup", every)
 
     def history(self) -> History:
-        """What is logged of each epoch."""
+        """The log of each epoch."""
         return History(self.path / _HISTORY)
 
     def metrics(self) -> dict[str, Any] | None:
-        """What a run that is done has written; None for one that is not."""
+        """The metrics of a run that is done; None for one that is not."""
         file = self.path / METRICS
         if not file.is_file():
             return None
@@ -76,13 +76,13 @@ class RunDirectory:
     def begin(self) -> None:
         """Makes the directory and writes the recipe."""
         if not self.backup().exists:
-            # Without a state, nothing of a run that was killed counts.
+            # Without a checkpoint a run that was killed starts from the beginning.
             self.backup().clear()
             self.history().file.unlink(missing_ok=True)
         if self._stored != self.recipe.to_yaml():
             write(self.path / RECIPE, self.recipe.to_yaml())
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Writes the metrics, which say that the run is done, and removes its states."""
+        """Writes the metrics, which mark the run as done, and removes its checkpoint."""
         write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         self.backup().clear()

@@ -9,29 +9,29 @@ import numpy as np
 
 from bertfam_tf import models, optimizers
 from bertfam_tf.config import PretrainRecipe, expand
-from bertfam_tf.data.streams import read_lines, segments, token_stream
+from bertfam_tf.data.token_streams import read_lines, segments, token_stream
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
-from bertfam_tf.train.streams import StreamLM
+from bertfam_tf.train.stream_lm import StreamLM
 
 
 def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     """Trains a language model from random weights, on text files read as one stream.
 
     The output directory gets the recipe, the trained ``CausalLM``, a CSV of the history with the
-    perplexity of the held-out text after each epoch, and samples. A run that was killed goes on
-    from the last epoch that ended; one that is done answers with the metrics that it wrote.
+    perplexity of the held-out text after each epoch, and samples. A run that was killed resumes
+    after the last epoch that ended; one that is done returns the metrics that it wrote.
 
     Returns:
-        ``perplexity`` of the held-out text, ``tokens`` of the other, and ``samples``, a text for
-        each prompt.
+        ``perplexity`` of the held-out text, ``tokens``, the size of the other, and ``samples``, a
+        text for each prompt.
 
     Raises:
         ValueError: for a recipe or file that is not valid, when the output directory holds
-            another recipe's run or another process is writing it, and when the state to go on
-            from is damaged.
-        OSError: when writing fails, on a full disk say; started again, the run goes on.
+            another recipe's run or another process is writing it, and when the training
+            checkpoint is damaged.
+        OSError: when writing fails, on a full disk say; started again, the run resumes.
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()
@@ -55,7 +55,7 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]
     learner = StreamLM(task.backbone, task.head)
     learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
     directory.begin()
-    # A memory is no part of a state, and begins anew with each epoch.
+    # A memory is not part of a checkpoint: it is empty at the beginning of each epoch.
     backup = directory.backup(steps)
     history = directory.history()
     learner.fit(

@@ -1,22 +1,22 @@
-"""Answers files of texts with an export: Apache Beam's RunInference, on any of Beam's runners.
+"""Batch inference: runs an export on files of texts with Apache Beam, on any of its runners.
 
     make batch-env
     build/batch/bin/python serving/batch/answer.py \\
         --model exports/sentiment --input 'texts/*.txt' --output answers
 
-Inputs, by their names: `.txt`, a text on each line; `.jsonl`, on each line an object with the
-export's inputs (`{"text": …}`; what else is in it is handed through) or a text; `.csv`, with a
-header that names the inputs. Outputs, for each shard: `answers-00000.jsonl` with `{"input": …,
-"answer": …}` in the order of the input, `failed-00000.jsonl` with the rows that have no answer,
-why, and where they stand, and `done-00000.json` with their numbers.
+Input formats, by file name: `.txt` has one text per line; `.jsonl` has one text, or one object with
+the export's inputs, per line (`{"text": …}`; other keys are copied to the output); `.csv` has a
+header with the names of the inputs. Output, for each shard: `answers-00000.jsonl` with `{"input":
+…, "answer": …}` in input order, `failed-00000.jsonl` with the rows that have no answer, their
+position and the reason, and `done-00000.json` with the numbers of both.
 
-The element that goes through the pipeline is a shard: a range of bytes of an input. Each is read,
-answered and written in one step, under temporary names until it is whole; so memory is bounded by
-a shard, a run that was killed goes on with the shards that are not done, and a shard that a runner
-tries twice is there once. Rows of a shard go by length, so that a batch has little padding.
+The elements of the pipeline are shards: byte ranges of input files. A shard is read, answered and
+written in one step, under temporary names until it is complete. So memory is bounded by the size of
+a shard, a killed run resumes with the shards that are not done, and a shard that a runner retries
+appears once. The rows of a shard are batched by length, which minimizes padding.
 
-One file on purpose: runners that pickle it need no package on their workers, only what
-requirements.txt lists.
+This is a single file on purpose: workers of runners that pickle it need only the packages in
+requirements.txt.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NUMBERS = ("rows", "answers", "failed")
 
 
 class Shard(NamedTuple):
-    """The lines of a file that begin in `begin` to `end`; all of a CSV: its rows may span lines."""
+    """The lines of a file that start at the bytes `begin` to `end`; a CSV is a single shard."""
 
     number: int
     file: str
@@ -58,10 +58,10 @@ class Row(NamedTuple):
     """One row of an input.
 
     Fields:
-        given: as it stood there, for whoever reads the output.
-        inputs: name to text or list of texts, in bytes; empty for a row that is not valid.
-        reason: why it is not valid.
-        place: where it stands in its file.
+        given: the original row, for the output.
+        inputs: input name to text or list of texts, as bytes; empty if the row is invalid.
+        reason: why the row is invalid; "" otherwise.
+        place: its position in the file.
     """
 
     given: Any
@@ -70,17 +70,17 @@ class Row(NamedTuple):
     place: str
 
 
-# What goes from step to step is made of Python's own types: runners send it to other processes,
-# where the classes of a script have no module.
-Fields = tuple[int, str, int, int]  # of a shard
-Written = tuple[int, bytes, bytes, dict[str, int]]  # its number; answers, failures; how many
+# Runners send elements to other processes, which cannot unpickle the classes of a script. So
+# elements consist of built-in types.
+Fields = tuple[int, str, int, int]  # a Shard's
+Written = tuple[int, bytes, bytes, dict[str, int]]  # shard number, answers, failures, counts
 
 
 # Inputs -----------------------------------------------------------------------------------------
 
 
 def shards_of(files: Iterable[tuple[str, int]], shard_bytes: int) -> list[Shard]:
-    """The same shards for the same (path, size) each time."""
+    """Splits files, (path, size), into shards; deterministic."""
     ranges = []
     for file, size in files:
         step = max(size, 1) if file.endswith(".csv") else shard_bytes
@@ -89,7 +89,7 @@ def shards_of(files: Iterable[tuple[str, int]], shard_bytes: int) -> list[Shard]
 
 
 def read(shard: Shard, names: Sequence[str]) -> list[Row]:
-    """The shard's rows, with the inputs that the model has these names for."""
+    """Reads the rows of a shard; `names` are those of the model's inputs."""
     with FileSystems.open(shard.file, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         if shard.file.endswith(".csv"):
             return list(_csv_rows(file, names))
@@ -99,7 +99,7 @@ def read(shard: Shard, names: Sequence[str]) -> list[Row]:
 
 def _lines(file: Any, shard: Shard) -> Iterator[tuple[int, bytes]]:
     at = shard.begin
-    if at:  # the line that runs up to here belongs to the shard before
+    if at:  # a line that started before belongs to the previous shard
         file.seek(at - 1)
         at += len(file.readline()) - 1
     while at < shard.end and (line := file.readline()):
@@ -119,13 +119,13 @@ def _json_row(line: bytes, names: Sequence[str], place: str) -> Row:
         return Row(line.decode("utf-8", "replace"), {}, f"not JSON: {error}", place)
     named = {names[0]: given} if isinstance(given, str) and len(names) == 1 else given
     if not isinstance(named, dict):
-        return Row(given, {}, f"no object, expected one with {_listed(names)}", place)
+        return Row(given, {}, f"not an object, expected one with {_listed(names)}", place)
     return _row(given, named, names, place)
 
 
 def _csv_rows(file: Any, names: Sequence[str]) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)
-    # surrogateescape keeps bytes that are not UTF-8 as they are until the model has them.
+    # surrogateescape passes bytes that are not UTF-8 to the model unchanged.
     text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
     rows = csv.DictReader(text)
     for named in rows:
@@ -155,7 +155,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode("utf-8", "replace")  # JSON can say half of a pair of surrogates
+        return value.encode("utf-8", "replace")  # JSON allows lone surrogates
     if isinstance(value, list):
         return [_encoded(each) for each in value]
     raise TypeError(f"{type(value).__name__}, expected text")
@@ -169,22 +169,24 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class ExportHandler(ModelHandler[Fields, Written, Any]):
-    """Runs one signature of a SavedModel whose inputs are strings on shards.
+    """Runs a signature of a SavedModel, whose inputs are strings, on shards.
 
-    Beam's own handler for TensorFlow loads Keras models and stacks arrays of one shape.
+    Beam's own TensorFlow handler loads Keras models and stacks arrays of equal shapes.
 
     Args:
         model: a version directory.
-        signature: of the export.
-        names: of its inputs.
-        batch_rows: most rows of a batch.
-        batch_bytes: most bytes of a batch, padded: its rows times its longest row.
+        signature: the signature's name.
+        names: the names of its inputs.
+        batch_rows: the largest number of rows in a batch.
+        batch_bytes: the largest size of a batch including padding: rows times the longest row.
     """
 
     def __init__(
         self, model: str, signature: str, names: Sequence[str], batch_rows: int, batch_bytes: int
     ) -> None:
-        super().__init__(min_batch_size=1, max_batch_size=1)  # an element is a shard already
+        super().__init__(
+            min_batch_size=1, max_batch_size=1
+        )  # elements are shards, which are batched here
         self._model = model
         self._signature = signature
         self._names = names
@@ -192,27 +194,27 @@ class ExportHandler(ModelHandler[Fields, Written, Any]):
         self._batch_bytes = batch_bytes
 
     def load_model(self) -> Any:
-        """The SavedModel."""
+        """Loads the SavedModel."""
         import tensorflow as tf
-        import tensorflow_text  # noqa: F401, which brings the operations
+        import tensorflow_text  # noqa: F401, registers the operations
 
         return tf.saved_model.load(self._model)
 
     def run_inference(
         self, batch: Sequence[Fields], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterator[Written]:
-        """What is to be written of each shard."""
+        """Yields the output of each shard."""
         for fields in batch:
             shard = Shard(*fields)
             rows = read(shard, self._names)
             yield _encode(shard, rows, self.answers(rows, model))
 
     def get_num_bytes(self, batch: Sequence[Fields]) -> int:
-        """For Beam's metrics."""
+        """The size of the shards, for Beam's metrics."""
         return sum(end - begin for _, _, begin, end in batch)
 
     def answers(self, rows: Sequence[Row], model: Any) -> list[dict[str, Any] | str]:
-        """The answer to each row, or why there is none."""
+        """The answer to each row, or the reason why there is none."""
         found: list[dict[str, Any] | str] = [row.reason for row in rows]
         todo = [i for i, row in enumerate(rows) if not row.reason]
         todo.sort(key=lambda i: size(rows[i]))
@@ -240,7 +242,7 @@ class ExportHandler(ModelHandler[Fields, Written, Any]):
             outputs = model.signatures[self._signature](**columns)
             arrays = {name: value.numpy() for name, value in outputs.items()}
         except (tf.errors.OpError, TypeError, ValueError) as error:
-            if len(rows) > 1:  # one row's fault is not the others'
+            if len(rows) > 1:  # finds the rows that fail
                 return [answer for row in rows for answer in self._run([row], model)]
             return [f"{type(error).__name__}: {error}"[:1000]]
         return [
@@ -249,10 +251,14 @@ class ExportHandler(ModelHandler[Fields, Written, Any]):
 
 
 def inputs_of(model: str, signature: str) -> list[str]:
-    """Names of the inputs of a version directory's signature.
+    """The names of a signature's inputs.
+
+    Args:
+        model: a version directory.
+        signature: the signature's name.
 
     Raises:
-        ValueError: when there is no such signature, or its inputs are not strings.
+        ValueError: the signature does not exist, or its inputs are not strings.
     """
     from tensorflow.core.framework import types_pb2
     from tensorflow.core.protobuf import saved_model_pb2
@@ -270,7 +276,7 @@ def inputs_of(model: str, signature: str) -> list[str]:
 
 
 def size(row: Row) -> int:
-    """Bytes of its inputs."""
+    """The size of a row's inputs in bytes."""
     return sum(map(_size, row.inputs.values()))
 
 
@@ -306,14 +312,14 @@ def _json_lines(records: Iterable[Any]) -> bytes:
 
 
 class Write(beam.DoFn):
-    """Writes a shard: what `done` lies beside is whole."""
+    """Writes the output of a shard; it is complete if the `done` file exists."""
 
     def __init__(self, output: str) -> None:
         self._output = output
         self._counters = {name: Metrics.counter("answer", name) for name in NUMBERS}
 
     def process(self, element: Written) -> None:
-        """Writes the answers, the failures, and last how many they are."""
+        """Writes the answers, the failures, and finally the counts."""
         number, answers, failed, numbers = element
         _write(self._output, f"answers-{number:05}.jsonl", answers)
         _write(self._output, f"failed-{number:05}.jsonl", failed)
@@ -344,25 +350,25 @@ def _read(path: str) -> bytes:
 
 
 def version_of(model: str) -> str:
-    """The directory of the latest version under a base path; a version directory is itself."""
+    """The latest version under a base path; a version directory is returned as it is."""
     if _matching(FileSystems.join(model, "saved_model.pb")):
         return model
     found = _matching(FileSystems.join(model, "*", "saved_model.pb"))
     folders = [FileSystems.split(each.path)[0] for each in found]
     versions = [f for f in folders if FileSystems.split(f)[1].isdecimal()]
     if not versions:
-        raise ValueError(f"{model} holds no export, expected saved_model.pb or 1/, 2/, …")
+        raise ValueError(f"{model} contains no export, expected saved_model.pb or 1/, 2/, …")
     return max(versions, key=lambda folder: int(FileSystems.split(folder)[1]))
 
 
 def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
-    """The job's shards, after its description was written or compared with what is there."""
+    """The job's shards; writes the job's description, or compares it with the existing one."""
     files = [(f.path, f.size_in_bytes) for each in options.input for f in _matching(each)]
     if wrong := [path for path, _ in files if not path.endswith(KINDS)]:
         raise ValueError(f"{wrong[0]}: expected a name that ends in one of {_listed(KINDS)}")
     if not files:
         raise ValueError(f"no file matches {_listed(options.input)}")
-    # It has the checksums of all weights.
+    # The index contains checksums of all weights.
     weights = _read(FileSystems.join(model, "variables", "variables.index"))
     job = {
         "model": model,
@@ -377,7 +383,7 @@ def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
         for name, value in job.items():
             if before.get(name) != value:
                 raise ValueError(
-                    f"{options.output} has another job's answers: its {name!r} is "
+                    f"{options.output} contains the answers of another job: its {name!r} is "
                     f"{before.get(name)!r}, expected {value!r}; choose another directory"
                 )
         leftovers = [found.path for found in _matching(FileSystems.join(options.output, "*.tmp"))]
@@ -391,10 +397,10 @@ def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
 
 
 def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str, int]:
-    """Answers what is not yet answered; returns the numbers of all shards together.
+    """Answers the shards that are not done; returns the counts of all shards together.
 
     Raises:
-        ValueError: for inputs, an output or a model that do not fit.
+        ValueError: the inputs, the output directory or the model are not usable.
     """
     model = version_of(options.model)
     names = inputs_of(model, options.signature)
@@ -422,11 +428,15 @@ def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0],
-        epilog="All other options are Beam's: --runner FlinkRunner, --runner DataflowRunner, …",
+        epilog="Other options are passed to Beam: --runner FlinkRunner, --runner DataflowRunner, …",
     )
-    parser.add_argument("--model", required=True, help="what `bertfam export` wrote, or a version")
-    parser.add_argument("--input", required=True, nargs="+", help="files or patterns of files")
-    parser.add_argument("--output", required=True, help="a directory of this job's own")
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="the output directory of `bertfam export`, or a version in it",
+    )
+    parser.add_argument("--input", required=True, nargs="+", help="files or glob patterns")
+    parser.add_argument("--output", required=True, help="a directory for this job only")
     parser.add_argument("--signature", default="serving_default", help="(%(default)s)")
     parser.add_argument("--shard-bytes", type=int, default=1 << 18, help="(%(default)s)")
     parser.add_argument("--batch-rows", type=int, default=64, help="(%(default)s)")

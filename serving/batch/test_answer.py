@@ -165,7 +165,7 @@ def test_jsonl(tmp_path):
         "not JSON",
         "without 'text'",
         "int, expected text",
-        "no object, expected one with 'text'",
+        "not an object, expected one with 'text'",
         "not JSON",
     ]
 
@@ -300,11 +300,11 @@ def test_what_does_not_fit_is_refused(picky, tmp_path):
     assert run(picky, file, output) == "1 rows, 1 answers, 0 failed"
     assert "its 'shard_bytes' is 262144, expected 7" in run(picky, file, output, "--shard-bytes", 7)
     file.write_text('{"text": "aa", "choices": ["b"]}')
-    assert "has another job's answers: its 'files' is" in run(picky, file, output)
+    assert "contains the answers of another job: its 'files' is" in run(picky, file, output)
     new = tmp_path / "new"
     assert "no file matches" in run(picky, tmp_path / "none*.txt", new)
     assert "ends in one of '.txt', '.jsonl', '.csv'" in run(picky, picky / "2" / "*.pb", new)
-    assert "holds no export" in run(tmp_path, file, new)
+    assert "contains no export" in run(tmp_path, file, new)
     told = run(picky, file, new, "--signature", "x")
     assert "no signature 'x', expected one of" in told
     assert "serving_default" in told

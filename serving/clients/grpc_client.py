@@ -1,4 +1,4 @@
-"""Asks a model over gRPC, with the stubs that TensorFlow Serving publishes.
+"""A gRPC client that uses TensorFlow Serving's published stubs.
 
     pip install tensorflow-serving-api
     python serving/clients/grpc_client.py 127.0.0.1:8500 model "a fine film"
@@ -21,18 +21,20 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-# gRPC's own limit on what a client receives is 4 MB.
+# By default, gRPC clients receive at most 4 MB.
 _OPTIONS = [("grpc.max_receive_message_length", 64 << 20)]
 
 
 class Client:
-    """One model of one server; keeps its connection, so keep it. Close it, or use it in a `with`.
+    """A client for one model of a server. Reuse it, because it keeps its connection.
+
+    Close it, or use it in a `with` statement. All methods raise `grpc.RpcError`, with the server's
+    `code()` and `details()`.
 
     Args:
         address: HOST:PORT.
-        model: its name.
-        timeout: seconds for one request; `grpc.RpcError` with DEADLINE_EXCEEDED after that. All
-            methods raise `grpc.RpcError`, with the server's `code()` and `details()`.
+        model: the model's name.
+        timeout: seconds for one request, after which it fails with DEADLINE_EXCEEDED.
     """
 
     def __init__(self, address: str, model: str, timeout: float = 30.0) -> None:
@@ -58,12 +60,12 @@ class Client:
         signature: str = "serving_default",
         outputs: tuple[str, ...] = (),
     ) -> dict[str, np.ndarray]:
-        """Returns each output, an array with a row for each text; strings are bytes.
+        """Returns output name to array, with a row for each text; strings are bytes.
 
         Args:
-            inputs: name to texts: `{"text": ["a fine film", …]}`.
-            signature: of the export.
-            outputs: those wanted; all when empty.
+            inputs: input name to texts: `{"text": ["a fine film", …]}`.
+            signature: the signature's name.
+            outputs: names of the outputs to compute; empty means all.
         """
         request = predict_pb2.PredictRequest(
             model_spec=self._spec(signature), output_filter=outputs
@@ -76,7 +78,7 @@ class Client:
     def classify(
         self, examples: list[dict[str, str]], signature: str = "classify"
     ) -> list[list[tuple[str, float]]]:
-        """Returns (label, score) of each class of each example: `[{"text": "a fine film"}]`."""
+        """Returns (label, score) for each class of each example, e.g. `{"text": "a fine film"}`."""
         request = classification_pb2.ClassificationRequest(model_spec=self._spec(signature))
         for example in examples:
             features = request.input.example_list.examples.add().features

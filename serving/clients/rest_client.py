@@ -1,4 +1,4 @@
-"""Asks a model over REST, with `requests`.
+"""A REST client that uses `requests`.
 
     python serving/clients/rest_client.py http://127.0.0.1:8501/v1/models/model "a fine film"
     python serving/clients/rest_client.py URL --signature classify "a fine film"
@@ -14,8 +14,8 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-# A full queue (429, 503) and a connection that was cut pass; other refusals would come again.
-# Predictions change nothing, so it is safe to ask twice.
+# Full queues (429, 503) and lost connections are temporary; other errors would happen again.
+# Predictions have no side effects, so it is safe to retry.
 _RETRY = Retry(
     total=4,
     backoff_factor=0.2,
@@ -26,12 +26,11 @@ _RETRY = Retry(
 
 
 class Client:
-    """One model of one server; keeps its connections, so keep it.
+    """A client for one model of a server. Reuse it, because it keeps its connections.
 
     Args:
-        url: of the model: http://HOST:8501/v1/models/NAME, perhaps with /versions/3 or
-            /labels/stable.
-        timeout: seconds for one try of one request.
+        url: http://HOST:8501/v1/models/NAME, optionally with /versions/3 or /labels/stable.
+        timeout: seconds for one attempt of one request.
     """
 
     def __init__(self, url: str, timeout: float = 30.0) -> None:
@@ -41,21 +40,21 @@ class Client:
         self._session.mount(self._url, HTTPAdapter(max_retries=_RETRY))
 
     def predict(self, instances: list[Any], signature: str = "serving_default") -> list[Any]:
-        """Returns the answer of each row.
+        """Returns the prediction for each instance.
 
         Args:
-            instances: a row is a value where the signature has one input (`"a fine film"`), else
-                a dict of them (`{"text": …, "text_pair": …}`).
-            signature: of the export.
+            instances: values (`"a fine film"`) if the signature has one input, otherwise dicts of
+                inputs (`{"text": …, "text_pair": …}`).
+            signature: the signature's name.
 
         Raises:
-            RuntimeError: with the server's reason, when it refuses.
+            RuntimeError: the server returned an error; the message contains its reason.
         """
         body = {"signature_name": signature, "instances": instances}
         return self._ask("POST", ":predict", body)["predictions"]
 
     def classify(self, examples: list[dict[str, Any]], signature: str = "classify") -> list[Any]:
-        """Returns `[[label, score], …]` of each example, a dict of features: `{"text": …}`."""
+        """Returns `[[label, score], …]` for each example, a dict of features: `{"text": …}`."""
         body = {"signature_name": signature, "examples": examples}
         return self._ask("POST", ":classify", body)["results"]
 
@@ -74,7 +73,7 @@ class Client:
 def _reason(response: requests.Response) -> str:
     try:
         return response.json()["error"]
-    except (ValueError, KeyError, TypeError):  # from a proxy on the way
+    except (ValueError, KeyError, TypeError):  # the response of a proxy
         return response.text[:200]
 
 

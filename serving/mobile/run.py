@@ -1,10 +1,10 @@
-"""Asks a .tflite file and prints its answers, a line of JSON for each text.
+"""Runs a .tflite file and prints its answers, one line of JSON per text.
 
     python serving/mobile/run.py MODEL.tflite "a text" …
     python serving/mobile/run.py MODEL.tflite --tokenizer DIRECTORY "a text" …
 
-The second form is for files that take ids; DIRECTORY has the tokenizer's files. Several texts of a
-row stand with a tab between them. On the way it shows what an app has to do.
+The second form is for files that take ids; DIRECTORY has the tokenizer's files. The texts of an
+example with several texts are separated by tabs. The code shows what an app has to do.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Feed = Callable[[list[str]], dict[str, np.ndarray]]
 
 
 def feed_of(inputs: dict[str, Any], tokenizer: str | None) -> Feed:
-    """How texts of a row become what a file takes.
+    """A function that converts the texts of an example to the file's inputs.
 
     Args:
-        inputs: its signature's, as LiteRT describes them.
-        tokenizer: a directory, for files that take ids.
+        inputs: the inputs of the signature, as LiteRT describes them.
+        tokenizer: the tokenizer's directory, for files that take ids.
 
     Raises:
-        ValueError: for ids without a tokenizer.
+        ValueError: the file takes ids and there is no tokenizer.
     """
     if "ids" not in inputs:
         return lambda texts: {
@@ -40,7 +40,7 @@ def feed_of(inputs: dict[str, Any], tokenizer: str | None) -> Feed:
             for name, text in zip(inputs, texts, strict=True)
         }
     if tokenizer is None:
-        raise ValueError("This file takes ids; --tokenizer says how to make them.")
+        raise ValueError("This file takes ids and needs --tokenizer.")
     packer = IdPacker(load_tokenizer(tokenizer), int(inputs["ids"]["shape"][1]))
     return lambda texts: packer(*([text] for text in texts))
 
@@ -55,9 +55,9 @@ def main() -> None:
     runner = interpreter(Path(options.model).read_bytes(), options.threads).get_signature_runner()
     feed = feed_of(runner.get_input_details(), options.tokenizer)
     for text in options.text:
-        asked = feed(text.split("\t"))
+        inputs = feed(text.split("\t"))
         start = time.perf_counter()
-        answer = {name: _plain(value[0]) for name, value in runner(**asked).items()}
+        answer = {name: _plain(value[0]) for name, value in runner(**inputs).items()}
         milliseconds = round(1e3 * (time.perf_counter() - start), 1)
         print(json.dumps({**answer, "milliseconds": milliseconds}, ensure_ascii=False))
 

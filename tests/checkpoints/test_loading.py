@@ -1,4 +1,4 @@
-"""Checkpoints: each damage is named, each published variation loads, nothing loads by half."""
+"""Checkpoints: each damage is named, each published variation loads, nothing loads partially."""
 
 import json
 import logging

@@ -14,6 +14,7 @@ from bertfam_tf import registry
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert, save_pretrained
 from bertfam_tf.cli import main
 from tests.parity import load_head
+from tests.selection import each_once
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -35,6 +36,13 @@ def _family(directory):
     return directory.relative_to(GOLDENS).parts[0]
 
 
+def _first_of_each(directories):
+    """All; `make test` takes the first of each family and of each head."""
+    return each_once(
+        directories, lambda path: (_family(path), path.parent.name == "heads" and path.name)
+    )
+
+
 def _equal(found, expected):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -42,7 +50,7 @@ def _equal(found, expected):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("directory", CHECKPOINTS, ids=_name)
+@pytest.mark.parametrize("directory", _first_of_each(CHECKPOINTS), ids=_name)
 def test_round_trip(directory, tmp_path):
     backbone = bf.load_backbone(directory, _family(directory))
     backbone.save_pretrained(tmp_path / "there")
@@ -107,7 +115,7 @@ def test_a_head_and_its_labels(tiny, tmp_path):
         save_pretrained(task.backbone, tmp_path, heads={"sequenze": task.head})
 
 
-@pytest.mark.parametrize("directory", HEADS, ids=_name)
+@pytest.mark.parametrize("directory", _first_of_each(HEADS), ids=_name)
 def test_the_class_is_named(directory, tmp_path):
     """For transformers, and because some heads have the same names."""
     family, head = _family(directory), directory.name
@@ -142,7 +150,7 @@ SAYS_NOT = {
 def test_what_the_format_cannot_say_is_refused(tmp_path, field):
     small = dict(vocab_size=30, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24)
     backbone = bf.build("albert", **small, **SAYS_NOT[field])
-    with pytest.raises(CheckpointError, match=f"no way to say .*{field} = "):
+    with pytest.raises(CheckpointError, match=f"cannot represent .*{field} = "):
         backbone.save_pretrained(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -153,13 +161,6 @@ def test_what_is_not_finite_is_refused(tiny, tmp_path):
     with pytest.raises(CheckpointError, match=r"NaN or infinity in embeddings.LayerNorm.weight"):
         backbone.save_pretrained(tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_format(tiny, tmp_path):
-    with pytest.raises(ValueError, match="Unknown format 'onnx'"):
-        bf.load_backbone(tiny).save_pretrained(tmp_path / "out", format="onnx")
-    with pytest.raises(ValueError, match="Unknown format 'onnx'"):
-        convert(tiny, tmp_path / "out", to="onnx")
 
 
 # convert ----------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_a_failure_leaves_nothing(tiny_copy, tmp_path):
 
 def test_the_command(tiny, tmp_path, capsys):
     target = str(tmp_path / "out")
-    assert main(["convert", str(tiny), target, "--to", "hf"]) == 0
+    assert main(["convert", str(tiny), target]) == 0
     assert capsys.readouterr().out.strip() == target
     assert main(["convert", str(tiny), target]) == 1
     assert (

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from bertfam_tf.data import batches
-from bertfam_tf.data.batching import Fields, examples, split_rows, texts_of
+from bertfam_tf.data.inputs import Fields, examples, split_rows, texts_of
 
 A, B, Y = ["a", "b", "c"], ["d", "e", "f"], ["x", "y", "x"]
 FRAME = pd.DataFrame({"id": [7, 8, 9], "text": A, "text_pair": B, "label": Y}, index=[10, 4, 4])
@@ -110,7 +110,7 @@ def test_lists_in_cells():
         ((A, pd.Series(["x", None, "y"], name="stars")), "^Row 1 of 'stars' is missing"),
         ((A, Y, pd.Series([1.0, None, 2.0])), "^Row 1 of 'the weights' is missing"),
         ((FRAME[["label"]],), r"has no column 'text', only \['label'\]"),
-        ((FRAME["id"],), "^Row 0 of 'text' is 7, not a string"),
+        ((FRAME["id"],), "^Example 0 of 'text' is 7, not a string"),
         ((FRAME["text"][:0],), "There is no text"),
         ((FRAME["text"], FRAME["label"][:2]), r"differ in number: \[2, 3\]"),
     ],

@@ -84,18 +84,6 @@ def test_jsonl(tmp_path):
     ]
 
 
-def test_tsv_as_its_own_reader_reads_it(tmp_path):
-    from bertfam_tf.data import read_tsv
-
-    content = b'\xef\xbb\xbfa\tc\r\n"x\r\ty\n\xff\tz\n\t\n'
-    file = _write(tmp_path, "t.tsv", content)
-    columns = {"text": "a", "label": "c"}
-    found = _elements(read_rows(file, columns, target=targets.Name()))
-    assert [{**x, "label": y} for x, y in found] == list(
-        read_tsv(file, columns).as_numpy_iterator()
-    )
-
-
 @pytest.mark.parametrize("form", ["tsv", "csv", "jsonl"])
 def test_multiple_choice(tmp_path, form):
     columns = {"text": "start", "choices": ["e0", "e1", "e2"], "label": "right"}
@@ -157,7 +145,7 @@ def test_a_file_that_changes_is_not_read_on(tmp_path):
     file = _write(tmp_path, "t.csv", "text,label\na,x\nb,y\n")
     rows = read_rows(file, target=targets.Name())
     _write(tmp_path, "t.csv", "text,label\na,x\n")
-    with pytest.raises(ValueError, match=r"t\.csv has 1 good rows less than when it was checked"):
+    with pytest.raises(ValueError, match=r"t\.csv has 1 valid rows less than when it was checked"):
         _elements_unchecked(rows)
 
 
@@ -375,8 +363,8 @@ def test_squad(tmp_path):
 @pytest.mark.parametrize(
     ("question", "error"),
     [
-        (_question("7", ("Denver", 8)), "question 7: The answer 'Denver' does not stand at chara"),
-        (_question("7", ("Denver", 7), ("x", 0)), "question 7: The answer 'x' does not stand"),
+        (_question("7", ("Denver", 8)), "question 7: The answer 'Denver' is not at chara"),
+        (_question("7", ("Denver", 7), ("x", 0)), "question 7: The answer 'x' is not at character"),
         (
             _question("7", ("x", "0")),
             "question 7: An answer is a text and a number, not 'x' and '0'",
@@ -475,8 +463,8 @@ REAL = [
     ("race/race-middle.tar.gz/test", None, None, targets.Choice, 1_436),
     ("glue/STS-B/train.tsv", None, STS, targets.Number, 5_749),
     ("glue/STS-B/dev.tsv", None, STS, targets.Number, 1_500),
-    ("glue/MRPC/train.tsv", None,
-     {"text": "#1 String", "text_pair": "#2 String", "label": "Quality"}, targets.Name, 3_667),
+    ("glue/MRPC/dev.tsv", None,
+     {"text": "#1 String", "text_pair": "#2 String", "label": "Quality"}, targets.Name, 408),
     ("glue/RTE/dev.tsv", None,
      {"text": "sentence1", "text_pair": "sentence2", "label": "label"}, targets.Name, 277),
     ("glue/CoLA/train.tsv", None, {"text": 3, "label": 1}, targets.Name, 8_551),
@@ -486,20 +474,20 @@ REAL = [
 
 
 @pytest.mark.parametrize(("file", "form", "columns", "target", "count"), REAL, ids=lambda v: str(v))
-def test_real_files_whole(data_dir, file, form, columns, target, count):
-    rows = read_rows(data_dir / file, columns, format=form, target=target())
+def test_real_files_whole(real_data, file, form, columns, target, count):
+    rows = read_rows(real_data(file), columns, format=form, target=target())
     assert rows.count == count
     assert sum(len(features["text" if "text" in features else "question"])
                for features, _ in rows.dataset().batch(4096)) == count  # fmt: skip
 
 
-def test_the_unanswerable_of_real_questions(data_dir):
-    rows = read_rows(data_dir / "squad/cs224n-dev-v2.0.json", target=targets.Answers())
+def test_the_unanswerable_of_real_questions(real_data):
+    rows = read_rows(real_data("squad/cs224n-dev-v2.0.json"), target=targets.Answers())
     assert sum(not row.label for row in rows) == 3_168
 
 
-def test_tags_of_real_sentences(data_dir):
-    file = data_dir / "conll2003" / "eng.train"
+def test_tags_of_real_sentences(real_data):
+    file = real_data("conll2003/eng.train")
     tags = read_rows(file, format="conll", target=targets.Tags(), iob2=True)
     kinds = ("LOC", "MISC", "ORG", "PER")
     assert tags.target.names == [*(f"B-{k}" for k in kinds), *(f"I-{k}" for k in kinds), "O"]

@@ -1,4 +1,4 @@
-"""Answers of exports in a process that cannot import what made them, and the rules of batching.
+"""Answers of exports in a process without this package, and that batches do not change them.
 
     python tests/export/clean_process.py QUESTIONS ANSWERS REFUSALS
 
@@ -89,7 +89,7 @@ def _hostile(signature, name, good):
 
 
 def _unusual(name, good):
-    """Requests that are answered row by row, or refused: what they are, rows, and the inputs."""
+    """Requests that fit only some examples: a description, their number, and the inputs."""
     arrays = {key: np.array(values)[:2] for key, values in good.items()}
     yield "no rows", 0, {key: values[:0] for key, values in arrays.items()}
     if name == "ids":
@@ -110,7 +110,7 @@ def _refused(model, name, inputs):
 
 
 def _refusals(model, name, good):
-    """How many hostile requests were refused, and what was answered wrongly."""
+    """The number of hostile requests that were refused, and those answered wrongly."""
     refused, wrong = 0, []
     for what, inputs in _hostile(model.signatures[name], name, good):
         no, _ = _refused(model, name, inputs)

@@ -15,10 +15,10 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.export import saved_model
 from bertfam_tf.export.endpoints import examples
-from bertfam_tf.text import load_tokenizer
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
-from bertfam_tf.text.packing import CLS_A_SEP_SEP
-from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
+from bertfam_tf.text import SentencePieceTokenizer, load_tokenizer, presets
+from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP, SpecialTokens
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
+from tests.selection import in_full
 
 CLEAN = Path(__file__).with_name("clean_process.py")
 TEXTS = [
@@ -35,7 +35,7 @@ LABELS = ["good", "bad", "neither\nof both"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
 WORDS, ENTITIES, MASKS = 40, 5, 2
 GENERATION = dict(max_new_tokens=4, num_beams=2)
-# A family with most heads, and one that reads from left to right or in any order.
+# A family with most heads, and one that is causal or reads in any order.
 FAMILIES = {"bert": "gpt", "roberta": "gpt2", "albert": "xlnet"}
 
 
@@ -50,7 +50,8 @@ def _byte_bpe(tiny):
     )  # fmt: skip
     pieces = [*dict.fromkeys(special.values()), *byte_characters(), "th", "the", "\u0120the"]
     merges = [("t", "h"), ("th", "e"), ("\u0120", "the")]
-    return ByteBPETokenizer(pieces, merges, layout=CLS_A_SEP_SEP, **special)
+    tokens = SpecialTokens(**special)
+    return ByteBPETokenizer(pieces, merges, special_tokens=tokens, layout=CLS_A_SEP_SEP)
 
 
 def _sentence_piece(tiny):
@@ -67,7 +68,9 @@ def _sentence_piece(tiny):
         control_symbols=["[CLS]", "[SEP]", "[MASK]"],
         minloglevel=2,
     )
-    return SentencePieceTokenizer(made.getvalue(), **PRESETS["AlbertTokenizer"])
+    return SentencePieceTokenizer.from_config(
+        {"model": made.getvalue(), **presets.options("AlbertTokenizer")}
+    )
 
 
 TOKENIZERS = {"bert": _word_piece, "roberta": _byte_bpe, "albert": _sentence_piece}
@@ -123,7 +126,7 @@ def _features(task):
     return features
 
 
-# What `predict` says, as the signatures have it ----------------------------------------------
+# Answers of `predict` in the shape of the signatures ----------------------------------------------
 
 
 def _columns(rows, *names):
@@ -279,74 +282,70 @@ def _as_json(values):
     return [_as_json(value) for value in values]
 
 
-class Asked:
-    """A family's exports, and a clean process that is answering from them."""
+class Exports:
+    """Exports of tasks, and what a clean process answered from them.
 
-    def __init__(self, family, tiny, directory):
-        self.tasks = _tasks(family, TOKENIZERS[family](tiny))
-        self.directory = directory
-        self.questions = []
-        for name, task in self.tasks.items():
-            path = task.export(directory / name, **OPTIONS.get(name, {}))
+    Args:
+        tasks: by family and name.
+        directory: gets the exports and the process' files.
+    """
+
+    def __init__(self, tasks, directory):
+        self.tasks = tasks
+        self._directory = directory
+        questions = []
+        for (family, name), task in tasks.items():
+            path = task.export(directory / family / name, **OPTIONS.get(name, {}))
             features = _features(task)
             for signature in task.signatures(**OPTIONS.get(name, {})):
                 inputs = _inputs(task, signature, features)
-                self.questions.append(
-                    {"model": str(path), "signature": signature, "inputs": inputs}
-                )
-        (directory / "questions").write_text(json.dumps(self.questions))
-        files = (str(directory / name) for name in ("questions", "answers", "refusals"))
-        arguments = [sys.executable, str(CLEAN), *files]
-        # Into a file: a full pipe would stop it while nobody reads.
-        with (directory / "errors").open("w") as errors:
-            self._process = subprocess.Popen(arguments, stderr=errors)
-        self._answers = None
+                questions.append({"model": str(path), "signature": signature, "inputs": inputs})
+        (directory / "questions").write_text(json.dumps(questions))
+        files = [str(directory / name) for name in ("questions", "answers", "refusals")]
+        done = subprocess.run([sys.executable, CLEAN, *files], capture_output=True, text=True)
+        self.status, self.errors = done.returncode, done.stderr[-4000:]
+        self.signatures = [(question["model"], question["signature"]) for question in questions]
 
-    @property
-    def status(self):
-        """Of the process, which has ended."""
-        return self._process.wait()
-
-    @property
-    def errors(self):
-        return (self.directory / "errors").read_text()[-4000:]
+    def answers(self, family, name):
+        """Of one task, by signature."""
+        file = self._directory / "answers"
+        # The process may end later, in requests that are to be refused.
+        assert self.status == 0 or file.exists(), self.errors
+        path = str(self._directory / family / name / "1")
+        pairs = zip(self.signatures, json.loads(file.read_text()), strict=True)
+        return {signature: answer for (model, signature), answer in pairs if model == path}
 
     def refusals(self):
         """Lines on those questions whose hostile variants did not end the process."""
-        lines = (self.directory / "refusals").read_text().splitlines()
+        lines = (self._directory / "refusals").read_text().splitlines()
         return [json.loads(line) for line in lines]
-
-    def answers(self, name):
-        if self._answers is None:
-            file = self.directory / "answers"
-            # It may end later, in requests that are to be refused.
-            assert self.status == 0 or file.exists(), self.errors
-            rows = zip(self.questions, json.loads(file.read_text()), strict=True)
-            self._answers = {(q["model"], q["signature"]): answer for q, answer in rows}
-        path = str(self.directory / name / "1")
-        return {signature: a for (model, signature), a in self._answers.items() if model == path}
 
 
 @pytest.fixture(scope="module")
-def asked(request, tiny, tmp_path_factory):
-    """The families of this run's tests; each one's process runs beside the exports of the next."""
-    tests = [item for item in request.session.items if item.path == request.path]
-    families = {item.callspec.params["family"]: None for item in tests}
-    patch = pytest.MonkeyPatch()
-    # The clean process compares more of them; other tests export as users do.
-    patch.setattr(saved_model, "load", lambda path: None)
-    patch.setattr(saved_model, "_compare", lambda *args: None)
-    try:
-        return {f: Asked(f, tiny, tmp_path_factory.mktemp(f)) for f in families}
-    finally:
-        patch.undo()
+def exports(request, tiny, tmp_path_factory):
+    """Of the tasks that this run tests."""
+    items = [item for item in request.session.items if item.path == request.path]
+    wanted = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    wanted = [(params["family"], params["name"]) for params in wanted] or QUICK
+    made = {family: _tasks(family, TOKENIZERS[family](tiny)) for family, _ in wanted}
+    with pytest.MonkeyPatch.context() as patch:
+        # The clean process compares more of them; other tests export as users do.
+        patch.setattr(saved_model, "load", lambda path: None)
+        patch.setattr(saved_model, "_compare", lambda *args: None)
+        tasks = {(family, name): made[family][name] for family, name in wanted}
+        return Exports(tasks, tmp_path_factory.mktemp("exports"))
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_export_answers_as_predict(asked, family, name):
-    task = asked[family].tasks[name]
-    found = asked[family].answers(name)
+# Each task once, three for each tokenizer.
+QUICK = [(list(FAMILIES)[i % 3], name) for i, name in enumerate(EXPECTED)]
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), in_full([(family, name) for family in FAMILIES for name in EXPECTED], QUICK)
+)
+def test_the_export_answers_as_predict(exports, family, name):
+    task = exports.tasks[family, name]
+    found = exports.answers(family, name)
     expected = EXPECTED[name](task, _features(task))
     assert found.keys() == expected.keys()
     for signature, answers in expected.items():
@@ -361,12 +360,13 @@ def test_the_export_answers_as_predict(asked, family, name):
                 np.testing.assert_array_equal(one, other, err_msg=what)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_graph_refuses_requests_that_do_not_fit(asked, family):
-    status = asked[family].status
-    found = asked[family].refusals()
+def test_the_graph_refuses_requests_that_do_not_fit(exports):
+    found = exports.refusals()
     done = [(line["model"], line["signature"]) for line in found]
-    expected = [(question["model"], question["signature"]) for question in asked[family].questions]
-    assert status == 0, (status, expected[len(done) :][:1], asked[family].errors)
-    assert done == expected
+    assert exports.status == 0, (
+        exports.status,
+        exports.signatures[len(done) :][:1],
+        exports.errors,
+    )
+    assert done == exports.signatures
     assert [line for line in found if line["wrong"] or line["refused"] < 30] == []

@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bertfam_tf.export import guards
-from bertfam_tf.export.batching import BatchingOptions, batched
-from bertfam_tf.export.guards import Limits, guarded
+from bertfam_tf.export.guards import InputLimits, with_input_checks
+from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
 from bertfam_tf.serve import Code, ServingError, load
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
@@ -39,7 +39,9 @@ def _written(directory, signatures):
 
 
 def _guarded(function, *specs, **limits):
-    return guarded(function, {spec.name: spec for spec in specs}, Limits(**limits)), specs
+    return with_input_checks(
+        function, {spec.name: spec for spec in specs}, InputLimits(**limits)
+    ), specs
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def served(tmp_path_factory):
         "text": _guarded(_lengths, TEXT),
         "pair": _guarded(_lengths, TEXT, OTHER),
         "choice": _guarded(lambda t, c: _lengths(t[:, tf.newaxis], c), TEXT, CHOICES),
-        "batched": _guarded(batched(_lengths, "lengths", IN_BATCHES), TEXT),
+        "batched": _guarded(batch_requests(_lengths, "lengths", IN_BATCHES), TEXT),
         "ids": _guarded(_sums, IDS, MASK, counts={"ids": 10, "mask": 2}, length=4),
     }
     return load(_written(tmp_path_factory.mktemp("guarded"), signatures))
@@ -95,12 +97,12 @@ def test_another_number_of_choices(served, shape):
 def test_inputs_of_different_numbers_of_rows(served):
     # All of these could be broadcast.
     message = _refused(served, "pair", text=_texts(3), other=_texts(1))
-    assert "The number of rows of text, other must be equal, not of shapes] [3] [1]" in message
+    assert "The number of rows must be equal in text, other; their shapes are] [3] [1]" in message
     _refused(served, "pair", text=_texts(1), other=_texts(0))
     _refused(served, "choice", text=_texts(1), choices=_texts(3, 2))
     ids = np.zeros((2, 3), "int32")
     message = _refused(served, "ids", ids=ids, mask=ids[:, :1])
-    assert "The first 2 dimensions of ids, mask must be equal" in message
+    assert "The first 2 dimensions must be equal in ids, mask" in message
     _refused(served, "ids", ids=ids, mask=ids[:1])
 
 
@@ -112,13 +114,13 @@ def test_values_out_of_range(served, name, value, largest):
     inputs = {"ids": np.ones((2, 3), "int32"), "mask": np.ones((2, 3), "int32")}
     inputs[name][1, 1] = value
     message = _refused(served, "ids", **inputs)
-    assert f"{name} must be from 0 to {largest}; smallest and largest given:" in message
+    assert f"{name} must be from 0 to {largest}; smallest and largest value:" in message
     assert f"[{value}]" in message
 
 
 def test_rows_that_are_too_long(served):
     ids = np.ones((1, 5), "int32")
-    assert "must have 4 values or less, not] [5]" in _refused(served, "ids", ids=ids, mask=ids)
+    assert "must have at most 4 values, not] [5]" in _refused(served, "ids", ids=ids, mask=ids)
 
 
 def test_every_hostile_request_is_hostile(served):
@@ -130,15 +132,17 @@ def test_every_hostile_request_is_hostile(served):
         def plain(rows, specs=specs):
             return {s.name: _texts(rows, *s.shape[1:]) for s in specs}
 
-        found = list(guards.hostile(names, Limits(), plain))
+        found = list(guards.invalid_requests(names, InputLimits(), plain))
         assert len(found) > 10 * len(specs)
         for wrong, inputs in found:
             assert wrong
             assert _refused(served, signature, **inputs)
-    limits = Limits({"ids": 10, "mask": 2}, 4)
+    limits = InputLimits({"ids": 10, "mask": 2}, 4)
     specs = {"ids": IDS, "mask": MASK}
     found = dict(
-        guards.hostile(specs, limits, lambda rows: dict.fromkeys(specs, np.ones((rows, 2), "i4")))
+        guards.invalid_requests(
+            specs, limits, lambda rows: dict.fromkeys(specs, np.ones((rows, 2), "i4"))
+        )
     )
     assert {"ids of -1", "ids of 10", "mask of 2", "rows of 5 values"} <= found.keys()
     for inputs in found.values():
@@ -148,7 +152,7 @@ def test_every_hostile_request_is_hostile(served):
 def _unguarded(directory):
     content = (directory / "saved_model.pb").read_bytes()
     meta_graph = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
-    return sorted(guards.unguarded(meta_graph))
+    return sorted(guards.unchecked_inputs(meta_graph))
 
 
 def test_guards_are_found_in_a_written_graph(tmp_path):
@@ -157,14 +161,14 @@ def test_guards_are_found_in_a_written_graph(tmp_path):
     signatures = {
         "guarded": _guarded(_lengths, TEXT, OTHER),
         "in_a_function": (lambda text: inner(text), [TEXT]),
-        "batched": _guarded(batched(_lengths, "lengths", IN_BATCHES), TEXT),
+        "batched": _guarded(batch_requests(_lengths, "lengths", IN_BATCHES), TEXT),
         "none": (_lengths, [TEXT]),
         "of_one": (lambda text, x: {**half(text), "z": tf.strings.length(x)}, [TEXT, OTHER]),
         "too_late": (lambda text: half(tf.strings.lower(text)), [TEXT]),
         "beside_it": (lambda text: {**half(text), "z": tf.strings.length(text)}, [TEXT]),
         "of_another_shape": (lambda x: _lengths(tf.ensure_shape(x, [None, 2])), [ANY]),
         "asserted": (_asserted, [TEXT]),
-        "in_a_batch": (batched(half, "lengths", IN_BATCHES), [TEXT]),
+        "in_a_batch": (batch_requests(half, "lengths", IN_BATCHES), [TEXT]),
     }  # fmt: skip
     found = _unguarded(_written(tmp_path, signatures))
     missing = ("none", "too_late", "beside_it", "of_another_shape", "asserted", "in_a_batch")

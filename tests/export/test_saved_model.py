@@ -1,4 +1,4 @@
-"""Exports: what lies in one, that it answers as the task does, and what never leaves the house."""
+"""Exports: their files, answers equal to the task's, and what is refused."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def _answers(servable, **inputs):
     return servable.run("", {name: _objects(texts) for name, texts in inputs.items()})
 
 
-# What lies in it ------------------------------------------------------------------------------
+# Files ------------------------------------------------------------------------------
 
 
 def test_files(base, task):
@@ -203,6 +203,7 @@ def test_a_process_without_the_models_answers_the_same(base, task):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.full
 def test_pairs(smallest, tmp_path):
     task = bf.TextClassifier.from_pretrained(smallest, pair=True)
     servable = load(task.export(tmp_path))
@@ -212,6 +213,7 @@ def test_pairs(smallest, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.full
 def test_an_embedder(smallest, tmp_path):
     task = bf.TextEmbedder.from_pretrained(smallest)
     servable = load(task.export(tmp_path))
@@ -221,6 +223,7 @@ def test_an_embedder(smallest, tmp_path):
     np.testing.assert_allclose(found["embedding"], task.predict(HOSTILE), atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_task_compiled_by_xla_exports_without_it(smallest, tmp_path):
     task = bf.TextClassifier.from_pretrained(smallest)
     task.compile(jit_compile=True)
@@ -230,6 +233,7 @@ def test_a_task_compiled_by_xla_exports_without_it(smallest, tmp_path):
     assert _answers(load(path), text=TEXTS)["scores"].shape == (len(TEXTS), 3)
 
 
+@pytest.mark.full
 def test_mixed_precision(smallest, tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -244,7 +248,7 @@ def test_mixed_precision(smallest, tmp_path):
 
 
 def _no_export(monkeypatch, base):
-    """Leaves out what takes long, and gives a copy of an export that is there."""
+    """Copies an export instead of writing one, which is slow."""
 
     def write(task, path, traced):
         shutil.copytree(base / "1", path)
@@ -255,7 +259,7 @@ def _no_export(monkeypatch, base):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Leaves out what takes long, where only directories matter."""
+    """Replaces the slow steps, for tests of directories alone."""
     monkeypatch.setattr(saved_model, "endpoints", lambda *args, **options: {})
     monkeypatch.setattr(saved_model, "_write", lambda task, path, traced: path.mkdir())
     monkeypatch.setattr(saved_model, "_check_graph", lambda path: None)
@@ -271,10 +275,20 @@ def test_versions(quick, task, tmp_path):
     assert export_saved_model(task, tmp_path).name == "21"
     assert export_saved_model(task, tmp_path, version=0).name == "0"
     for version in (7, 20, 0):
-        with pytest.raises(FileExistsError, match=f"has a version {version} already"):
+        with pytest.raises(FileExistsError, match=f"already has a version {version}"):
             export_saved_model(task, tmp_path, version=version)
-    with pytest.raises(ValueError, match="A version is 0 or more, not -1"):
+    with pytest.raises(ValueError, match="version is -1, expected 0 or more"):
         export_saved_model(task, tmp_path, version=-1)
+
+
+def test_what_a_killed_export_left_goes_even_if_its_version_is_there(quick, task, tmp_path):
+    export_saved_model(task, tmp_path, version=1)
+    left_over = tmp_path / f".{tmp_path.name}.abcdefgh.tmp"
+    (left_over / "version").mkdir(parents=True)
+    (left_over / ".lock").touch()
+    with pytest.raises(FileExistsError):
+        export_saved_model(task, tmp_path, version=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +317,7 @@ def test_an_op_that_xla_must_compile_is_refused(smallest, tmp_path, monkeypatch)
     monkeypatch.setattr(
         task,
         "postprocess",
-        lambda logits: {"label": labels[: tf.shape(logits)[0]], "scores": softmax(logits)},
+        lambda logits, _: {"label": labels[: tf.shape(logits)[0]], "scores": softmax(logits)},
     )
     with pytest.raises(ExportError, match=r"is compiled by XLA .*every request would fail"):
         task.export(tmp_path)
@@ -315,7 +329,7 @@ def test_an_op_that_calls_python_is_refused(smallest, tmp_path, monkeypatch):
     monkeypatch.setattr(
         task,
         "postprocess",
-        lambda x: {"embedding": tf.numpy_function(lambda v: v, [x], tf.float32)},
+        lambda x, _: {"embedding": tf.numpy_function(lambda v: v, [x], tf.float32)},
     )
     with pytest.raises(ExportError, match=r"calls Python \(PyFunc\)"):
         task.export(tmp_path)
@@ -333,7 +347,7 @@ class _Liar:
 
 @pytest.fixture(scope="module")
 def traced(task):
-    return saved_model.endpoints(task, saved_model.Weights(task), None)
+    return saved_model.endpoints(task, saved_model.StoredWeights(task), None)
 
 
 @pytest.mark.parametrize(
@@ -341,11 +355,14 @@ def traced(task):
     [
         (lambda a: {**a, "scores": a["scores"] + 1e-4}, "'scores' .* differs"),
         (lambda a: {**a, "scores": a["scores"] * np.nan}, "'scores' .* differs"),
-        (lambda a: {**a, "scores": a["scores"][:, :2]}, r"'scores' .* is \(6, 2\), .*\(6, 3\)"),
-        (lambda a: {k: v[::-1] for k, v in a.items()}, "serving_default differs"),
+        (
+            lambda a: {**a, "scores": a["scores"][:, :2]},
+            r"'scores' .* shape \(6, 2\), .*\(6, 3\)",
+        ),
+        (lambda a: {k: v[::-1] for k, v in a.items()}, "of 'serving_default' differs"),
         (
             lambda a: {"scores": a["scores"]},
-            r"answers \['scores'\], the task \['label', 'scores'\]",
+            r"returns \['scores'\], the task \['label', 'scores'\]",
         ),
     ],
 )
@@ -393,15 +410,15 @@ def test_an_export_that_answers_what_does_not_fit_is_refused(
     _no_export(monkeypatch, base)
     monkeypatch.setattr(saved_model, "endpoints", lambda *args, **options: traced)
     monkeypatch.setattr(saved_model, "load", lambda path: _Credulous(served, of))
-    with pytest.raises(ExportError, match=f"The export's {of} answers a request .* {wrong}"):
+    with pytest.raises(ExportError, match=f"The signature .{of}. accepts a request .* {wrong}"):
         export_saved_model(task, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_export_without_checks_of_shapes_is_refused(smallest, tmp_path, monkeypatch):
     task = bf.TextEmbedder.from_pretrained(smallest)
-    monkeypatch.setattr(endpoints, "guarded", lambda function, specs, limits: function)
-    with pytest.raises(ExportError, match="is read without a check of its shape"):
+    monkeypatch.setattr(endpoints, "with_input_checks", lambda function, specs, limits: function)
+    with pytest.raises(ExportError, match="without a check of its shape"):
         task.export(tmp_path)
     assert not list(tmp_path.iterdir())
 

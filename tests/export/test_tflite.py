@@ -1,4 +1,6 @@
-"""Files for phones: what LiteRT answers is what the task answers, without Flex."""
+"""Files for phones: LiteRT's answers are the task's, without Flex."""
+
+import functools
 
 import numpy as np
 import pytest
@@ -17,11 +19,32 @@ from tests.export.test_every_task import (
     perturb,
     small_backbone,
 )
+from tests.selection import each_once, in_full
 
 LENGTH = 24
 FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]
+# One of each tokenizer and kind.
+QUICK = [("bert", "tagger"), ("albert", "classifier"), ("roberta", "qa")]
 PAIRS = [(family, kind) for family in FAMILIES for kind in ("classifier", "tagger", "qa")]
 WORDS = [*TEXTS, b"the good cast of a bad film"]
+
+
+@pytest.fixture(scope="module")
+def task_of(tiny):
+    """Tasks that no test changes, made once."""
+    return functools.cache(lambda kind, family: _task(kind, family, tiny))
+
+
+@pytest.fixture(scope="module")
+def whole_size(task_of, tmp_path_factory):
+    """The bytes of a task's file that is not quantized."""
+
+    @functools.cache
+    def size(kind, family):
+        file = tmp_path_factory.mktemp("whole") / "m.tflite"
+        return task_of(kind, family).export_tflite(file, inputs="ids", length=LENGTH).stat().st_size
+
+    return size
 
 
 def _task(kind, family, tiny):
@@ -70,10 +93,11 @@ NAMES = {"scores": "probability"}
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [*PAIRS, ("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked")]
+    ("family", "kind"),
+    in_full([*PAIRS, ("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked")], QUICK),
 )
-def test_ids_are_answered_as_by_the_keras_model(family, kind, tiny, tmp_path):
-    task = _task(kind, family, tiny)
+def test_ids_are_answered_as_by_the_keras_model(family, kind, task_of, tmp_path):
+    task = task_of(kind, family)
     file = task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=LENGTH)
     builtin, others = operations(file.read_bytes())
     assert "FULLY_CONNECTED" in builtin
@@ -94,34 +118,36 @@ def test_ids_are_answered_as_by_the_keras_model(family, kind, tiny, tmp_path):
             np.testing.assert_allclose(other, small, atol=1e-5 * max(1, np.abs(small).max()))
 
 
-@pytest.mark.parametrize("quantize", [None, "int8"])
-def test_an_encoder_is_one_piece(quantize, tiny, tmp_path):
-    """XNNPACK takes all behind the embeddings; each operation that it lacks would cut a piece."""
-    task = _task("tagger", "bert", tiny)
+@pytest.mark.parametrize("quantize", in_full([None, "int8"], ["int8"]))
+def test_an_encoder_is_one_partition(quantize, task_of, tmp_path):
+    """XNNPACK runs all after the embeddings; an operation that it lacks would split the graph."""
+    task = task_of("tagger", "bert")
     file = task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=LENGTH, quantize=quantize)
     found = Interpreter(model_content=file.read_bytes())
     found.allocate_tensors()
-    pieces = [node for node in found._get_ops_details() if node["op_name"] == "DELEGATE"]
-    assert len(pieces) == 1
+    partitions = [node for node in found._get_ops_details() if node["op_name"] == "DELEGATE"]
+    assert len(partitions) == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "quantize"),
-    [
-        *(("classifier", quantize) for quantize in ("fp16", "int8", "int8-full")),
-        *(("tagger", "int8-full"), ("qa", "int8")),
-    ],
+    ("quantize", "kind"),
+    each_once(
+        [
+            *((quantize, "classifier") for quantize in ("fp16", "int8", "int8-full")),
+            *(("int8-full", "tagger"), ("int8", "qa")),
+        ],
+        lambda case: case[:1],
+    ),
 )
-def test_quantized(kind, quantize, tiny, tmp_path):
-    task = _task(kind, "bert", tiny)
+def test_quantized(kind, quantize, task_of, whole_size, tmp_path):
+    task = task_of(kind, "bert")
     options = dict(inputs="ids", length=LENGTH)
-    whole = task.export_tflite(tmp_path / "whole.tflite", **options)
     if quantize == "int8-full":
         texts = [text.decode("utf-8", "replace") for text in WORDS]
         options["calibration"] = [(t, t) for t in texts] if kind == "qa" else texts
     file = task.export_tflite(tmp_path / "small.tflite", quantize=quantize, **options)
     assert not operations(file.read_bytes())[1]
-    assert file.stat().st_size < whole.stat().st_size
+    assert file.stat().st_size < whole_size(kind, "bert")
     run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
     differences = []
     packer = tflite.IdPacker(task.tokenizer, LENGTH)
@@ -138,16 +164,24 @@ def test_quantized(kind, quantize, tiny, tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [("bert", "classifier"), ("bert", "labels"), ("albert", "regressor"), ("albert", "embedder")],
+    each_once(
+        [
+            ("bert", "classifier"),
+            ("albert", "embedder"),
+            ("bert", "labels"),
+            ("albert", "regressor"),
+        ],
+        lambda case: case[:1],
+    ),
 )
-def test_texts_are_answered_as_by_the_task(family, kind, tiny, tmp_path):
-    task = _task(kind, family, tiny)
+def test_texts_are_answered_as_by_the_task(family, kind, task_of, tmp_path):
+    task = task_of(kind, family)
     file = task.export_tflite(tmp_path / "m.tflite")
     run = interpreter(file.read_bytes()).get_signature_runner()
     names = task.feature_names
     rows = {name: np.roll(np.array(WORDS, object), i) for i, name in enumerate(names)}
     if task.tokenizer.get_config().get("lstrip_tokens"):
-        # White space before these stays, which takes a regular expression to find.
+        # These keep the white space before them, which takes a regular expression.
         rows = {
             name: np.array([t for t in texts if b"MASK" not in t], object)
             for name, texts in rows.items()
@@ -167,8 +201,9 @@ def test_texts_are_answered_as_by_the_task(family, kind, tiny, tmp_path):
                 np.testing.assert_allclose(found[name], value, atol=2e-5, rtol=2e-5)
 
 
-def test_texts_of_a_quantized_model(tiny, tmp_path):
-    task = _task("classifier", "bert", tiny)
+@pytest.mark.full
+def test_texts_of_a_quantized_model(task_of, tmp_path):
+    task = task_of("classifier", "bert")
     file = task.export_tflite(tmp_path / "m.tflite", quantize="int8", length=8)
     run = interpreter(file.read_bytes()).get_signature_runner()
     found = run(text=np.array([b"the film " * 300, b""], object))
@@ -176,8 +211,9 @@ def test_texts_of_a_quantized_model(tiny, tmp_path):
     np.testing.assert_allclose(found["scores"].sum(1), 1, atol=1e-5)
 
 
-def test_rows_are_cut_to_the_length(tiny, tmp_path):
-    task = _task("classifier", "bert", tiny)
+@pytest.mark.full
+def test_texts_are_truncated_to_the_length(task_of, tmp_path):
+    task = task_of("classifier", "bert")
     run = interpreter(
         task.export_tflite(tmp_path / "m.tflite", length=8).read_bytes()
     ).get_signature_runner()
@@ -198,22 +234,22 @@ def test_rows_are_cut_to_the_length(tiny, tmp_path):
             "classifier",
             "bert",
             dict(quantize="int8-full", inputs="ids"),
-            "needs calibration, some hundred",
+            "needs calibration, a few hundred",
         ),
         (
             "qa",
             "bert",
             dict(quantize="int8-full", inputs="ids", calibration=["a"]),
-            r"has 1 texts, expected \('question', 'context'\)",
+            r"has 1 texts, expected 2: \('question', 'context'\)",
         ),
-        ("classifier", "roberta", {}, "no TFLite kernels for ByteBPETokenizer; inputs='ids'"),
-        ("tagger", "bert", {}, "Answers of TokenTagger are made of the text's words"),
-        ("qa", "bert", {}, "Answers of SpanQA are made of the text's words"),
-        ("choice", "bert", dict(inputs="ids"), "MultipleChoice has several texts of a kind"),
+        ("classifier", "roberta", {}, "no TFLite kernels for ByteBPETokenizer; with inputs='ids'"),
+        ("tagger", "bert", {}, "The outputs of TokenTagger contain words of the text"),
+        ("qa", "bert", {}, "The outputs of SpanQA contain words of the text"),
+        ("choice", "bert", dict(inputs="ids"), "MultipleChoice takes a list of texts"),
     ],
 )
-def test_refused(kind, family, options, message, tiny, tmp_path):
-    task = _task(kind, family, tiny)
+def test_refused(kind, family, options, message, task_of, tmp_path):
+    task = task_of(kind, family)
     with pytest.raises(ValueError, match=message):
         task.export_tflite(tmp_path / "m.tflite", **options)
     assert not list(tmp_path.iterdir())
@@ -225,7 +261,7 @@ def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch)
         task.export_tflite(tmp_path / "m.lite")
     task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
     before = (tmp_path / "m.tflite").read_bytes()
-    converted = tflite._converted
+    converted = tflite._convert
 
     def wrong(graph, task, *more):
         given = [weight.numpy() for weight in task.head.weights]
@@ -234,17 +270,18 @@ def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch)
         task.head.set_weights(given)
         return content
 
-    monkeypatch.setattr(tflite, "_converted", wrong)
+    monkeypatch.setattr(tflite, "_convert", wrong)
     with pytest.raises(ExportError, match="differs from the task's"):
         task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
     assert [file.name for file in tmp_path.iterdir()] == ["m.tflite"]
     assert (tmp_path / "m.tflite").read_bytes() == before
 
 
-def test_lost_answers_are_no_export(tiny, tmp_path):
-    task = _task("qa", "bert", tiny)
+@pytest.mark.full
+def test_answers_lost_to_quantizing_are_no_export(task_of, tmp_path):
+    task = task_of("qa", "bert")
     texts = [("the cast", "a good film")] * 4
-    with pytest.raises(ExportError, match=r"'int8-full' the '\w+_logits' of the export has"):
+    with pytest.raises(ExportError, match=r"'int8-full' the output '\w+_logits' is unrelated"):
         task.export_tflite(
             tmp_path / "m.tflite", inputs="ids", length=9, quantize="int8-full", calibration=texts
         )
@@ -266,14 +303,15 @@ def _halve(task, texts):
     bias.assign_add([0, -np.median(np.log(scores[:, 1] / scores[:, 0]))])
 
 
-def test_a_real_tokenizer(minilm, data_dir, tmp_path):
+@pytest.mark.full
+def test_a_real_tokenizer(minilm, real_data, tmp_path):
     """Of a small model with MiniLM's vocabulary, the labels of all 872 dev sentences of SST-2."""
     tokenizer = load_tokenizer(minilm)
     backbone = small_backbone("bert", tokenizer, width=32)
     task = bf.TextClassifier(backbone, tokenizer, ["bad", "good"], pair=False, max_length=64)
     perturb(task.weights, 0.3)
     _halve(task, ["a good film", "the plot is thin", "it never finds its feet", "wonderful"])
-    lines = (data_dir / "glue" / "SST-2" / "dev.tsv").read_text("utf-8").splitlines()[1:]
+    lines = real_data("glue/SST-2/dev.tsv").read_text("utf-8").splitlines()[1:]
     texts = [line.split("\t")[0] for line in lines]
     assert len(texts) == 872
     expected = task.predict(texts)

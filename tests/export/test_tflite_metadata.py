@@ -1,4 +1,4 @@
-"""Metadata of `.tflite` files: written beside nothing else, read by others' rules."""
+"""Metadata of `.tflite` files: nothing else changes, and other readers' rules hold."""
 
 import io
 import logging
@@ -14,10 +14,10 @@ from ai_edge_litert.interpreter import Interpreter
 from tensorflow.lite.python import schema_py_generated as schema
 
 import bertfam_tf as bf
-from bertfam_tf.export.mobile_apis import describe, obstacle, tokenizer_obstacle
+from bertfam_tf.export.mobile_apis import add_metadata, incompatibility, tokenizer_incompatibility
 from bertfam_tf.export.tflite_metadata import read_metadata, with_metadata
 from bertfam_tf.text import SentencePieceTokenizer, WordPieceTokenizer, WordTokenizer
-from bertfam_tf.text.packing import CLS_A_SEP_SEP
+from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "##ly", "é", "日"]
 LABELS = ["negative", "neutral", "positive"]
@@ -45,7 +45,7 @@ def _hidden(ids, mask, segment_ids):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A classifier of six tokens, each of whose inputs counts."""
+    """A classifier of six tokens that depends on each input."""
 
     def answer(ids, mask, segment_ids):
         hidden, random = _hidden(ids, mask, segment_ids)
@@ -180,7 +180,7 @@ def test_files_are_stored_uncompressed_and_as_they_were(written):
         "labels.txt": b"negative\nneutral\npositive\n",
     }
     assert {info.compress_type for info in infos.values()} == {zipfile.ZIP_STORED}
-    # The archive's places count from the start of the file, without a correction by the reader.
+    # Offsets in the archive count from the start of the file, so readers need no correction.
     for name, info in infos.items():
         assert written[info.header_offset :].startswith(b"PK\3\4")
         start = info.header_offset + 30 + len(name)
@@ -282,7 +282,7 @@ def test_texts_that_are_no_unicode_are_refused(model):
         with_metadata(model, name="x", labels=["a", "b", "\ud800"])
 
 
-# Files that are not what they should be --------------------------------------------------------
+# Damaged and foreign files --------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [b"", b"TFL3", b"PK\3\4" + bytes(100), bytes(1000)])
@@ -310,7 +310,7 @@ def test_metadata_without_all_of_their_files_are_refused(written):
 
 
 def test_metadata_are_written_once(written):
-    with pytest.raises(ValueError, match="has metadata already"):
+    with pytest.raises(ValueError, match="already has metadata"):
         with_metadata(written, name="x")
 
 
@@ -345,7 +345,9 @@ def _sentence_piece(**options):
         control_symbols=["[CLS]", "[SEP]"],
     )
     tokens = {"cls_token": "[CLS]", "sep_token": "[SEP]"} | options
-    return SentencePieceTokenizer(model.getvalue(), lower_case=True, **tokens)
+    return SentencePieceTokenizer.from_config(
+        {"model": model.getvalue(), "lower_case": True, **tokens}
+    )
 
 
 def _classifier(backbone, tokenizer=None, pair=False):
@@ -355,7 +357,7 @@ def _classifier(backbone, tokenizer=None, pair=False):
 
 def test_an_uncased_classifier_brings_its_vocabulary(backbone, model, caplog):
     task = _classifier(backbone)
-    found = read_metadata(describe(model, task, length=6))
+    found = read_metadata(add_metadata(model, task, length=6))
     assert found.tokenizer == "vocab.txt"
     assert found.files["vocab.txt"].decode().split("\n")[:-1] == PIECES
     assert found.files["labels.txt"] == b"negative\nneutral\npositive\n"
@@ -366,7 +368,7 @@ def test_an_uncased_classifier_brings_its_vocabulary(backbone, model, caplog):
 
 def test_sentence_piece_brings_its_model(backbone, model):
     tokenizer = _sentence_piece()
-    written = describe(model, _classifier(backbone, tokenizer), length=6)
+    written = add_metadata(model, _classifier(backbone, tokenizer), length=6)
     found = read_metadata(written)
     assert found.tokenizer == "spiece.model"
     assert found.files["spiece.model"] == tokenizer.get_config()["model"]
@@ -378,7 +380,7 @@ def test_sentence_piece_brings_its_model(backbone, model):
 def test_a_cased_classifier_brings_none_and_says_so(backbone, model, caplog):
     task = _classifier(backbone, WordPieceTokenizer(PIECES, lower_case=False))
     with caplog.at_level(logging.WARNING):
-        found = read_metadata(describe(model, task, length=6))
+        found = read_metadata(add_metadata(model, task, length=6))
     assert (found.tokenizer, sorted(found.files)) == ("", ["labels.txt"])
     [record] = caplog.records
     assert "will not load this file" in record.getMessage()
@@ -388,34 +390,36 @@ def test_a_cased_classifier_brings_none_and_says_so(backbone, model, caplog):
 @pytest.mark.parametrize(
     ("tokenizer", "reason"),
     [
-        (lambda: WordPieceTokenizer(PIECES, split_chinese=False), "each Chinese character"),
+        (lambda: WordPieceTokenizer(PIECES, split_chinese=False), "splits Chinese text"),
         (
-            lambda: WordPieceTokenizer(PIECES, sep_token="[MASK]"),
+            lambda: WordPieceTokenizer.from_config({"vocabulary": PIECES, "sep_token": "[MASK]"}),
             "look up [SEP], the sep_token of this tokenizer is '[MASK]'",
         ),
-        (lambda: WordPieceTokenizer(PIECES, layout=CLS_A_SEP_SEP), "put [CLS] before a text"),
+        (lambda: WordPieceTokenizer(PIECES, layout=CLS_A_SEP_SEP), "put [CLS] before and [SEP]"),
         (lambda: _sentence_piece(cls_token="<s>"), "look up [CLS], the cls_token"),
-        (lambda: _sentence_piece(layout=CLS_A_SEP_SEP), "put [CLS] before a text"),
+        (lambda: _sentence_piece(layout=CLS_A_SEP_SEP), "put [CLS] before and [SEP]"),
         (lambda: WordTokenizer(["<unk>", "<eos>", "a"]), "not WordTokenizer"),
     ],
 )
 def test_tokenizers_that_are_not_theirs(tokenizer, reason):
-    assert reason in tokenizer_obstacle(tokenizer())
+    assert reason in tokenizer_incompatibility(tokenizer())
 
 
 def test_tasks_that_are_not_theirs(backbone, model, caplog):
     tokenizer = WordPieceTokenizer(PIECES)
-    assert obstacle(_classifier(backbone, pair=True), 128) == (
+    assert incompatibility(_classifier(backbone, pair=True), 128) == (
         "they take single texts, and this task takes pairs."
     )
     tagger = bf.TokenTagger(backbone, tokenizer, ["O", "B-PER", "I-PER"], max_length=16)
-    assert obstacle(tagger, 128) == "they have no API for TokenTagger."
-    found = read_metadata(describe(model, tagger, length=6))
+    assert incompatibility(tagger, 128) == "they have no API for TokenTagger."
+    found = read_metadata(add_metadata(model, tagger, length=6))
     assert (found.tokenizer, [*found.files]) == ("", ["labels.txt"])
     assert not caplog.records
     spans = bf.SpanQA(backbone, tokenizer, max_length=16)
-    assert obstacle(spans, 384) == ""
-    assert obstacle(spans, 128) == "BertQuestionAnswerer takes 384 tokens, this file 128."
+    assert incompatibility(spans, 384) == ""
+    assert (
+        incompatibility(spans, 128) == "BertQuestionAnswerer takes 384 tokens, this file takes 128."
+    )
 
 
 def test_exports_bring_metadata(backbone, tmp_path):

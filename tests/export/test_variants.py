@@ -1,4 +1,4 @@
-"""Exports that store less, and exports that answer several requests at a time."""
+"""Exports with smaller weights, and exports that batch requests in the graph."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +10,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export import BatchingOptions, saved_model
-from bertfam_tf.export.batching import batched as in_batches
+from bertfam_tf.export.in_graph_batching import batch_requests
 from bertfam_tf.serve import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer, load_tokenizer
+from tests.selection import in_full
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
 TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
@@ -41,7 +42,7 @@ def _perturbed(task):
 
 
 def _rounded(path, weight, dtype):
-    """What is left of a weight, by hand."""
+    """A weight after rounding to ``dtype``, computed by hand."""
     values = weight.astype("float64")
     if dtype == "bfloat16":
         bits = weight.view(np.uint32).astype(np.uint64)
@@ -65,7 +66,7 @@ def _stored(path):
 
 
 def _check_stored(task, directory, dtype, monkeypatch, **options):
-    """Exports, and compares with the task when its weights are rounded by hand."""
+    """Exports, and compares with the task after rounding its weights by hand."""
     kept = []
     monkeypatch.setattr(saved_model, "load", lambda path: kept.append(load(path)) or kept[0])
     path = task.export(directory, dtype=dtype, **options)
@@ -97,14 +98,15 @@ def _check_stored(task, directory, dtype, monkeypatch, **options):
     return kept[0], given
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", in_full(["bfloat16", "int8"], ["int8"]))
 def test_weights_in_fewer_bytes(smallest, tmp_path, monkeypatch, dtype):
     _check_stored(_masked(smallest), tmp_path, dtype, monkeypatch)
-    # Of a table only the rows that are read become float32.
+    # Only the rows of an embedding table that are read become float32.
     gathered = {node.attr["dtype"].type for node in _nodes(tmp_path / "1", "ResourceGather")}
     assert tf.as_dtype(dtype).as_datatype_enum in gathered
 
 
+@pytest.mark.full
 def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
     task = _causal()
     servable, given = _check_stored(task, tmp_path, "int8", monkeypatch, max_new_tokens=3)
@@ -219,7 +221,7 @@ def test_queues_and_warm_up_of_batching(batching):
 
 def test_functions_of_one_name_do_not_share_a_queue():
     def function(sign):
-        called = in_batches(lambda x: {"y": sign * x, "z": x[:, 0]}, "name", BATCHING)
+        called = batch_requests(lambda x: {"y": sign * x, "z": x[:, 0]}, "name", BATCHING)
         return tf.function(called, [tf.TensorSpec([None, 3], tf.float32)], autograph=False)
 
     functions = [function(sign) for sign in (1.0, -1.0)]
@@ -238,9 +240,12 @@ def test_functions_of_one_name_do_not_share_a_queue():
         (dict(num_batch_threads=0), "num_batch_threads is 0, expected 1 or more"),
         (dict(max_enqueued_batches=-1), "max_enqueued_batches is -1, expected 1 or more"),
         (dict(batch_timeout_micros=-1), "batch_timeout_micros is -1, expected 0 or more"),
-        (dict(allowed_batch_sizes=()), r"allowed_batch_sizes are \(\), expected numbers that grow"),
-        (dict(allowed_batch_sizes=(0, 2)), r"are \(0, 2\), expected numbers that grow, from 1"),
-        (dict(allowed_batch_sizes=(4, 2)), r"are \(4, 2\), expected numbers that grow, from 1"),
+        (
+            dict(allowed_batch_sizes=()),
+            r"allowed_batch_sizes are \(\), expected increasing numbers",
+        ),
+        (dict(allowed_batch_sizes=(0, 2)), r"are \(0, 2\), expected increasing numbers from 1"),
+        (dict(allowed_batch_sizes=(4, 2)), r"are \(4, 2\), expected increasing numbers from 1"),
         (dict(max_batch_size=8), "The batch size 32 is above max_batch_size, 8"),
     ],
 )

@@ -11,7 +11,7 @@ import bertfam_tf as bf
 from bertfam_tf import generation, heads
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.generation import Options
-from tools.plain_decoder import PlainDecoder
+from tests.plain_decoder import PlainDecoder
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FILES = sorted(GOLDENS.glob("*/generation/tokens.npz"))
@@ -38,11 +38,12 @@ def generate(step, token_ids, padding_mask, stop_ids=(), seed=None, **options):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parts[-3])
-def test_tokens_are_the_references(file):
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.full)])
+def test_tokens_are_the_references(file, every):
     with np.load(file) as stored:
         step, cases = make_step(file.parent), json.loads(str(stored["cases"]))
         assert len(cases) >= 10
-        for i, case in enumerate(cases):
+        for i, case in list(enumerate(cases))[::every]:
             found = generate(step, stored["token_ids"], stored["padding_mask"], **case)
             np.testing.assert_array_equal(found, stored[f"tokens_{i}"], err_msg=str(case))
 
@@ -53,7 +54,7 @@ def test_there_are_references_for_each_kind_of_decoder():
 
 
 def test_the_references_take_every_path():
-    """Ragged prompts, rows that end early, penalties that change the choice."""
+    """Prompts of several lengths, early stops, penalties that change the choice."""
     for file in FILES:
         with np.load(file) as stored:
             cases = json.loads(str(stored["cases"]))
@@ -63,6 +64,7 @@ def test_the_references_take_every_path():
         assert len({t.tobytes() for t in tokens}) > len(tokens) // 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["gpt", "gpt2"])
 def test_the_cache_changes_nothing(family):
     file = GOLDENS / family / "generation" / "tokens.npz"

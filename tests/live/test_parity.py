@@ -60,11 +60,11 @@ def test_configs_go_there_and_back(family, variant):
     assert again == theirs.to_dict()
 
 
-def test_real_weights(minilm, data_dir):
+def test_real_weights(minilm, real_data):
     """MiniLM-L6 on 64 sentences of STS-B's dev split: every hidden state within 2e-5."""
     from transformers import AutoTokenizer, BertModel
 
-    rows = (data_dir / "glue/STS-B/original/sts-dev.tsv").read_text("utf-8").split("\n")
+    rows = real_data("glue/STS-B/original/sts-dev.tsv").read_text("utf-8").split("\n")
     texts = [row.split("\t")[5] for row in rows[:64]]
     encoded = AutoTokenizer.from_pretrained(minilm)(texts, padding=True, return_tensors="pt")
     with torch.no_grad():

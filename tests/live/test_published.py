@@ -25,14 +25,14 @@ def over_families(*names):
 
 @pytest.fixture
 def pair(name, family, tmp_path):
-    """A task, and where it was published."""
+    """A task, and the directory that it was published to."""
     task = published.task(name, family)
     task.save_pretrained(tmp_path / "out")
     return task, tmp_path / "out"
 
 
 def loaded(kind, directory, spare=None):
-    """A model of theirs in which nothing is missing or left over, and its tokenizer.
+    """A model of transformers', with no missing or unexpected tensors, and its tokenizer.
 
     A language model of ours keeps its pooler (``spare``), for what is trained on it.
     """
@@ -104,7 +104,7 @@ def _first_pieces(theirs, ours, text):
 
 
 def _blanks(text, each):
-    """How many spaces a piece of theirs begins with."""
+    """The number of spaces that a piece of the reference's begins with."""
     covered = text[each["start"] : each["end"]]
     return len(covered) - len(covered.lstrip())
 
@@ -180,7 +180,7 @@ def _choice_logits(model, tokenizer, text, choices):
     for choice in choices:
         given = tokenizer(text, choice, return_tensors="pt")
         double = hasattr(model, "multiple_choice_head")
-        if double:  # which takes no mask of three dimensions
+        if double:  # which supports no mask of three dimensions
             del given["attention_mask"]
         with torch.no_grad():
             found = model(**{name: value[None] for name, value in given.items()})
@@ -239,7 +239,7 @@ def test_backbones(pair):
 
 @over_families("TextClassifier")
 def test_ids(pair):
-    """Special tokens, segments and rows that are cut, too."""
+    """Special tokens, segments and truncation, too."""
     task, directory = pair
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     assert tokenizer.model_max_length == task.max_length

@@ -1,7 +1,6 @@
-"""Recipes against what ``tools.scores`` compares them with: each step has the same loss."""
+"""Recipes against the reference that ``tools.scores`` runs: each step has the same loss."""
 
 import csv
-import importlib
 import json
 import re
 import shutil
@@ -19,6 +18,8 @@ from tests.train.test_tasks import CASES, SQUAD
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tools import finetune_reference  # noqa: E402
+
 pytestmark = pytest.mark.live
 
 _TSV = "text\tlabel\na good film\tgood\nbad plot , i was unhappy\tbad\nit is short\tgood\n"
@@ -31,13 +32,13 @@ _LONG = {
 }
 _SQUAD = {"data": [*SQUAD["data"], {"paragraphs": [_LONG]}]}
 _STEPS, _RATE, _TOLERANCE = 8, 5e-3, 2e-5
-# Each task's recipe, rows, and how the reference calls its class and runs it.
+# Each task's file, and what the reference calls its class.
 _CASES = {
-    "TextClassifier": (("t.tsv", _TSV, {}), "SequenceClassification", ""),
-    "TextRegressor": (CASES["TextRegressor"], "SequenceClassification", ""),
-    "TokenTagger": (CASES["TokenTagger"], "TokenClassification", "_tags"),
-    "SpanQA": (("t.json", json.dumps(_SQUAD), {}), "QuestionAnswering", "_qa"),
-    "MultipleChoice": (CASES["MultipleChoice"], "MultipleChoice", "_choice"),
+    "TextClassifier": (("t.tsv", _TSV, {}), "SequenceClassification"),
+    "TextRegressor": (CASES["TextRegressor"], "SequenceClassification"),
+    "TokenTagger": (CASES["TokenTagger"], "TokenClassification"),
+    "SpanQA": (("t.json", json.dumps(_SQUAD), {}), "QuestionAnswering"),
+    "MultipleChoice": (CASES["MultipleChoice"], "MultipleChoice"),
 }
 _LABELS = {
     "TextClassifier": ["bad", "good"],
@@ -49,7 +50,7 @@ _LABELS = {
 
 @pytest.mark.parametrize("task", _CASES)
 def test_losses_of_a_recipe(task, tiny, tmp_path, capsys, monkeypatch):
-    (name, content, data), of, suffix = _CASES[task]
+    (name, content, data), of = _CASES[task]
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / name).write_text(content)
@@ -66,7 +67,7 @@ def test_losses_of_a_recipe(task, tiny, tmp_path, capsys, monkeypatch):
     )
     model.save_pretrained(tmp_path / "checkpoint")
     shutil.copy(tiny / "vocab.txt", tmp_path / "checkpoint")
-    # All rows are one batch: their order makes no difference.
+    # All examples are one batch, so their order makes no difference.
     recipe = {
         "output": str(tmp_path / "run"),
         "model": {"path": str(tmp_path / "checkpoint"), "max_length": 24},
@@ -82,7 +83,7 @@ def test_losses_of_a_recipe(task, tiny, tmp_path, capsys, monkeypatch):
         ours = [float(row["loss"]) for row in csv.DictReader(stream)]
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["", str(file)])
-    importlib.import_module(f"tools.finetune_reference{suffix}").main()
+    finetune_reference.main()
     theirs = [float(x) for x in re.findall(r"mean loss (\S+)", capsys.readouterr().out)]
     assert len(theirs) == _STEPS
     assert theirs[-1] < 0.9 * theirs[0]
@@ -91,7 +92,7 @@ def test_losses_of_a_recipe(task, tiny, tmp_path, capsys, monkeypatch):
 
 
 def test_rows_of_an_archive(tmp_path):
-    """Its order is not that of names, and ``limit`` cuts it: RACE's archive is such a one."""
+    """Examples come in its order, not that of names: ``limit`` takes the first (RACE has one)."""
     passages = {
         name: {"article": name, "questions": ["who?", "why?"], "options": [["a", "b"]] * 2}
         | {"answers": ["B", "A"]}
@@ -117,4 +118,4 @@ def test_rows_of_an_archive(tmp_path):
         for x, y in rows
     ]
     assert [text for text, *_ in ours] == ["c", "c", "a"]
-    assert importlib.import_module("tools.finetune_reference_choice")._rows(data, "train") == ours
+    assert finetune_reference.read_questions(data, "train") == ours

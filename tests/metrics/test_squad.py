@@ -23,12 +23,12 @@ def _gold(file):
         ("v1.1-LogisticRegression-Stanford", (40.14, 50.98)),
     ],
 )
-def test_published_predictions_get_their_published_scores(data_dir, name, expected):
-    file = data_dir / "squad" / "dev-v1.1.json"
+def test_published_predictions_get_their_published_scores(real_data, name, expected):
+    file = real_data("squad/dev-v1.1.json")
     answers = _gold(file)
     articles = json.loads(file.read_text("utf-8"))["data"]
     ids = [q["id"] for a in articles for p in a["paragraphs"] for q in p["qas"]]
-    predictions = json.loads((file.parent / "predictions" / f"{name}.json").read_text("utf-8"))
+    predictions = json.loads(real_data(f"squad/predictions/{name}.json").read_text("utf-8"))
     # Questions that a file leaves out count as wrong, as "" does where there is an answer.
     found = squad_scores([predictions.get(i, "") for i in ids], answers)
     assert len(ids) == 10_570
@@ -36,8 +36,8 @@ def test_published_predictions_get_their_published_scores(data_dir, name, expect
     assert tuple(round(value, 2) for value in found.values()) == expected
 
 
-def test_questions_without_answers(data_dir):
-    answers = _gold(data_dir / "squad" / "cs224n-dev-v2.0.json")
+def test_questions_without_answers(real_data):
+    answers = _gold(real_data("squad/cs224n-dev-v2.0.json"))
     firsts = [gold[0] if gold else "" for gold in answers]
     none = np.array([not gold for gold in answers])
     assert (len(answers), none.sum()) == (6_078, 3_168)

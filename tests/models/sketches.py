@@ -1,4 +1,4 @@
-"""Wiring of families to come, from parts that exist: what their cards will have to say.
+"""Wiring of future families from existing layers: what their cards will contain.
 
 Sizes are those of a test; what differs between sizes is no part of the wiring.
 """
@@ -144,7 +144,7 @@ def wire_deberta(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
     distances = layers.log_buckets(distances, buckets, config.max_positions)
     embeddings = parts("relative_embedding", layers.DistanceEmbedding, 2 * buckets)(x)
     embeddings = parts("relative_norm", encoder.norm, config)(embeddings)
-    # Their mask is of pairs: padding attends to nothing, which uniform attention stands for.
+    # In their mask padding is fully masked, and so gets uniform attention.
     mask = layers.attention_mask_from_padding(padding_mask)
     mask = ops.logical_and(mask, ops.transpose(mask, (0, 1, 3, 2)))
     given = {"attention_mask": mask, "positions": (embeddings, distances)}

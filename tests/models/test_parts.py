@@ -12,6 +12,7 @@ from bertfam_tf import heads, layers, registry
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.parts import Parts
 from tests.models import sketches
+from tests.selection import wirings
 
 SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=24)
 TOKENS = np.random.default_rng(0).integers(6, 40, (2, 7)).astype("int32")
@@ -41,7 +42,7 @@ def _ids(model):
 # Shared weights --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", bf.families())
+@pytest.mark.parametrize("family", wirings())
 def test_a_second_wiring_of_the_same_layers_is_the_same_model(family):
     backbone = _build(family)
     _perturb(backbone.weights)
@@ -56,7 +57,7 @@ def test_a_second_wiring_of_the_same_layers_is_the_same_model(family):
 
 def test_generator_and_discriminator_share_embeddings():
     generator = _build("electra", embedding_size=8)
-    tables = generator.parts.only(*EMBEDDINGS)
+    tables = generator.parts.subset(*EMBEDDINGS)
     discriminator = _build("electra", embedding_size=8, hidden_size=32, parts=tables)
     shared = _ids(generator) & _ids(discriminator)
     assert len(shared) == 3
@@ -115,7 +116,7 @@ def test_a_deeper_albert_shares_with_its_new_layers(sharing, new):
 def test_parts_that_cannot_be():
     parts = _build("bert").parts
     with pytest.raises(ValueError, match=r"Unknown part 'token_embeding'\. Did you mean 'token_em"):
-        parts.only("token_embeding")
+        parts.subset("token_embeding")
     with pytest.raises(ValueError, match="The layer 'layer_0' cannot be the part 'layer_1'"):
         Parts({"layer_1": parts["layer_0"]})
 
@@ -123,7 +124,7 @@ def test_parts_that_cannot_be():
 # Dtype policy ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", bf.families())
+@pytest.mark.parametrize("family", wirings())
 @pytest.mark.parametrize(
     ("policy", "around"), [("mixed_bfloat16", "float32"), ("float32", "mixed_bfloat16")]
 )
@@ -168,7 +169,7 @@ def _attention(kind=layers.SelfAttention, num_heads=3, seed=5, **more):
 
 
 def _without(attention, removed, kind):
-    """The same attention with some heads removed: columns of projections, rows of the output."""
+    """The same attention with pruned heads: without their columns and rows of the kernels."""
     kept = [i for i in range(attention.num_heads) if i not in removed]
     small = _attention(kind, len(kept))
     for theirs in attention.weights:
@@ -364,7 +365,7 @@ def test_sketches_share_and_have_a_policy(family, registered):
     )
 
 
-def test_a_blocks_mask_goes_by_its_index(registered):
+def test_each_block_has_a_mask_of_its_own(registered):
     """Of four blocks the second and third are local, and see two tokens on either side."""
     local = bf.build("modernbert", "tiny", local_base=160000.0)
     _perturb(local.weights)

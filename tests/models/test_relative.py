@@ -15,6 +15,7 @@ import bertfam_tf as bf
 from bertfam_tf import heads, layers, registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
 from tests import parity
+from tests.seeding import seed
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FAMILIES = ("transformer_xl", "xlnet")
@@ -23,7 +24,7 @@ SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=32)
 
 
 def _build(family, **overrides):
-    keras.utils.set_random_seed(0)
+    seed(0)
     causal = {"attn_type": "uni"} if family == "xlnet" and "attn_type" not in overrides else {}
     backbone = bf.build(family, "tiny", **{**SMALL, **causal, **overrides})
     rng = np.random.default_rng(0)
@@ -113,7 +114,7 @@ def test_reach_with_the_same_length(num_layers, step):
     (None, None, [0, 1, 2, 3, 4, 5, 6]), (5, None, [2, 3, 4, 5, 6]), (0, None, []),
     (4, 1, [0, 1, 2, 3]), (None, 1, [0, 1, 2, 3]), (9, None, [0, 1, 2, 3, 4, 5, 6]),
 ])  # fmt: skip
-def test_what_is_remembered(mem_len, reuse_len, expected):
+def test_the_new_memory(mem_len, reuse_len, expected):
     line = np.arange(7.0)[None, :, None]
     found = layers.updated_memory(tf.constant(line[:, :3]), line[:, 3:], mem_len, reuse_len)
     assert np.asarray(found)[0, :, 0].tolist() == expected
@@ -188,7 +189,7 @@ def test_nothing_leaks_through_a_causal_mask():
 
 
 def _permuted(order):
-    """A query sees what stands before it in the order."""
+    """A query attends to what is before it in the order."""
     place = np.argsort(order)
     perm_mask = (place[None, :] >= place[:, None]).astype("int32")[None]
     return {"perm_mask": perm_mask, "target_mapping": np.eye(len(order), dtype="int32")[None]}
@@ -323,11 +324,13 @@ def test_parameters_of_the_published_language_model():
 
 
 def test_clusters_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"cut-offs \(12, 60\) have to rise, and end below 40"):
+    with pytest.raises(ValueError, match=r"cut-offs \(12, 60\) must increase and be below 40"):
         _build("transformer_xl", cutoffs=(12, 60))
-    with pytest.raises(ValueError, match=r"cut-offs \(12, 12\) have to rise"):
+    with pytest.raises(ValueError, match=r"cut-offs \(12, 12\) must increase"):
         _build("transformer_xl", cutoffs=(12, 12))
-    with pytest.raises(ValueError, match="Of 8, divided by 4 for each of 2 cut-offs, nothing"):
+    with pytest.raises(
+        ValueError, match="embedding_size 8, divided by 4 for each of 2 cut-offs, is less than 1"
+    ):
         _build("transformer_xl", embedding_size=8, div_val=4)
     with pytest.raises(ValueError, match=r"cutoffs is a list of int, not \('a',\)"):
         _build("transformer_xl", cutoffs=("a",))
@@ -373,11 +376,11 @@ def test_configs_that_are_refused(model_type, key, value):
 )
 def test_what_their_format_cannot_say(family, fields):
     card = registry.get(family)
-    with pytest.raises(CheckpointError, match=f"no way to say {next(iter(fields))} = "):
+    with pytest.raises(CheckpointError, match=f"cannot represent {next(iter(fields))} = "):
         huggingface.describe(card, card.config.from_dict(fields))
 
 
-def test_what_their_files_hold_beside_the_weights(tmp_path):
+def test_tensors_of_their_files_that_are_no_weights(tmp_path):
     """Frequencies of the sines; and of biases that layers share a copy in each."""
     for variant in ("default", "shared_biases"):
         shutil.copytree(GOLDENS / "transformer_xl" / variant, tmp_path / variant)
@@ -401,7 +404,7 @@ def test_parts_of_one_tensor_are_checked(tmp_path):
 
 
 def test_published_configs(caplog):
-    """As they stand beside the published weights."""
+    """As in published checkpoints."""
     theirs = {
         "wt103": json.loads(
             """{"adaptive": true, "attn_type": 0, "clamp_len": 1000, "cutoffs": [20000, 40000,

@@ -1,4 +1,4 @@
-"""A SavedModel with a signature for each thing the contract speaks of, and a server over it."""
+"""A SavedModel with a signature for each rule of TensorFlow Serving's APIs, and its server."""
 
 import httpx
 import pytest
@@ -19,7 +19,7 @@ def _spec(dtype, name, shape=None):
 
 
 class Zoo(tf.Module):
-    """`serving_default` is half plus two, declared [None] and fed whatever shape comes."""
+    """`serving_default` is half plus two, declared [None] and run on any shape."""
 
     def __init__(self):
         self.half = tf.Variable(0.5)
@@ -86,7 +86,7 @@ class Zoo(tf.Module):
 
 @pytest.fixture(scope="session")
 def base_path(tmp_path_factory):
-    """The zoo as version 123, spelt with leading zeros, beside things that are not versions."""
+    """The model as version 123, with leading zeros, beside entries that are not versions."""
     path = tmp_path_factory.mktemp("zoo")
     zoo = Zoo()
     tf.saved_model.save(zoo, str(path / "00000123"), signatures=zoo.signatures())
@@ -109,7 +109,7 @@ def client(server):
 
 @pytest.fixture
 def predict(client):
-    """Posts JSON text to the zoo's default or a named signature; returns the response."""
+    """Posts JSON to the model's default or a named signature; returns the response."""
 
     def post(body, signature=""):
         if signature:

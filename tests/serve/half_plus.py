@@ -89,7 +89,7 @@ def made_pair():
 
 
 def save(base_path, version, number):
-    """Writes the model as a version, and gives it its name when it is whole."""
+    """Writes the model as a version, which appears when it is complete."""
     module = HalfPlus(number)
     copied = base_path / f"copying-{version}"
     tf.saved_model.save(module, str(copied), signatures=module.signatures())

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(bertfam_tf.__file__).parents[1]
 
 
 def start(*arguments, **options) -> subprocess.Popen:
-    """Python with these arguments and this library; output is piped unless options say else."""
+    """Starts Python with these arguments and this library on its path; pipes output by default."""
     # NiceGUI serves nothing where it sees that pytest runs.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     return subprocess.Popen(

@@ -3,12 +3,15 @@
 import functools
 import json
 
+import pytest
+
 from tools import fuzz_server
 from tools.fuzz_server import Case, case, fault
 
 CASES = 300
 
 
+@pytest.mark.full
 def test_malformed_requests_break_nothing():
     with fuzz_server.server() as server:
         report = fuzz_server.fuzz(server, 7, list(range(CASES)), quiet=True)
@@ -20,6 +23,7 @@ def test_malformed_requests_break_nothing():
     assert f"| {CASES:>6} |" in fuzz_server.table(report)
 
 
+@pytest.mark.full
 def test_an_export_answers_what_fits_and_refuses_all_else():
     with fuzz_server.server(exports=["classifier"]) as server:
         report = fuzz_server.fuzz(server, 3, list(range(CASES)), quiet=True)
@@ -33,7 +37,7 @@ def test_an_export_answers_what_fits_and_refuses_all_else():
 
 
 def _check_judgement(server):
-    """Wrong rows are noticed, and what is answered or refused without cause."""
+    """Wrong answers are noticed, and answers and refusals without cause."""
     sent = [case(3, i, grpc=True, exports=server.exports) for i in range(CASES)]
     asked = [c for c in sent if c.request is not None and c.method == "POST"]
     predicted = [c for c in asked if c.request.kind in ("inputs REST", "instances REST")]

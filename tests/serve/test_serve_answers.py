@@ -9,8 +9,16 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from bertfam_tf.serve import Code, ServingError
-from bertfam_tf.serve.answers import Field, Line, Marked, Part, Scores, ask, form
-from bertfam_tf.serve.markup import markup
+from bertfam_tf.serve.ui_answers import (
+    Field,
+    MarkedText,
+    NamedValue,
+    Scores,
+    TextPart,
+    input_fields,
+    run_example,
+)
+from bertfam_tf.serve.ui_html import markup
 
 
 def strings(*items):
@@ -22,7 +30,7 @@ def floats(*items):
 
 
 def servable(inputs, outputs, **others):
-    """Answers `outputs` to whatever it is asked; `others` are further signatures' outputs."""
+    """Answers `outputs` to every request; `others` are further signatures' outputs."""
     asked = []
     signatures = {}
     for name in ("serving_default", *others):
@@ -45,29 +53,29 @@ TEXT = {"text": 1}
 
 
 def test_fields_in_the_order_in_which_one_reads():
-    assert form(servable({"context": 1, "question": 1}, {})) == [
+    assert input_fields(servable({"context": 1, "question": 1}, {})) == [
         Field("question", False),
         Field("context", False),
     ]
-    assert form(servable({"text_pair": 1, "text": 1}, {}))[0].name == "text"
-    assert form(servable({"choices": 2, "question": 1}, {}))[1] == Field("choices", True)
+    assert input_fields(servable({"text_pair": 1, "text": 1}, {}))[0].name == "text"
+    assert input_fields(servable({"choices": 2, "question": 1}, {}))[1] == Field("choices", True)
 
 
 def test_models_that_take_no_texts():
     ids = servable({"ids": 1}, {})
     ids.signatures["serving_default"].inputs["ids"].dtype = tf.int32.as_datatype_enum
     for model in (ids, servable({"text": 0}, {}), servable({"text": 3}, {})):
-        with pytest.raises(ServingError, match="takes texts alone") as caught:
-            form(model)
+        with pytest.raises(ServingError, match="supports texts only") as caught:
+            input_fields(model)
         assert caught.value.code == Code.INVALID_ARGUMENT
     del ids.signatures["serving_default"]
     with pytest.raises(ServingError, match="no signature serving_default"):
-        form(ids)
+        input_fields(ids)
 
 
 def test_texts_are_one_row_of_bytes():
     model = servable({"question": 1, "choices": 2}, {"score": floats(1)})
-    ask(model, {"question": "Größe 🙂 \ud800", "choices": "one\n\n two \n"})
+    run_example(model, {"question": "Größe 🙂 \ud800", "choices": "one\n\n two \n"})
     ((_, given),) = model.asked
     assert given["question"].tolist() == ["Größe 🙂 ?".encode()]
     assert given["choices"].tolist() == [[b"one", b" two "]]
@@ -88,10 +96,10 @@ def test_an_answer_in_its_context():
         "n_best_scores": floats(0.5, 0.25, 0).reshape(1, 3),
     }
     model = servable({"question": 1, "context": 1}, ANSWERED | best)
-    answer = ask(model, {"question": "When?", "context": CONTEXT})
+    answer = run_example(model, {"question": "When?", "context": CONTEXT})
     assert answer == [
-        Line("answer", "1889"),
-        Marked([Part("Überall 🙂 "), Part("1889", "answer", 0.5), Part(" & <b>")]),
+        NamedValue("answer", "1889"),
+        MarkedText([TextPart("Überall 🙂 "), TextPart("1889", "answer", 0.5), TextPart(" & <b>")]),
         Scores("Best answers", [("1889", 0.5), ("&", 0.25)]),
     ]
 
@@ -99,9 +107,9 @@ def test_an_answer_in_its_context():
 def test_no_answer():
     outputs = ANSWERED | {"answer": strings(b""), "start": floats(-1), "end": floats(-1)}
     model = servable({"question": 1, "context": 1}, outputs)
-    line, marked = ask(model, {"question": "", "context": CONTEXT})
+    line, marked = run_example(model, {"question": "", "context": CONTEXT})
     assert line.value == "There is none in the context."
-    assert marked == Marked([Part(CONTEXT)])
+    assert marked == MarkedText([TextPart(CONTEXT)])
 
 
 WORDS = {
@@ -129,8 +137,8 @@ SPANS = {
     ],
 )
 def test_marks_of_words_and_of_entities(model, label, score):
-    assert ask(model, {"text": "Anna lives."}) == [
-        Marked([Part("Anna", label, score), Part(" lives.")])
+    assert run_example(model, {"text": "Anna lives."}) == [
+        MarkedText([TextPart("Anna", label, score), TextPart(" lives.")])
     ]
 
 
@@ -141,7 +149,7 @@ def test_spans_that_do_not_fit_the_text_are_passed_over():
         "start": np.array([[0, 2, 3, 6]], np.int32),
         "end": np.array([[3, 5, 5, 99]], np.int32),
     }
-    (marked,) = ask(servable(TEXT, spans), {"text": "abcdefgh"})
+    (marked,) = run_example(servable(TEXT, spans), {"text": "abcdefgh"})
     assert [(part.text, part.label) for part in marked.parts] == [
         ("abc", "A"),
         ("de", "C"),
@@ -155,9 +163,9 @@ LABEL = {"label": strings(b"good"), "scores": floats(0.25, 0.75).reshape(1, 2)}
 def test_scores_of_labels_by_name():
     classes = {"classes": strings(b"bad", b"good").reshape(1, 2), "scores": LABEL["scores"]}
     model = servable({"text": 1, "text_pair": 1}, LABEL, classify=classes)
-    answer = ask(model, {"text": "a", "text_pair": "ü"})
+    answer = run_example(model, {"text": "a", "text_pair": "ü"})
     assert answer == [
-        Line("label", "good"),
+        NamedValue("label", "good"),
         Scores("Scores", [("good", 0.75), ("bad", 0.25)]),
     ]
     (example,) = model.asked[1][1]["inputs"]
@@ -168,28 +176,30 @@ def test_scores_of_labels_by_name():
 def test_scores_of_labels_without_names():
     items = [("good", 0.75), ("label 0", 0.25)]
     for others in ({}, {"classify": {"classes": strings(b"x").reshape(1, 1)}}, {"classify": {}}):
-        answer = ask(servable(TEXT, LABEL, **others), {"text": "a"})
+        answer = run_example(servable(TEXT, LABEL, **others), {"text": "a"})
         assert answer[1] == Scores("Scores", items)
 
 
 def test_other_answers():
     chosen = {"scores": LABEL["scores"], "chosen": np.array([[False, True]])}
-    assert ask(servable(TEXT, chosen), {"text": ""})[0] == Line("labels", "label 1")
-    assert ask(servable(TEXT, {"score": floats(3.25)}), {"text": ""}) == [Line("score", "3.25")]
+    assert run_example(servable(TEXT, chosen), {"text": ""})[0] == NamedValue("labels", "label 1")
+    assert run_example(servable(TEXT, {"score": floats(3.25)}), {"text": ""}) == [
+        NamedValue("score", "3.25")
+    ]
     choice = {
         "choice": np.array([1]),
         "text": strings(b"b"),
         "scores": floats(0.25, 0.75).reshape(1, 2),
     }
-    answer = ask(
+    answer = run_example(
         servable({"question": 1, "choices": 2}, choice), {"question": "", "choices": "a\nb"}
     )
-    assert answer == [Line("choice", "b"), Scores("Choices", [("b", 0.75), ("a", 0.25)])]
+    assert answer == [NamedValue("choice", "b"), Scores("Choices", [("b", 0.75), ("a", 0.25)])]
     rest = {"embedding": np.arange(30, dtype=np.float32).reshape(1, 30), "text": strings(b"\xff")}
-    embedding, text = ask(servable(TEXT, rest), {"text": ""})
+    embedding, text = run_example(servable(TEXT, rest), {"text": ""})
     assert embedding.value.startswith("0, 1, 2, ")
     assert embedding.value.endswith("19, … and 10 more")
-    assert text == Line("text", "\ufffd")
+    assert text == NamedValue("text", "\ufffd")
 
 
 # --------------------------------------------------------------------------------------- as HTML
@@ -198,9 +208,9 @@ def test_other_answers():
 def test_markup_of_texts_is_text():
     evil = '<script>alert("1")</script>&amp;'
     answer = [
-        Marked([Part(evil, evil, 0.5), Part(evil)]),
+        MarkedText([TextPart(evil, evil, 0.5), TextPart(evil)]),
         Scores(evil, [(evil, 0.5)]),
-        Line(evil, evil),
+        NamedValue(evil, evil),
     ]
     tags = re.findall(r"<\s*/?\s*([a-z0-9]+)", markup(answer))
     assert set(tags) == {"section", "div", "mark", "small", "h2", "span", "i", "b"}

@@ -30,7 +30,7 @@ def definition(inputs, outputs):
 
 
 class Recorder:
-    """A servable in numpy: each row's answer is a function of that row alone."""
+    """A servable in NumPy: the answer to an example depends on that example alone."""
 
     def __init__(self):
         self.signatures = {
@@ -125,7 +125,7 @@ def servable():
 
 @pytest.fixture
 def batch(servable):
-    """Wraps the servable with a batcher of one thread, or of what is asked for."""
+    """Wraps the servable with a batcher, of one thread by default."""
     batchers = []
 
     def wrap(**parameters):

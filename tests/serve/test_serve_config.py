@@ -15,7 +15,7 @@ from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from bertfam_tf.serve import Code, Models, ServingError, load, running_server
-from bertfam_tf.serve.config import read_config, versions_wanted
+from bertfam_tf.serve.model_server_config import read_config, versions_wanted
 from tests.serve import half_plus
 from tests.serve.half_plus import Stubs, predict_request
 
@@ -238,7 +238,7 @@ def test_new_models_that_are_not_there(tmp_path, put):
     assert "{{name: broken} due to error: NOT_FOUND: Could not find SavedModel" in text
     assert "{{name: empty} due to error: NOT_FOUND: No versions of servable empty found" in text
     assert models.find("good")[0] == 1
-    # All are looked for on; nobody has to ask again.
+    # All are polled; no new request is needed.
     put("empty", 1, 3)
     put("absent", 1, 4)
     models.poll()
@@ -340,7 +340,7 @@ def test_the_last_version_goes(tmp_path, put, caplog):
     models = Models()
     models.add("m", tmp_path / "m")
     (tmp_path / "m").rename(tmp_path / "away")
-    models.poll()  # a base path that cannot be read says nothing about versions
+    models.poll()  # a base path that cannot be read is not one without versions
     models.poll()
     assert models.find("m")[0] == 1
     assert caplog.text.count("Could not find base path") == 1
@@ -564,7 +564,7 @@ def test_a_base_path_or_a_configuration(given):
 
 
 def test_no_request_fails_while_versions_swap(tmp_path, put):
-    """Threads ask over REST and gRPC while one version after the other takes over."""
+    """Threads send REST and gRPC requests while new versions replace old ones."""
     number = {1: 2, 2: 3, 3: 4, 4: 2, 5: 3}
     put("m", 1, number[1])
     wrong, asked = [], itertools.count()

@@ -1,4 +1,4 @@
-"""Tensors that declare more memory than they bring values for."""
+"""Tensors whose declared shape is larger than their values."""
 
 import pytest
 import tensorflow as tf

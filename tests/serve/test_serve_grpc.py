@@ -24,7 +24,7 @@ from tensorflow_serving.apis import (
 )
 
 from bertfam_tf.serve import Code, inference, running_server
-from bertfam_tf.serve.grpc import parse_channel_arguments
+from bertfam_tf.serve.grpc_api import parse_channel_arguments
 from tests.serve.half_plus import (
     CLASSIFY,
     REGRESS,

@@ -28,7 +28,7 @@ def plain(value):
     return text if "." in text or "e" in text else text + ".0"
 
 
-def decimals(array):
+def format_floats(array):
     text = encode_predict({"y": array}, row=True).decode()
     return text.split("[")[1].split("\n")[0].split(", ")
 
@@ -53,13 +53,13 @@ def samples(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_number_formats_follow_the_rule(dtype):
     values = samples(dtype)
-    assert decimals(values) == [plain(value) for value in values]
+    assert format_floats(values) == [plain(value) for value in values]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_read_back_as_they_were(dtype):
     values = samples(dtype)
-    np.testing.assert_array_equal(np.array(decimals(values), np.float64).astype(dtype), values)
+    np.testing.assert_array_equal(np.array(format_floats(values), np.float64).astype(dtype), values)
 
 
 @pytest.mark.parametrize("row", [True, False])

@@ -1,4 +1,4 @@
-"""What one request may ask for, how large requests run, and what errors quote of them."""
+"""Limits of one request, large requests in parts, and how much of a request errors quote."""
 
 import gc
 import gzip
@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_tf.serve import Code, ServingError, capi, memory, running_server
-from bertfam_tf.serve.limits import Limits
-from bertfam_tf.serve.pieces import run_in_pieces
+from bertfam_tf.serve import Code, ServingError, capi, memory_trimmer, running_server
+from bertfam_tf.serve.chunks import run_in_chunks
+from bertfam_tf.serve.request_limits import RequestLimits
 from tests.serve.half_plus import (
     Stubs,
     classify_request,
@@ -27,13 +27,13 @@ from tests.serve.half_plus import (
 )
 
 PATH = "/v1/models/m:predict"
-ROWS = "this server takes 8 at most in one request. Send several requests, or start the server "
+ROWS = "this server takes at most 8 in one request. Send several requests, or start the server "
 ROWS += "with a higher --max-rows."
 
 
 @pytest.fixture(scope="module")
 def small(base_path, half_path):
-    """A server that allows little, over the zoo; REST and gRPC."""
+    """A server with low limits; REST and gRPC."""
     options = {"max_rows": 8, "max_text_bytes": 100, "max_json_values": 200}
     with (
         running_server(base_path, model_name="m", **options) as server,
@@ -93,7 +93,7 @@ def test_rows_over_grpc(small, proto):
 
 
 def test_text_over_both(small):
-    error = "101 bytes of text: this server takes 100 at most in one request. Send several "
+    error = "101 bytes of text: this server takes at most 100 in one request. Send several "
     error += "requests, or start the server with a higher --max-text-bytes."
     body = {"signature_name": "tokens", "instances": ["a" * 50, "é" * 25 + "a"]}
     response = small.post(PATH, json=body)
@@ -107,7 +107,7 @@ def test_text_over_both(small):
 
 
 def test_text_that_fills_a_tensor(small):
-    """The last string of a message stands for all that follow, each with memory of its own."""
+    """A message's last string fills the rest of its shape, each copy with its own memory."""
     request = predict_request(model="m", signature="tokens")
     del request.inputs["x"]
     request.inputs["text"].CopyFrom(strings(8, values=[b"a" * 20]))
@@ -128,7 +128,7 @@ def test_examples(half_path):
         given = request.input.example_list_with_context
         given.context.CopyFrom(example(x=[1.0], pad=[b"a" * 40]))
         given.examples.extend([example()] * 2)
-        assert "bytes of text: this server takes 100" in refused(stubs, request, "Regress")
+        assert "bytes of text: this server takes at most 100" in refused(stubs, request, "Regress")
         url = f"{server.url}/v1/models/m:regress"
         body = {"signature_name": "regress_x_to_y", "examples": [{"x": 1.0}] * 4}
         assert "4 rows" in httpx.post(url, json=body, timeout=60).json()["error"]
@@ -157,7 +157,7 @@ def test_messages_have_the_limit_of_bodies(half_path):
 )
 @pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 20])
 def test_values_are_counted_as_they_are_parsed(text, chunk, monkeypatch):
-    monkeypatch.setattr("bertfam_tf.serve.limits._CHUNK", chunk)
+    monkeypatch.setattr("bertfam_tf.serve.request_limits._CHUNK", chunk)
 
     def separators(value):
         if isinstance(value, dict):
@@ -168,10 +168,10 @@ def test_values_are_counted_as_they_are_parsed(text, chunk, monkeypatch):
 
     count = 1 + separators(json.loads(text))
     body = text.encode() + b" " * 100  # only longer bodies than the limit are looked at
-    Limits(max_json_values=count).check_json(body)
+    RequestLimits(max_json_values=count).check_json(body)
     if count > 1:
         with pytest.raises(ServingError, match=f"^INVALID_ARGUMENT: {count} JSON values: .* takes"):
-            Limits(max_json_values=count - 1).check_json(body)
+            RequestLimits(max_json_values=count - 1).check_json(body)
 
 
 @pytest.mark.parametrize("item", [b"1,", b'"",', b"[],", b'{"a":1},'])
@@ -179,7 +179,7 @@ def test_many_values_are_refused_before_they_are_parsed(small, item):
     for body in (b'{"instances": [' + item * 1000, b'{"inputs":' + b"[" * 201 + item * 9):
         response = small.post(PATH, content=body)
         assert response.status_code == 400
-        assert "takes 200 at most" in response.json()["error"]
+        assert "takes at most 200" in response.json()["error"]
         assert response.json()["error"].endswith("--max-json-values.")
 
 
@@ -189,7 +189,7 @@ def test_a_long_text_is_one_value(small):
 
 
 def test_a_large_body_lets_others_through(base_path):
-    """It is unpacked and counted on a thread of its own, which lets others have the interpreter."""
+    """It is unpacked and counted on a thread of its own, so that other requests go on."""
     body = gzip.compress(b'{"instances": [' + b"1," * 30_000_000, 1)
     with running_server(base_path, model_name="m", max_body_bytes=64 << 20) as server:
         answers = []
@@ -229,20 +229,20 @@ def test_pieces_and_their_answers():
 
     x = np.arange(20).reshape(10, 2)
     t = np.array([b"a"] * 10, object)
-    y, z = run_in_pieces(run, {"x": x, "t": t}, rows_per_run=4)
+    y, z = run_in_chunks(run, {"x": x, "t": t}, rows_per_run=4)
     assert seen == [4, 4, 2]
     np.testing.assert_array_equal(y["y"], x + 1)
     assert z["z"].tolist() == t.tolist()
     seen.clear()
     choices = np.full((10, 2), b"a", object)  # two texts each
-    run_in_pieces(run, {"x": x, "t": choices}, rows_per_run=4)
+    run_in_chunks(run, {"x": x, "t": choices}, rows_per_run=4)
     assert seen == [2, 2, 2, 2, 2]
     seen.clear()
-    run_in_pieces(run, {"x": x[:4], "t": t[:4]}, rows_per_run=4)
+    run_in_chunks(run, {"x": x[:4], "t": t[:4]}, rows_per_run=4)
     assert seen == [4]
     seen.clear()
     t[1], t[2] = b"a" * 15_000, b"a" * 100_000  # long ones make shorter pieces
-    y, z = run_in_pieces(run, {"x": x, "t": t}, rows_per_run=4)
+    y, z = run_in_chunks(run, {"x": x, "t": t}, rows_per_run=4)
     assert seen == [2, 1, 4, 3]
     assert z["z"].tolist() == t.tolist()
 
@@ -261,7 +261,7 @@ def test_pieces_and_their_answers():
 )
 def test_what_has_no_rows_runs_whole(inputs):
     seen = []
-    run_in_pieces(lambda given, _: [seen.append(given)], inputs, rows_per_run=4)
+    run_in_chunks(lambda given, _: [seen.append(given)], inputs, rows_per_run=4)
     assert seen == [inputs]
 
 
@@ -276,7 +276,7 @@ def test_what_has_no_rows_runs_whole(inputs):
 )
 def test_outputs_that_are_not_one_for_each_row_come_from_a_whole_run(answer):
     x = np.arange(10)
-    (found,) = run_in_pieces(lambda given, _: [{"y": answer(given["x"])}], {"x": x}, rows_per_run=4)
+    (found,) = run_in_chunks(lambda given, _: [{"y": answer(given["x"])}], {"x": x}, rows_per_run=4)
     np.testing.assert_array_equal(found["y"], answer(x))
 
 
@@ -289,7 +289,7 @@ def test_no_piece_begins_after_the_deadline():
         return [{"y": inputs["x"]}]
 
     with pytest.raises(ServingError) as caught:
-        run_in_pieces(run, {"x": np.zeros(1000)}, rows_per_run=1, timeout_ms=200)
+        run_in_chunks(run, {"x": np.zeros(1000)}, rows_per_run=1, timeout_ms=200)
     assert caught.value.code == Code.DEADLINE_EXCEEDED
     assert 1 < len(seen) <= 4
     assert seen == sorted(seen, reverse=True)
@@ -328,13 +328,13 @@ def test_exports_of_ours_run_in_pieces(base_path, tmp_path, monkeypatch, ours):
 def test_a_request_that_timed_out_is_let_go(base_path, monkeypatch):
     """At once, not when the garbage is collected."""
     held = []
-    check = Limits.check_inputs
+    check = RequestLimits.check_inputs
 
     def watched(self, inputs):
         held.extend(map(weakref.ref, inputs.values()))
         return check(self, inputs)
 
-    monkeypatch.setattr(Limits, "check_inputs", watched)
+    monkeypatch.setattr(RequestLimits, "check_inputs", watched)
     gc.disable()
     try:
         with running_server(base_path, model_name="m", timeout_s=0.2) as server:
@@ -404,9 +404,9 @@ def test_reloading_has_to_be_allowed(half_path):
 
 def test_free_memory_is_given_back_when_there_is_much(monkeypatch):
     sizes, trimmed = iter([700, 750, 3000, 800, 2000, 1990, 1985]), []
-    monkeypatch.setattr(memory, "_resident_kib", lambda: next(sizes) << 10)
-    monkeypatch.setattr(memory, "_malloc_trim", lambda: trimmed.append(True))
-    watched = memory.Memory()
+    monkeypatch.setattr(memory_trimmer, "_resident_kib", lambda: next(sizes) << 10)
+    monkeypatch.setattr(memory_trimmer, "_malloc_trim", lambda: trimmed.append(True))
+    watched = memory_trimmer.MemoryTrimmer()
     watched.trim()
     assert not trimmed  # 50 MiB are not worth it
     watched.trim()

@@ -191,7 +191,7 @@ def test_a_monitoring_file(tmp_path, text, expected):
     [
         ("prometheus_config { enabled: true }", '1:21 : Message type .* no field named "enabled"'),
         ("\nprometheus_config { enable: yes }", "2:29 : .*enable: yes"),
-        ('prometheus_config { enable: true path: "m" }', "path begins with '/'; was 'm'"),
+        ('prometheus_config { enable: true path: "m" }', "path must start with '/'; was 'm'"),
         ("prometheus_config {", "1:19"),
     ],
 )

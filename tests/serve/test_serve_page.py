@@ -222,7 +222,7 @@ def test_a_real_export_answers_with_a_part_of_the_context(screen, models):
     answer = screen.one(".answer .value").text
     assert answer
     assert answer in context
-    # The highlight is what the API says of the same text.
+    # The highlight is the API's answer to the same text.
     assert screen.one(".answer mark").text == f"{answer}answer"
     assert len(screen.all(".answer .bar")) == 5
 

@@ -1,4 +1,4 @@
-"""Predict over REST: what JSON goes in, what JSON comes out, and the text of every refusal."""
+"""Predict over REST: JSON requests, JSON answers, and the text of every refusal."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ PREDICT = "/v1/models/zoo:predict"
         ("", '{"inputs": [3.0, 4.0]}', {"outputs": [3.5, 4.0]}),
         ("", '{"inputs": {"x": [3, 4], "unknown": 1}}', {"outputs": [3.5, 4.0]}),
         ("", '{"instances": [{"x": 2}, {"x": 3}]}', {"predictions": [3.0, 3.5]}),
-        # Shapes are not checked against the signature, which says [None].
+        # Shapes are not checked against the signature's [None].
         ("", '{"instances": [[1, 2], [3, 4]]}', {"predictions": [[2.5, 3.0], [3.5, 4.0]]}),
         ("", '{"inputs": 2}', {"outputs": 3.0}),
         ("", '{"inputs": []}', {"outputs": []}),

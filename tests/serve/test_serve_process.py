@@ -8,10 +8,11 @@ import pytest
 
 from bertfam_tf.cli import main as bertfam_main
 from bertfam_tf.serve.__main__ import main as serve_main
+from tests.selection import in_full
 from tests.serve.half_plus import Stubs, predict_request
 from tests.serve.process import start
 
-# `import tensorflow` takes Keras along where it finds it, so here nobody finds it.
+# `import tensorflow` imports Keras where it is installed, so it is hidden here.
 WITHOUT_FRAMEWORKS = """
 import runpy, sys
 banned = {"keras", "tf_keras", "torch", "transformers"}
@@ -26,7 +27,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", in_full([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_serves_text_without_any_framework_until_a_signal(base_path, number):
     arguments = (base_path, "--model-name", "m", "--rest-port", 0, "--grpc-port", 0)
     with start("-c", WITHOUT_FRAMEWORKS, *arguments) as process:
@@ -114,12 +115,12 @@ BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
     ("flags", "error"),
     [
         (["--model-config-file={tmp}/models.conf"], BAD_CONFIG),
-        ([], "expected either a base path or a configuration of models"),
-        (["{tmp}", "--grpc-channel-arguments=a"], "channel argument 'a', expected name=value"),
+        ([], "expected either a base path or a configuration"),
+        (["{tmp}", "--grpc-channel-arguments=a"], "channel argument 'a': expected name=value"),
         (["{tmp}", "--batching-parameters-file=x"], "needs --enable-batching"),
         (["{tmp}", "--enable-batching", "--batching-parameters-file={tmp}/no"], "NOT_FOUND"),
         (["{tmp}", "--monitoring-config-file={tmp}/models.conf"], "models.conf"),
-        (["{tmp}", "--api-key-file={tmp}/models.conf"], "16 characters or more, not 8"),
+        (["{tmp}", "--api-key-file={tmp}/models.conf"], "at least 16 characters, not 8"),
         (["{tmp}", "--tls-key=x"], "TLS needs both --tls-certificate and --tls-key"),
     ],
 )

@@ -7,7 +7,7 @@ import anyio
 import httpx
 import pytest
 
-from bertfam_tf.serve import Models, json_tensor, rest, running_server
+from bertfam_tf.serve import Models, json_tensor, rest_api, running_server
 
 AVAILABLE = {
     "model_version_status": [
@@ -180,7 +180,7 @@ def test_gzipped_request(client):
     assert "content-encoding" not in response.headers
 
 
-# Names of tests must not hold the time, or processes that run them disagree.
+# Ids of tests must not contain the time: pytest's workers would collect different ones.
 CUT = gzip.compress(b'{"instances": [2]}', mtime=0)[:-9]
 
 
@@ -241,7 +241,7 @@ def test_a_client_that_leaves_is_no_error(caplog):
     path = "/v1/models/zoo:predict"
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
     scope |= {"query_string": b"", "headers": []}
-    anyio.run(rest.app(Models()), scope, receive, send)
+    anyio.run(rest_api.app(Models()), scope, receive, send)
     assert sent[0]["status"] == 499
     assert not caplog.text
 

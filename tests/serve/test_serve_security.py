@@ -1,4 +1,4 @@
-"""API keys and TLS: who is refused, with what code, and that nobody else is."""
+"""API keys and TLS: which requests are refused, with which code, and that no others are."""
 
 import concurrent.futures
 import contextlib
@@ -189,11 +189,11 @@ def test_a_key_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "has no API key"),
-        (b"# none\n", "has no API key"),
-        (b"# one\nshort", "line 2: a key has 16 characters or more, not 5"),
-        (f"{KEY}\ntwo words in a key".encode(), "line 2: a key has visible ASCII"),
-        ("schlüssel-mit-umlaut".encode(), "line 1: a key has visible ASCII"),
+        (b"", "contains no API key"),
+        (b"# none\n", "contains no API key"),
+        (b"# one\nshort", "line 2: keys must have at least 16 characters, not 5"),
+        (f"{KEY}\ntwo words in a key".encode(), "line 2: keys must consist of visible ASCII"),
+        ("schlüssel-mit-umlaut".encode(), "line 1: keys must consist of visible ASCII"),
         (b"\xff\xfe" * 20, "Error reading"),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_missing_key_file(tmp_path):
 
 
 def issue(folder, name, issuer=None):
-    """Writes name.pem and name.key, signed by `issuer` or by itself; returns what signs others."""
+    """Writes name.pem and name.key, signed by `issuer` or itself; returns an issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     issuer_subject, issuer_key = issuer or (subject, key)

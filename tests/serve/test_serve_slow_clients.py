@@ -1,4 +1,4 @@
-"""Clients that send half a request: they get a deadline, and no one else notices them."""
+"""Clients that send half a request: they time out, and other clients are not slowed down."""
 
 import contextlib
 import socket
@@ -164,7 +164,8 @@ def ask(url, body):
         httpx.post(url, json=body, timeout=60)
 
 
-def test_besieged_by_half_sent_requests():
+@pytest.mark.full
+def test_many_half_sent_requests():
     """A process with 1,024 file descriptors; `tools/slow_clients.py` has more of them, timed."""
     found = slow_clients.run(1200, 100, 0, "--grace-seconds=20", requests=20)
     for kind, latency in found.besieged.items():

@@ -129,6 +129,7 @@ def test_grpc_says_why(address):
     assert error.value.details() == "Servable not found for request: Latest(y)"
 
 
+@pytest.mark.full
 def test_grpc_command(address):
     out = _run("grpc_client.py", address, "m", "--signature", "classify", "a fine film")
     versions, answer = out.splitlines()

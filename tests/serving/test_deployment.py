@@ -1,4 +1,4 @@
-"""What a deployment is made of: read by the parsers of those who will read it, and in step."""
+"""Deployment files: read by their own formats' parsers, and consistent with each other."""
 
 import json
 import re

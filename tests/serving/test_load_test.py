@@ -1,4 +1,4 @@
-"""The load test: what it notices, and what it says."""
+"""The load test: which errors it notices, and its report."""
 
 import asyncio
 import contextlib
@@ -147,7 +147,7 @@ def test_to_go_back_to_the_old_version_is_wrong():
 
 def test_versions_that_answer_alike_tell_nothing():
     fake = Fake(EXPECTED, lambda *_: 0)
-    with pytest.raises(ValueError, match="answer instance 0 alike"):
+    with pytest.raises(ValueError, match="give the same answer to instance 0"):
         check(_load(fake), fake, [*EXPECTED, *EXPECTED])
 
 

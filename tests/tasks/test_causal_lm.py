@@ -8,20 +8,22 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
 from bertfam_tf.serve import load
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
+from bertfam_tf.text import SpecialTokens
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
+from tests.seeding import seed
 
 EOS = "<|endoftext|>"
 TEXTS = ["The film was good.", "a dull story", "é 日本", ""]
 
 
 def _tokenizer(**options):
-    return ByteBPETokenizer(
-        [*byte_characters(), "th", "Ġa", EOS], [("t", "h"), ("Ġ", "a")], eos_token=EOS, **options
-    )
+    pieces = [*byte_characters(), "th", "Ġa", EOS]
+    special = SpecialTokens(eos_token=EOS, **options)
+    return ByteBPETokenizer(pieces, [("t", "h"), ("Ġ", "a")], special_tokens=special)
 
 
 def _model(max_length=None, scale=0.4, **overrides):
-    keras.utils.set_random_seed(1)
+    seed(1)
     shape = dict(vocab_size=262, hidden_size=16, intermediate_size=32, max_positions=48)
     quiet = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
     backbone = bf.build("gpt2", "tiny", **{**shape, **quiet, **overrides})
@@ -89,7 +91,7 @@ def test_texts_alone(model):
 
 
 def test_families_that_see_both_ways_are_refused(smallest):
-    with pytest.raises(ValueError, match="bert does not read from left to right"):
+    with pytest.raises(ValueError, match="bert is not causal"):
         bf.CausalLM.from_pretrained(smallest)
 
 

@@ -8,7 +8,8 @@ import bertfam_tf as bf
 from bertfam_tf import generation
 from bertfam_tf.generation import Options
 from bertfam_tf.text import WordTokenizer
-from tools.plain_decoder import PlainDecoder
+from tests.plain_decoder import PlainDecoder
+from tests.seeding import seed
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(28))])
 TEXTS = ["w1 w2 w3 w9 w11", "w7", " ".join(f"w{i}" for i in range(12))]
@@ -28,7 +29,7 @@ def models():
 
 
 def _model(family, **overrides):
-    keras.utils.set_random_seed(1)
+    seed(1)
     quiet = dict(dropout=0.0, attention_dropout=0.0)
     backbone = bf.build(family, "tiny", **{**SHAPE, **FAMILIES[family], **quiet, **overrides})
     for i, variable in enumerate(backbone.weights):
@@ -93,5 +94,5 @@ def test_fit_learns_what_follows(family, tmp_path):
 
 def test_who_has_no_next_token():
     backbone = bf.build("bert", "tiny", vocab_size=30)
-    with pytest.raises(ValueError, match="bert does not read from left to right"):
+    with pytest.raises(ValueError, match="bert is not causal"):
         bf.CausalLM(backbone, WORDS)

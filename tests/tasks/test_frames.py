@@ -5,7 +5,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.data import batches
-from bertfam_tf.data.batching import examples
+from bertfam_tf.data.inputs import examples
 
 A = ["a", "b", "c"]
 
@@ -36,18 +36,19 @@ def test_a_classifier(classifier, frame):
 def test_bools_are_the_second_label_and_the_first(smallest, names):
     task = bf.TextClassifier.from_pretrained(smallest, labels=names)
     wanted = pd.Series([True, False, False], index=[3, 2, 1])
-    found = [task._encode_labels(y).numpy().tolist() for _, y in batches(A, wanted, batch_size=3)]
+    targets = task._parts.targets
+    found = [targets.encode(y, {}).numpy().tolist() for _, y in batches(A, wanted, batch_size=3)]
     assert found == [[0, 1, 1] if names[0] == "True" else [1, 0, 0]]
-    task._check_labels(wanted)
+    targets.check(wanted)
     with pytest.raises(ValueError, match="'True' is not one of: a, b, c"):
-        bf.TextClassifier.from_pretrained(smallest, labels=A)._check_labels(wanted.to_numpy())
+        bf.TextClassifier.from_pretrained(smallest, labels=A)._parts.targets.check(wanted)
 
 
 def test_several_labels_have_columns(smallest):
     task = bf.MultiLabelClassifier.from_pretrained(smallest, labels=["x", "y"])
     held = pd.DataFrame({"y": [1, 0], "x": [0, 0]})
     given = examples(pd.Series(A[:2]), held, None)
-    ((_, labels),) = task._encoded(*given)
+    ((_, labels),) = task._training_data(*given)
     assert labels.numpy().tolist() == [[0, 1], [0, 0]]
     with pytest.raises(ValueError, match=r"Columns are the labels, \['x', 'y'\], not \['y', 'z'\]"):
         task.fit(pd.Series(A[:2]), held.rename(columns={"x": "z"}))

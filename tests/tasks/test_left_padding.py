@@ -10,6 +10,7 @@ import pytest
 import sentencepiece
 
 import bertfam_tf as bf
+from tests.seeding import seed
 
 GOLDEN = Path(__file__).parent.parent / "goldens" / "xlnet" / "heads" / "sequence"
 TEXTS = ["a cab", "bad", "", "a bad cab a bad cab a cab", "abba"]
@@ -61,8 +62,9 @@ def test_text_pairs(checkpoint):
     assert not np.allclose([a["scores"] for a in one], [a["scores"] for a in other], atol=1e-4)
 
 
+@pytest.mark.full
 def test_fit_save_and_export(checkpoint, tmp_path):
-    keras.utils.set_random_seed(0)
+    seed(0)
     task = bf.TextClassifier.from_pretrained(checkpoint, labels=["yes", "no"], dropout=0.0)
     task.compile(keras.optimizers.Adam(0.01))
     labels = ["yes", "no", "no", "yes", "no"]

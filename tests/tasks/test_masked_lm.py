@@ -9,6 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
+from tests.selection import WIRINGS, in_full
 
 TEXTS = ["the film was [MASK] good", "", "no mask", "[MASK]play[MASK] , It [MASK] !", "a[MASK]"]
 slices = tf.data.Dataset.from_tensor_slices
@@ -96,7 +97,7 @@ def test_what_a_filled_text_looks_like(task):
     assert sum(a["score"] for a in found[0]) <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", in_full(FAMILIES, WIRINGS))
 def test_every_family_with_the_head(family, tokenizer):
     task = _task(family, tokenizer)
     found = task.answer({"text": tf.constant(TEXTS)})
@@ -133,6 +134,7 @@ def test_hostile_texts(task):
     assert found[2][0][0]["text"].startswith("🙂")
 
 
+@pytest.mark.full
 def test_saves_and_exports(task, tmp_path):
     task.save(tmp_path / "saved")
     again = bf.load(tmp_path / "saved")
@@ -172,7 +174,7 @@ def test_learns_from_what_it_is_compiled_for(tokenizer):
 
 def test_fit_says_what_is_missing(task):
     other = bf.MaskedLM(task.backbone, task.tokenizer)
-    with pytest.raises(ValueError, match="MaskedLM fills masks and has no objective of its own"):
+    with pytest.raises(ValueError, match="MaskedLM has no default loss; call compile"):
         other.fit(TEXTS, verbose=0)
 
 

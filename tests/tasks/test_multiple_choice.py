@@ -9,6 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
+from tests.selection import WIRINGS, in_full
 
 TEXTS = ["the film was very good", "", "a dull story , unhappy cast", "it is short !", "we play"]
 QUESTIONS = ["was it good ?", "the plot", "", "is it", "they"]
@@ -85,7 +86,7 @@ def test_a_question_stands_before_each_choice(smallest):
     rows = {**ROWS, "question": QUESTIONS}
     _check(task, task.predict(rows), ROWS, QUESTIONS)
     assert task.pair
-    with pytest.raises(ValueError, match="takes rows with 'question'; the data has no 'question'"):
+    with pytest.raises(ValueError, match="takes examples with 'question'; the data has no"):
         task.predict(ROWS)
 
 
@@ -102,7 +103,7 @@ def tokenizer(smallest):
     return load_tokenizer(smallest)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", in_full(FAMILIES, WIRINGS))
 def test_every_family_with_the_head(family, tokenizer):
     shape = dict(vocab_size=70, num_layers=1, max_positions=64, num_languages=1)
     shape |= dict(dropout=0.0, attention_dropout=0.0)
@@ -114,7 +115,7 @@ def test_every_family_with_the_head(family, tokenizer):
         variable.assign_add(np.random.default_rng(i).normal(0, 0.2, variable.shape))
     rows = {name: values[:1] for name, values in ROWS.items()}
     answer = task.answer({name: tf.constant(values) for name, values in rows.items()})
-    _check(task, task._answers(answer), rows)
+    _check(task, task._parts.to_python(answer, {}), rows)
 
 
 def test_shapes(task):
@@ -185,12 +186,12 @@ def _encoded(values):
         ({"text": TEXTS, "choices": [c[:2] for c in CHOICES]}, "There are 2 choices; expected 3"),
         (slices(((TEXTS, [c[:2] for c in CHOICES]), [0] * 5)), "There are 2 choices; expected 3"),
         ({"text": TEXTS, "choices": [CHOICES[0][:2], *CHOICES[1:]]}, r"have \[2, 3\] strings"),
-        ({"text": TEXTS, "choices": TEXTS}, r"Choices are strings \(rows, choices\)"),
+        ({"text": TEXTS, "choices": TEXTS}, r"Choices are strings \(examples, choices\)"),
         ({"text": TEXTS}, "Features are 'text' and 'choices' and optionally 'question', not"),
         (TEXTS, "Features are 'text' and 'choices'"),
         (
             {**ROWS, "question": QUESTIONS},
-            "takes rows without 'question'; the data has a 'question'",
+            "takes examples without 'question'; the data has a 'question'",
         ),
         (slices(ROWS).filter(lambda _: False), "There is no text"),
     ],
@@ -211,7 +212,7 @@ def test_choices_of_unknown_number_are_counted_at_run_time(task):
     data = tf.data.Dataset.from_generator(lambda: [rows], output_signature=signature)
     assert len(task.predict(data)) == 5
     rows["choices"] = rows["choices"][:, :2]
-    with pytest.raises(ValueError, match=r"^There are 2 choices; expected 3 of each row\.$"):
+    with pytest.raises(ValueError, match=r"^There are 2 choices; expected 3 of each example\.$"):
         task.predict(data)
 
 

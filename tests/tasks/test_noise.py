@@ -47,6 +47,7 @@ def test_a_classifier(quiet, classifier):
         classifier.predict(texts)
 
 
+@pytest.mark.full
 def test_several_small_tasks(quiet, smallest):
     for _ in range(5):
         task = bf.TextClassifier.from_pretrained(smallest)
@@ -54,6 +55,7 @@ def test_several_small_tasks(quiet, smallest):
         task.predict(TEXTS)
 
 
+@pytest.mark.full
 def test_documents(quiet, smallest):
     qa = bf.SpanQA.from_pretrained(smallest)
     qa.fit(ASKED, GOLD, verbose=0)
@@ -67,6 +69,7 @@ def test_documents(quiet, smallest):
         tagger.entities(texts)
 
 
+@pytest.mark.full
 def test_a_head_of_ones_own_choice(quiet, smallest):
     task = bf.MaskedLM.from_pretrained(smallest)
     task.compile(keras.optimizers.SGD(0.1), lambda y, logits: keras.ops.mean(logits))
@@ -75,6 +78,7 @@ def test_a_head_of_ones_own_choice(quiet, smallest):
         task.fill(["a [MASK] film" * n] * n, top_k=n)
 
 
+@pytest.mark.full
 def test_a_language_model(quiet):
     lm = _model()
     lm.fit(TEXTS, batch_size=2, verbose=0)
@@ -109,6 +113,7 @@ def _python(*arguments, **environment):
     )
 
 
+@pytest.mark.full
 def test_commands(smallest, tmp_path):
     """From a process of its own, as TensorFlow reads the level when it is imported."""
     bf.TextClassifier.from_pretrained(smallest, pair=False).save(tmp_path / "task")

@@ -135,7 +135,7 @@ def test_a_batch_without_rows_among_others(reader):
         ([], "There is no text"),
         (slices(TEXTS).take(0), "There is no text"),
         (slices(TEXTS).filter(lambda _: False), "There is no text"),
-        ([1, 2], "Row 0 of 'text' is 1, not a string"),
+        ([1, 2], "Example 0 of 'text' is 1, not a string"),
         (slices([1, 2]), "'text' is int32 in the data set"),
         ((TEXTS, TEXTS), "takes single texts"),
     ],
@@ -144,6 +144,20 @@ def test_a_batch_without_rows_among_others(reader):
 def test_errors(reader, x, error):
     with pytest.raises(ValueError, match=error):
         reader.predict(x)
+
+
+def test_steps_and_callbacks(reader):
+    class Count(keras.callbacks.Callback):
+        seen = ()
+
+        def on_predict_batch_end(self, batch, logs=None):
+            self.seen = (*self.seen, len(logs["scores"]))
+
+    count = Count()
+    answers = reader.predict(TEXTS, batch_size=2, steps=2, callbacks=[count])
+    assert [a["label"] for a in answers] == [a["label"] for a in reader.predict(TEXTS)[:4]]
+    assert count.seen == (2, 2)
+    assert count.model is reader
 
 
 def test_mixed_precision_answers_in_float32(smallest):

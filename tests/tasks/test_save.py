@@ -163,7 +163,7 @@ CHANGES = {
     ),
     "unknown task": (_edit(task="TextClasifier"), "Did you mean 'TextClassifier'"),
     "a list as task": (_edit(task=["TextClassifier"]), "Unknown task"),
-    "another task": (_edit(task="TextEmbedder"), "Tensors left over: sequence_head"),
+    "another task": (_edit(task="TextEmbedder"), "Unknown argument 'labels'"),
     "unknown family": (_edit(family="brt"), "Unknown family 'brt'"),
     "unknown config": (_edit(config={"hidden": 1}), "Unknown BertConfig field 'hidden'"),
     "another config": (_edit(config={"num_layers": 1}), "do not fit each other"),

@@ -13,11 +13,11 @@ import bertfam_tf as bf
 from bertfam_tf.data import read_rows
 from bertfam_tf.data.targets import Answers
 from bertfam_tf.serve import load as load_export
-from bertfam_tf.text import WordPieceTokenizer
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
+from bertfam_tf.text import SentencePieceTokenizer, WordPieceTokenizer, presets
 from bertfam_tf.text.characters import Characters
-from bertfam_tf.text.packing import CLS_A_SEP_SEP
-from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
+from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
+from tests.seeding import seed
 
 QUESTIONS = ["what was the film?", "who?", "", "is it good [CLS] or [SEP] bad", "very long " * 9]
 CONTEXTS = [
@@ -88,7 +88,7 @@ def _check_substrings(contexts, rows):
 def run(qa):
     """Of the examples the windows and the logits."""
     features = _features(QUESTIONS, CONTEXTS)
-    return features, qa.read(features), qa(qa.preprocess(features), training=False)
+    return features, qa.encode(features), qa(qa.preprocess(features), training=False)
 
 
 def _search(task, features, windows, logits):
@@ -117,7 +117,7 @@ def test_answers_are_the_best_of_all_spans(qa, run, threshold):
         rows = qa.predict((QUESTIONS, CONTEXTS))
     else:
         qa.null_threshold = threshold
-        rows = qa._answers(qa.postprocess(logits, windows, features))
+        rows = qa._parts.to_python(qa.postprocess(logits, windows), features)
         qa.null_threshold = None
     expected = _search(qa, features, windows, logits)
     assert len(set(windows["document"].numpy())) == 5
@@ -202,13 +202,14 @@ def _rows(file, limit=None):
     return x, {"answer": [text for text, _ in firsts], "answer_start": [at for _, at in firsts]}
 
 
-def _squad(data_dir, step):
-    x, _ = _rows(data_dir / "squad" / "dev-v1.1.json")
+def _squad(real_data, step):
+    x, _ = _rows(real_data("squad/dev-v1.1.json"))
     return x["question"][::step], x["context"][::step]
 
 
-def test_answers_to_squad(qa, data_dir):
-    questions, contexts = _squad(data_dir, 53)
+@pytest.mark.full
+def test_answers_to_squad(qa, real_data):
+    questions, contexts = _squad(real_data, 53)
     assert len(contexts) == 200
     assert any(not context.isascii() for context in contexts)
     rows = qa.predict((questions, contexts))
@@ -217,9 +218,9 @@ def test_answers_to_squad(qa, data_dir):
 
 
 @pytest.mark.slow
-def test_answers_to_all_of_squad(qa, data_dir):
+def test_answers_to_all_of_squad(qa, real_data):
     """Last run, and passed, in November 2026: 30 seconds."""
-    questions, contexts = _squad(data_dir, 1)
+    questions, contexts = _squad(real_data, 1)
     assert len(contexts) == 10_570
     _check_substrings(contexts, qa.predict((questions, contexts)))
 
@@ -259,7 +260,9 @@ def test_characters_and_bytes():
 
 def _byte_task(family, **special):
     pieces = [*byte_characters(), "<s>", "</s>", "<pad>"]
-    tokenizer = ByteBPETokenizer(pieces, [], special_tokens_in_text=False, **special)
+    tokenizer = ByteBPETokenizer.from_config(
+        {"vocabulary": pieces, "merges": [], "special_tokens_in_text": False, **special}
+    )
     backbone = bf.build(family, size="tiny", vocab_size=len(pieces))
     return _perturbed(bf.SpanQA(backbone, tokenizer, max_length=48, max_answer=9))
 
@@ -278,7 +281,7 @@ def test_parts_of_characters(family):
     task = _byte_task(family, **options)
     rows = task.predict((QUESTIONS, CONTEXTS))
     _check_substrings(CONTEXTS, rows)
-    windows = task.read(_features(QUESTIONS, CONTEXTS))
+    windows = task.encode(_features(QUESTIONS, CONTEXTS))
     assert not windows["null"].numpy().any()
 
 
@@ -293,21 +296,20 @@ def test_cls_at_the_end():
         user_defined_symbols=["<eop>", ","],
         minloglevel=2,
     )
-    tokenizer = SentencePieceTokenizer(made.getvalue(), **PRESETS["XLNetTokenizer"])
+    tokenizer = SentencePieceTokenizer.from_config(
+        {"model": made.getvalue(), **presets.options("XLNetTokenizer")}
+    )
     backbone = bf.build("xlnet", size="tiny", vocab_size=tokenizer.vocab_size, dropout=0.0)
     task = bf.SpanQA(backbone, tokenizer, max_length=20, max_answer=4)
     questions, contexts = ["a <cls> cab", "bad"], ["a bad cab " * 4 + "abba", "a cad"]
     rows = task.predict((questions, contexts))
     _check_substrings(contexts, rows)
-    windows = task.read(_features(questions, contexts))
+    windows = task.encode(_features(questions, contexts))
     last = windows["token_ids"].shape[1] - 1
     assert last == 19
     assert (windows["null"].numpy() == last).all()
-    places = task._targets(
-        windows,
-        _features(questions, contexts),
-        {"answer": tf.constant(["abba", "cad"]), "answer_start": tf.constant([40, 2])},
-    ).numpy()
+    answers = {"answer": tf.constant(["abba", "cad"]), "answer_start": tf.constant([40, 2])}
+    places = task._parts.targets.encode(answers, windows).numpy()
     ends = tf.gather(windows["end"], places[:, 1], axis=1, batch_dims=1).numpy()
     assert ends.tolist() == [*[-1] * (len(ends) - 2), 44, 5]
     assert (places[:-2] == last).all()
@@ -319,16 +321,17 @@ def test_cls_at_the_end():
 def _targets(task, x, y):
     features = {name: tf.constant(values) for name, values in x.items()}
     labels = {name: tf.constant(y[name]) for name in ("answer", "answer_start")}
-    windows = task.read(features)
-    return windows, task._targets(windows, features, labels).numpy()
+    windows = task.encode(features)
+    return windows, task._parts.targets.encode(labels, windows).numpy()
 
 
-def test_labels_of_real_answers_and_back(data_dir):
-    tokenizer = WordPieceTokenizer(data_dir / "vocab" / "bert-base-uncased" / "vocab.txt")
+@pytest.mark.full
+def test_labels_of_real_answers_and_back(real_data):
+    tokenizer = WordPieceTokenizer(real_data("vocab/bert-base-uncased/vocab.txt"))
     backbone = bf.build("bert", size="tiny", vocab_size=tokenizer.vocab_size, max_positions=128)
     task = bf.SpanQA(backbone, tokenizer)
     assert (task.max_length, task.stride, task.max_question) == (128, 42, 21)
-    x, y = _rows(data_dir / "tydiqa" / "tydiqa.goldp.en.train.json", limit=500)
+    x, y = _rows(real_data("tydiqa/tydiqa.goldp.en.train.json"), limit=500)
     windows, places = _targets(task, x, y)
     windows = {name: value.numpy() for name, value in windows.items()}
     equal, seen, without = 0, set(), 0
@@ -408,10 +411,10 @@ def test_an_answer_that_is_not_there_is_named(learner, answer, start, found):
     x = {"question": ["who?", "what's 'it'?"], "context": ["a story", "the film"]}
     y = {"answer": ["", answer], "answer_start": [-1, start]}
     data = (x, y) if start > 4 else (slices((x, y)),)
-    with pytest.raises(ValueError, match="does not stand") as error:
+    with pytest.raises(ValueError, match="is not at character") as error:
         learner.fit(*data, verbose=0)
     assert str(error.value) == (
-        f"The answer '{answer}' to 'what's 'it'?' does not stand at character {start} of its "
+        f"The answer '{answer}' to 'what's 'it'?' is not at character {start} of its "
         f"context, where '{found}' was found."
     )
 
@@ -438,7 +441,7 @@ def _toy(rows, length, random):
 @pytest.fixture(scope="module")
 def seeker(smallest):
     """It has learnt to find the magic word in contexts of one window."""
-    keras.utils.set_random_seed(0)
+    seed(0)
     task = bf.SpanQA.from_pretrained(smallest, dropout=0.0, attention_dropout=0.0)
     task.compile(keras.optimizers.Adam(5e-3))
     x, y = _toy(768, 14, np.random.default_rng(0))
@@ -467,7 +470,7 @@ def test_an_answer_at_the_end_of_twenty_thousand_words(seeker, at):
     context = " ".join(words)
     (row,) = seeker.predict((["what?"], [context]))
     assert (row["answer"], row["start"]) == ("great", context.find("great"))
-    assert len(seeker.read(_features(["what?"], [context]))["document"]) > 1_000
+    assert len(seeker.encode(_features(["what?"], [context]))["document"]) > 1_000
 
 
 def test_overfitting_without_any_set_up(smallest):
@@ -589,12 +592,15 @@ Y = {"answer": ["film"], "answer_start": [4]}
         ((X,), "There are no answers beside the questions"),
         ((slices(X),), "There are no answers beside the questions"),
         ((X, ["film"]), "Labels are a dict with 'answer' and 'answer_start', not a list"),
-        ((X, {**Y, "answer": [3]}), "Row 0 of 'answer' is 3, not a string"),
+        ((X, {**Y, "answer": [3]}), "Example 0 of 'answer' is 3, not a string"),
         ((X, {**Y, "answer": ["a", "b"]}), r"differ in number: \[1, 2\]"),
         ((["who?"], Y), r"Features are 'question' and 'context', not \['question'\]"),
         (({"question": [], "context": []}, Y), "differ in number"),
         ((slices((X, Y)).take(0),), "There is no text"),
-        (({**X, "context": [["a", "b"]]}, Y), r"'context' has shape \(None, 2\), expected one a"),
+        (
+            ({**X, "context": [["a", "b"]]}, Y),
+            r"'context' has shape \(None, 2\), expected one string for each example",
+        ),
     ],
     ids=range(9),
 )
@@ -608,7 +614,10 @@ def test_data_is_refused(learner, verb, data, error):
     [
         ((X, {"answer": ["film"]}), r"Labels have 'answer' and 'answer_start', not \['answer'\]"),
         ((X, {**Y, "answer_start": [4.0]}), "are string and float.*, expected strings and int"),
-        ((X, {**Y, "answer_start": [[4]]}), r"have shapes .* expected one answer a row"),
+        (
+            (X, {**Y, "answer_start": [[4]]}),
+            r"have shapes .* expected one answer for each",
+        ),
         ((slices((X, ["film"])),), "Labels are a dict with 'answer' and 'answer_start', not a"),
     ],
     ids=range(4),
@@ -621,7 +630,7 @@ def test_labels_are_refused(learner, data, error):
 def test_gold_answers_are_refused(learner):
     with pytest.raises(ValueError, match="Gold answers are 'answers' or 'answer' in a dict"):
         learner.evaluate(X, {"answer_start": [4]})
-    with pytest.raises(ValueError, match=r"Row 0 of 'answers' is 3, not a string"):
+    with pytest.raises(ValueError, match=r"Example 0 of 'answers' is 3, not a string"):
         learner.evaluate(X, {"answers": [[3]]})
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         learner.evaluate(X, Y, batchsize=2)
@@ -634,8 +643,8 @@ def test_gold_answers_are_refused(learner):
         ({"n_best": 0}, "n_best is 0, expected 1 or more"),
         ({"null_threshold": math.nan}, "null_threshold is NaN"),
         ({"max_length": 25}, "max_length 25 exceeds the model's 24 positions"),
-        ({"stride": 20}, "each window has to move on"),
-        ({"max_length": 4}, "each window has to move on|is too small"),
+        ({"stride": 20}, "each window has to advance"),
+        ({"max_length": 4}, "each window has to advance|is too small"),
     ],
     ids=range(6),
 )

@@ -8,9 +8,10 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import metrics
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.serve.loader import load
+from bertfam_tf.serve.servable_loader import load
 from bertfam_tf.tasks.token_tagger import _padded, _Spans
 from bertfam_tf.text.splitting import WordSplitter
+from tests.seeding import seed
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 TEXTS = [
@@ -65,7 +66,7 @@ def tagger(smallest):
 
 @pytest.fixture(scope="module")
 def trained(smallest):
-    keras.utils.set_random_seed(0)
+    seed(0)
     task = bf.TokenTagger.from_pretrained(smallest, TAGS, dropout=0.0, attention_dropout=0.0)
     task.compile(keras.optimizers.Adam(0.02))
     texts, tags = zip(*SENTENCES, strict=True)
@@ -165,8 +166,8 @@ def test_texts_of_ten_thousand_words(tagger):
     assert [word["word"] for word in row] == text.split()
 
 
-def test_real_sentences_come_back_word_by_word(tagger, data_dir):
-    blocks = (data_dir / "conll2003" / "eng.testb").read_text("utf-8").split("\n\n")
+def test_real_sentences_come_back_word_by_word(tagger, real_data):
+    blocks = real_data("conll2003/eng.testb").read_text("utf-8").split("\n\n")
     sentences = [[line.split(" ")[0] for line in block.split("\n") if line] for block in blocks]
     sentences = [words for words in sentences if words and words[0] != "-DOCSTART-"]
     assert len(sentences) == 3453
@@ -244,7 +245,7 @@ def test_labels_stand_at_first_pieces_where_context_is_most(tagger):
     rng = np.random.default_rng(2)
     numbers = [rng.integers(0, len(TAGS), len(text.split())) for text in TEXTS]
     tags = [[TAGS[i] for i in row] for row in numbers]
-    ((inputs, labels, weights),) = tagger._encoded(TEXTS, tags, range(7), batch_size=7)
+    ((inputs, labels, weights),) = tagger._training_data(TEXTS, tags, range(7), batch_size=7)
     lengths = inputs["padding_mask"].numpy().sum(1)
     rows = inputs["token_ids"].numpy().tolist()
     ids = [row[:length] for row, length in zip(rows, lengths, strict=True)]
@@ -406,14 +407,14 @@ def test_answers_without_any_width(tagger, tmp_path, option):
         (["a film"], [["O", "B-X"]], "The tag 'B-X' is not one of: O, B-PER"),
         (["a film"], ["O B-X"], "The tag 'B-X' is not one of: O, B-PER"),
         (["a film"], [[0, 5]], "The tag '5' is not one of"),
-        (["a film"], [7], "Row 0 of the labels is 7, not a list of tags"),
+        (["a film"], [7], "Example 0 of the labels is 7, not a list of tags"),
         (["a film"], None, "no labels beside the texts"),
         (slices(["a film"]), None, "no labels beside the texts"),
         (slices((["a film"], ["O X"])), None, "The tag 'X' is not one of"),
         (slices((["a film"], [[0, 0]])), None, "Labels are one string for each text in a data set"),
-        ([["a", "b c"]], ["O O"], "Row 0 has 'b c' for word 1, expected a string that is not"),
-        ([["a"], ["b", ""]], ["O", "O O"], "Row 1 has '' for word 1"),
-        ([["a"], "b"], ["O", "O"], "Row 1 is 'b'; the others are lists of words"),
+        ([["a", "b c"]], ["O O"], "Example 0 has 'b c' for word 1, expected a string that is not"),
+        ([["a"], ["b", ""]], ["O", "O O"], "Example 1 has '' for word 1"),
+        ([["a"], "b"], ["O", "O"], "Example 1 is 'b'; the others are lists of words"),
         ([["a"]], ["O", "O"], "differ in number"),
         ([], [], "There is no text"),
     ],
@@ -422,7 +423,7 @@ def test_labels_that_do_not_fit(tagger, x, y, error):
     with pytest.raises(ValueError, match=error):
         tagger.evaluate(x, y)
     with pytest.raises(ValueError, match=error), as_value_errors():
-        list(tagger._encoded(x, y))
+        list(tagger._training_data(x, y))
 
 
 def test_errors_of_fit(tagger):
@@ -439,8 +440,8 @@ def test_errors_of_fit(tagger):
         ({"tags": ["O", "B PER"]}, "The tag 'B PER' is empty or has white space"),
         ({"tags": ["O", ""]}, "The tag '' is empty"),
         ({"tags": TAGS, "split": "words"}, "split is one of spaces, punctuation"),
-        ({"tags": TAGS, "stride": 30}, "each window has to move on"),
-        ({}, "has no tokens head; say which labels to learn"),
+        ({"tags": TAGS, "stride": 30}, "each window has to advance"),
+        ({}, "has no tokens head; say which tags to learn"),
     ],
 )
 def test_arguments_that_do_not_fit(smallest, options, error):

@@ -7,6 +7,7 @@ import random
 import re
 import string
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ import tensorflow as tf
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
-from bertfam_tf.text import _unicode
-from bertfam_tf.text._moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
-from bertfam_tf.text.bpe import END, BPETokenizer
+from bertfam_tf.text.kernels import unicode
+from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
+from bertfam_tf.text.special_tokens import SpecialTokens
+from bertfam_tf.text.tokenizers.bpe import SPECIAL_TOKENS, BPETokenizer
+from bertfam_tf.text.tokenizers.bpe_files import END
 from tests.text.graphs import assert_the_same_in_a_saved_model
 from tools.texts import decoded, hostile
 
@@ -96,7 +99,8 @@ def test_by_brute_force(seed):
     pieces, merges = random_bpe(seed)
     ids = {piece: index for index, piece in enumerate(pieces)}
     ranks = {pair: rank for rank, pair in enumerate(merges)}
-    tokenizer = BPETokenizer(pieces, merges, special_tokens_in_text=False)
+    plain = replace(SPECIAL_TOKENS, special_tokens_in_text=False)
+    tokenizer = BPETokenizer(pieces, merges, special_tokens=plain)
     lines = [line.encode() for line in mixed_lines(300, seed)] + list(hostile()[seed:5_000:25])
     found = tokenizer.tokenize(lines).to_list()
     with_offsets = tokenizer.tokenize_with_offsets(lines)[0].to_list()
@@ -183,7 +187,8 @@ def test_special_tokens_in_any_case(tokenizer, directory):
     assert tokenizer.tokenize_with_offsets("a<UNK>")[1].numpy().tolist() == [0, 1]
     plain = BPETokenizer.load(directory, special_tokens_in_text=False)
     assert len(plain.tokenize("<unk>").numpy()) == 5
-    exact = BPETokenizer(["<unk>", "<A>", "a", "a" + END], [], additional_special_tokens=["<A>"])
+    special = SpecialTokens(unk_token="<unk>", additional_special_tokens=("<A>",))
+    exact = BPETokenizer(["<unk>", "<A>", "a", "a" + END], [], special_tokens=special)
     assert exact.tokenize("<A>").numpy().tolist() == [1]
     assert exact.tokenize("<a>").numpy().tolist() == [0, 3, 0]
 
@@ -198,7 +203,7 @@ def test_unicode_is_that_of_python_3_11(tokenizer):
     assert tokenizer.tokenize("a\U0001fae8a").numpy().tolist() == (
         tokenizer.tokenize("aa").numpy().tolist()
     )
-    tables = _unicode.python_classes()
+    tables = unicode.python_classes()
     if unicodedata.unidata_version == "14.0.0":
         for code in random.Random(0).sample(range(0x110000), 20_000):
             kind = unicodedata.category(chr(code))
@@ -449,8 +454,8 @@ XLM_IDS = [35, 181, 17, 49, 129, 17, 47, 1578, 4496, 3144, 29424, 514, 719, 4507
            3079, 5]  # fmt: skip
 
 
-def test_gpt(data_dir):
-    tokenizer = BPETokenizer.load(data_dir / "vocab" / "openai-gpt")
+def test_gpt(real_data):
+    tokenizer = BPETokenizer.load(real_data("vocab/openai-gpt"))
     assert tokenizer.vocab_size == 40_478
     assert tokenizer.unk_id == 0
     text = "Ünïted supercalifragilistic — don't, $5! 日本 <UNK> ŋ\n"
@@ -459,8 +464,8 @@ def test_gpt(data_dir):
     assert (starts[1:] >= ends[:-1]).all()
 
 
-def test_xlm(data_dir):
-    tokenizer = BPETokenizer.load(data_dir / "vocab" / "xlm-mlm-xnli15-1024", language="fr")
+def test_xlm(real_data):
+    tokenizer = BPETokenizer.load(real_data("vocab/xlm-mlm-xnli15-1024"), language="fr")
     assert tokenizer.vocab_size == 95_000
     text = "L'été «\xa0d'où\xa0» est supercalifragilistique… 10\xa0000 € ! 日 <SPECIAL1>"
     assert tokenizer.tokenize(text).numpy().tolist() == XLM_IDS

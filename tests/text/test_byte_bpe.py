@@ -10,8 +10,8 @@ import tensorflow as tf
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 
-from bertfam_tf.text._merges import Merger, reachable_merges
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
+from bertfam_tf.text.kernels.merges import Merger, reachable_merges
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.text.graphs import assert_the_same_in_a_saved_model
 from tools.texts import hostile
 

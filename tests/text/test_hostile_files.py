@@ -8,9 +8,9 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
 from bertfam_tf.sources import CheckpointError
-from bertfam_tf.text import WordPieceTokenizer, _pickle, load_tokenizer
-from bertfam_tf.text._normalization import Rules
-from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+from bertfam_tf.text import WordPieceTokenizer, load_tokenizer, pickles
+from bertfam_tf.text.kernels.charsmap import Rules
+from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 from tools.file_mutations import trie_bomb
 
 # A pickle that puts __add__ = len into collections.Counter, for all of the process, and then is
@@ -49,22 +49,22 @@ def test_pickles_of_every_protocol(protocol):
         "object": _Vocabulary({"a": 1}),
         "unordered": {1, 2},
     }
-    found = _pickle.read(pickle.dumps(state, protocol))
+    found = pickles.read(pickle.dumps(state, protocol))
     for name in ("counter", "sym2idx", "idx2sym", "special", "sizes", "lower_case"):
         assert found[name] == state[name], name
     assert type(found["counter"]) is dict
-    assert isinstance(found["object"], _pickle._Opaque)
+    assert isinstance(found["object"], pickles._Opaque)
 
 
 def test_a_pickle_cannot_copy_for_ever():
     copies = b"ccollections\nCounter\nh\x00\x85R0" * 10**5
-    assert _pickle.read(b"\x80\x02}q\x00" + copies + b".") == {}
+    assert pickles.read(b"\x80\x02}q\x00" + copies + b".") == {}
 
 
 @pytest.mark.parametrize("levels", [0, 40])
 def test_rules_that_go_round_or_double(levels):
     """A node that is its own child, and 2^40 keys of 40 nodes."""
-    with pytest.raises(ValueError, match="in a circle" if not levels else "more than 1048576"):
+    with pytest.raises(ValueError, match="form a cycle" if not levels else "more than 1048576"):
         Rules(trie_bomb(levels)).check()
     proto = model_pb.ModelProto()
     for piece, kind in (("<unk>", 2), ("▁a", 1), ("a", 1), ("b", 1)):
@@ -77,7 +77,7 @@ def test_rules_that_go_round_or_double(levels):
 def test_rules_that_point_beyond_their_end():
     data = bytearray(trie_bomb(1))
     data[4 + 4 * 256 + 3 :: 4] = b"\x7f" * len(data[4 + 4 * 256 + 3 :: 4])
-    with pytest.raises(ValueError, match="beyond their end"):
+    with pytest.raises(ValueError, match="outside of the table"):
         Rules(bytes(data)).check()
 
 
@@ -119,7 +119,7 @@ CASES = {
     "model type is a list": ({**VOCABULARY, "config.json": {"model_type": ["x"]}}, "x"),
     "ids are text": (
         {"vocab.json": {"a": "0"}, "merges.txt": "a b\n"},
-        "a piece has '0', expected each with a number",
+        "a piece has '0', expected a number as its id",
     ),
     "ids are true": ({"vocab.json": {"a": True}, "merges.txt": "a b\n"}, "a piece has True"),
 }

@@ -1,20 +1,14 @@
-"""Packer: every pair of lengths against Hugging Face's `tokenizers`, and what stays fixed; words
-against its `word_ids`."""
-
-import os
-from pathlib import Path
+"""Packer: every pair of lengths against Hugging Face's `tokenizers`, and what stays fixed."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import Packer, WordPieceTokenizer
-from bertfam_tf.text.alignment import pack_words, tokenize_words
-from bertfam_tf.text.packing import A_THEN_B, CLS_A_SEP, CLS_A_SEP_SEP, Layout
+from bertfam_tf.text import Packer
+from bertfam_tf.text.special_tokens import A_THEN_B, CLS_A_SEP, CLS_A_SEP_SEP, Layout
 
 tokenizers = pytest.importorskip("tokenizers")
 
-DATA = Path(os.environ.get("BERTFAM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CLS, SEP, PAD, BOS = 101, 102, 7, 103
 IDS = {"cls": CLS, "sep": SEP, "pad": PAD, "bos": BOS}
 TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "bos": "[BOS]", "a": "$A", "b": "$B"}
@@ -165,133 +159,3 @@ def test_arguments_that_make_no_sense():
         Packer(CLS_A_SEP, {"sep": 1}, 8)
     with pytest.raises(ValueError, match="3 texts, expected one or two"):
         Packer(CLS_A_SEP, IDS, 8)([_ragged([[]])] * 3)
-
-
-# Words.
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
-          "the", "un", "##able", "##s", "a", "##a", "!", "'", "don", "t"]  # fmt: skip
-WORDS = [
-    ["the", "unable", "a", "don't", "!"],
-    [],
-    ["\x00", "unables", "", "aaaa", "[MASK]", "\u200b\u00ad", "the the", "?"],
-    ["", " "],
-    ["aaaaaaaaaaaaaaaaaaaa", "a"],
-]
-
-
-def _check_words(packed, words, expected, max_length):
-    width = packed["token_ids"].shape[1]
-    for row, reference in enumerate(expected):
-        real = [-1 if word is None else word for word in reference.word_ids]
-        assert packed["token_ids"][row, : len(real)].numpy().tolist() == reference.ids
-        assert packed["word"][row].numpy().tolist() == real + [-1] * (width - len(real))
-        positions = packed["first_position"].to_list()[row]
-        assert positions == [real.index(i) if i in real else -1 for i in range(len(words[row]))]
-        assert len(real) <= max_length
-
-
-@pytest.mark.parametrize("max_length", [5, 6, 9, 12, 100])
-def test_words_equal_the_reference(max_length):
-    tokenizer = WordPieceTokenizer(PIECES)
-    vocabulary = {piece: index for index, piece in enumerate(PIECES)}
-    reference = tokenizers.BertWordPieceTokenizer(vocabulary, lowercase=True)
-    reference.add_special_tokens(PIECES[:5])
-    whole = reference.encode_batch(WORDS, is_pretokenized=True)
-    reference.enable_truncation(max_length)
-    expected = reference.encode_batch(WORDS, is_pretokenized=True)
-
-    packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
-    packed = pack_words(packer, tokenize_words(tokenizer, WORDS))
-    _check_words(packed, WORDS, expected, max_length)
-    cut = [
-        [row.word_ids.count(i) < full.word_ids.count(i) for i in range(len(words))]
-        for words, row, full in zip(WORDS, expected, whole, strict=True)
-    ]
-    assert packed["cut"].to_list() == cut
-    assert any(map(any, cut)) == (max_length < 22)
-
-
-def test_words_with_padding_on_the_left():
-    layout = LAYOUTS["xlnet"]
-    pieces = tf.ragged.constant([[[1, 2], [], [3]], [[4]], []], tf.int32, ragged_rank=2)
-    packed = pack_words(Packer(layout, IDS, 5), pieces)
-    assert packed["token_ids"].numpy().tolist() == [
-        [1, 2, 3, SEP, CLS], [PAD, PAD, 4, SEP, CLS], [PAD, PAD, PAD, SEP, CLS],
-    ]  # fmt: skip
-    assert packed["word"].numpy().tolist() == [[0, 0, 2, -1, -1], [-1, -1, 0, -1, -1], [-1] * 5]
-    assert packed["first_position"].to_list() == [[0, -1, 2], [2], []]
-
-
-@pytest.mark.parametrize("words", [[], [[]], [["\x00"]]])
-def test_no_words(words):
-    tokenizer = WordPieceTokenizer(PIECES)
-    packer = Packer(tokenizer.layout, tokenizer.special_ids, 8)
-    packed = pack_words(packer, tokenize_words(tokenizer, words))
-    assert packed["token_ids"].shape == (len(words), 2 if words else 1)
-    assert packed["first_position"].to_list() == [[-1] * len(row) for row in words]
-
-
-def test_words_in_graphs(tmp_path):
-    class Endpoint(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokenizer = WordPieceTokenizer(PIECES)
-            self.packer = Packer(self.tokenizer.layout, self.tokenizer.special_ids, 9)
-
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec([None], tf.string, "words"),
-                tf.TensorSpec([None], tf.int64, "counts"),
-            ]
-        )
-        def serve(self, words, counts):
-            rows = tf.RaggedTensor.from_row_lengths(words, counts)
-            packed = pack_words(self.packer, tokenize_words(self.tokenizer, rows))
-            return {
-                name: value.to_tensor(-9 if value.dtype == tf.int32 else False)
-                if isinstance(value, tf.RaggedTensor)
-                else value
-                for name, value in packed.items()
-            }
-
-    endpoint = Endpoint()
-    tf.saved_model.save(endpoint, str(tmp_path), signatures=endpoint.serve)
-    serve = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
-    for rows in (WORDS, WORDS[:1], WORDS[1:2], []):
-        words = tf.constant([word for row in rows for word in row], tf.string)
-        counts = tf.constant([len(row) for row in rows], tf.int64)
-        expected = pack_words(endpoint.packer, tokenize_words(endpoint.tokenizer, rows))
-        for name, value in serve(words=words, counts=counts).items():
-            ragged = isinstance(expected[name], tf.RaggedTensor)
-            whole = (
-                expected[name].to_tensor(-9 if value.dtype == tf.int32 else False)
-                if ragged
-                else expected[name]
-            )
-            np.testing.assert_array_equal(value, whole)
-
-
-@pytest.mark.skipif(
-    not (DATA / "vocab/roberta-base").exists(), reason="no roberta-base in the data folder"
-)
-def test_words_of_byte_level_bpe_equal_the_reference():
-    from bertfam_tf.text.byte_bpe import ByteBPETokenizer
-
-    files = [str(DATA / "vocab/roberta-base" / name) for name in ("vocab.json", "merges.txt")]
-    special = {f"{role}_token": token for role, token in
-               {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "mask": "<mask>"}.items()}  # fmt: skip
-    tokenizer = ByteBPETokenizer(*files, layout=CLS_A_SEP_SEP, add_prefix_space=True, **special)
-    reference = tokenizers.ByteLevelBPETokenizer(*files, add_prefix_space=True)
-    reference.add_special_tokens(list(special.values()))
-    reference.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    words = [["The", "quick", " brown", "fox's", "", "<mask>", "日本", "é\n", "\t x"], [], ["a"]]
-    for max_length in (6, 9, 60):
-        reference.enable_truncation(max_length)
-        packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
-        packed = pack_words(packer, tokenize_words(tokenizer, words))
-        expected = reference.encode_batch(words, is_pretokenized=True)
-        _check_words(packed, words, expected, max_length)
-    bare = ByteBPETokenizer(*files)
-    with pytest.raises(ValueError, match="made with add_prefix_space=True"):
-        tokenize_words(bare, words)

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import Packer
-from bertfam_tf.text.alignment import pack_words, tokenize_words
-from bertfam_tf.text.bpe import BPETokenizer
-from bertfam_tf.text.byte_bpe import ByteBPETokenizer, byte_characters
-from bertfam_tf.text.packing import A_THEN_B, CLS_A_SEP, CLS_A_SEP_SEP, Layout
-from bertfam_tf.text.sentencepiece import SentencePieceTokenizer
+from bertfam_tf.text import Packer, reading_words, tokenize_words
+from bertfam_tf.text.special_tokens import (
+    A_THEN_B,
+    CLS_A_SEP,
+    CLS_A_SEP_SEP,
+    Layout,
+    SpecialTokens,
+)
+from bertfam_tf.text.tokenizers.bpe import BPETokenizer
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
+from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
+from bertfam_tf.text.tokenizers.words import WordTokenizer
 from bertfam_tf.text.windows import Windows
-from bertfam_tf.text.wordpiece import WordPieceTokenizer
-from bertfam_tf.text.words import WordTokenizer
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -25,10 +30,12 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 def _word_piece():
     pieces = "the cafe un ##able ##s a ##a ! , [ ] mask # ss i σ ##σ ä ß 中 国".split()
-    return WordPieceTokenizer([*SPECIAL, *pieces], lstrip_tokens=["[MASK]"])
+    return WordPieceTokenizer.from_config(
+        {"vocabulary": [*SPECIAL, *pieces], "lstrip_tokens": ["[MASK]"]}
+    )
 
 
-def _byte_bpe(**options):
+def _byte_bpe(lstrip=(), **options):
     merges = [
         ("t", "h"),
         ("th", "e"),
@@ -39,17 +46,19 @@ def _byte_bpe(**options):
         ("aa", "aa"),
     ]
     pieces = [*byte_characters(), *("".join(pair) for pair in merges), "<s>", "<mask>"]
-    return ByteBPETokenizer(pieces, merges, cls_token="<s>", mask_token="<mask>", **options)
+    special = SpecialTokens(cls_token="<s>", mask_token="<mask>", lstrip_tokens=lstrip)
+    return ByteBPETokenizer(pieces, merges, special_tokens=special, **options)
 
 
 def _bpe():
     merges = [("t", "h"), ("th", "e</w>"), ("a", "a"), ("aa", "aa</w>")]
     letters = [letter + end for letter in "theacfs!<>[]mk中国" for end in ("", "</w>")]
     pieces = ["<unk>", "<mask>", *letters, *("".join(pair) for pair in merges)]
-    return BPETokenizer(pieces, merges, mask_token="<mask>", lstrip_tokens=["<mask>"])
+    special = SpecialTokens("<unk>", mask_token="<mask>", lstrip_tokens=("<mask>",))
+    return BPETokenizer(pieces, merges, special_tokens=special)
 
 
-def _sentence_piece(**options):
+def _sentence_piece(lstrip=(), **options):
     spm = pytest.importorskip("sentencepiece")
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
@@ -57,22 +66,25 @@ def _sentence_piece(**options):
         model_writer=model, vocab_size=40, hard_vocab_limit=False, minloglevel=2,
         control_symbols=["[MASK]"],
     )  # fmt: skip
-    return SentencePieceTokenizer(model.getvalue(), mask_token="[MASK]", layout=A_THEN_B, **options)
+    special = SpecialTokens(mask_token="[MASK]", lstrip_tokens=lstrip)
+    return SentencePieceTokenizer(
+        model.getvalue(), special_tokens=special, layout=A_THEN_B, **options
+    )
 
 
 def _words(**options):
     return WordTokenizer(["<unk>", "<eos>", "the", "a", "[MASK]", "café", "中"], **options)
 
 
-# A tokenizer joins by an entry here.
+# A tokenizer is tested through its entry here.
 TOKENIZERS = {
     "word_piece": _word_piece,
     "byte_bpe": _byte_bpe,
     "byte_bpe_roberta": lambda: _byte_bpe(
-        add_prefix_space=True, trim_offsets=True, lstrip_tokens=["<mask>"]
+        add_prefix_space=True, trim_offsets=True, lstrip=["<mask>"]
     ),
     "bpe": _bpe,
-    "sentence_piece": lambda: _sentence_piece(lstrip_tokens=["[MASK]"]),
+    "sentence_piece": lambda: _sentence_piece(lstrip=["[MASK]"]),
     "sentence_piece_albert": lambda: _sentence_piece(
         lower_case=True,
         strip_accents=True,
@@ -104,7 +116,7 @@ rows = st.lists(st.lists(parts, max_size=6).map(b"".join), min_size=1, max_size=
 
 
 def examples(count):
-    # The same ones every time: a test that fails now and then helps nobody.
+    # Deterministic: a test that fails now and then helps nobody.
     return hypothesis.settings(max_examples=count, deadline=None, derandomize=True, database=None)
 
 
@@ -151,23 +163,25 @@ def test_round_trip(name, texts):
 
 @tokenizers
 @examples(15)
-@hypothesis.given(texts=rows, max_length=st.integers(6, 30), of_words=st.booleans())
-def test_packed_text(name, texts, max_length, of_words):
+@hypothesis.given(texts=rows, max_length=st.integers(6, 30))
+def test_packed_text(name, texts, max_length):
     tokenizer = _tokenizer(name)
     packer = Packer(tokenizer.layout, tokenizer.special_ids, max_length)
-    words = tf.RaggedTensor.from_row_lengths(tf.constant(texts), [len(texts) - 1, 1])
-    if not of_words or name == "byte_bpe":
-        ids = tokenizer.tokenize(tf.constant(texts))
-        packed = packer([ids, ids[::-1]])
-        assert packed["token_ids"].shape[0] == len(texts)
-    else:
-        packed = pack_words(packer, tokenize_words(tokenizer, words))
-        assert packed["first_position"].row_lengths().numpy().tolist() == [len(texts) - 1, 1]
-        for row, positions in enumerate(packed["first_position"].to_list()):
-            found = [int(packed["word"][row, p]) for p in positions if p >= 0]
-            assert found == [word for word, p in enumerate(positions) if p >= 0]
-            assert found == sorted(set(packed["word"][row].numpy()) - {-1})
+    ids = tokenizer.tokenize(tf.constant(texts))
+    packed = packer([ids, ids[::-1]])
+    assert packed["token_ids"].shape[0] == len(texts)
     assert packed["token_ids"].shape[1] <= max_length
+
+
+@tokenizers
+@examples(15)
+@hypothesis.given(texts=rows)
+def test_words_are_split_alone(name, texts):
+    tokenizer = reading_words(_tokenizer(name))
+    words = tf.RaggedTensor.from_row_lengths(tf.constant(texts), [len(texts) - 1, 1])
+    pieces = tokenize_words(tokenizer, words)
+    assert pieces.row_lengths().numpy().tolist() == [len(texts) - 1, 1]
+    assert pieces.values.to_list() == tokenizer.tokenize(tf.constant(texts)).to_list()
 
 
 @examples(100)

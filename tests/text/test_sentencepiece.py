@@ -4,28 +4,26 @@ import copy
 import io
 import itertools
 import json
-import os
 import pickle
 import random
-import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
-from bertfam_tf.text import _normalization
-from bertfam_tf.text.sentencepiece import PRESETS, SentencePieceTokenizer
+from bertfam_tf.text import SentencePieceTokenizer, presets
+from bertfam_tf.text.kernels.charsmap import Rules, assigned, is_digit, preparation
+from bertfam_tf.text.special_tokens import Layout, SpecialTokens
+from tests.selection import in_full
 from tests.text.graphs import (
     assert_the_same_in_a_dataset,
     assert_the_same_in_a_saved_model,
     assert_the_same_in_tflite,
 )
+from tools import texts
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
 PUBLISHED = {"albert-base-v2": "30k-clean.model", "xlnet-base-cased": "spiece.model"}
 CONTROL, UNKNOWN, USER_DEFINED, UNUSED = 3, 2, 4, 5
 
@@ -37,9 +35,14 @@ WORDS = [
 SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, "(", *WORDS]
 ID = {piece: index for index, piece in enumerate(PIECES)}
-ALBERT = PRESETS["AlbertTokenizer"]
+ALBERT = presets.options("AlbertTokenizer")
 # Without the option that TFLite cannot do.
 SMALL = {**ALBERT, "lstrip_tokens": ()}
+
+
+def make(model, **arguments):
+    """A tokenizer from its arguments and fields of `SpecialTokens`."""
+    return SentencePieceTokenizer.from_config({"model": model, **arguments})
 
 
 def proto(words=WORDS, special=SPECIAL, symbols=("(",), rules="nmt_nfkc", **spec):
@@ -79,23 +82,7 @@ def train(lines, **options):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return SentencePieceTokenizer(proto().SerializeToString(), **SMALL)
-
-
-@pytest.fixture(scope="module")
-def texts():
-    sys.path.insert(0, str(ROOT))
-    try:
-        from tools import texts
-    finally:
-        sys.path.remove(str(ROOT))
-    return texts
-
-
-def needs(path):
-    return pytest.mark.skipif(
-        not (DATA / path).exists(), reason=f"no {path} in the data folder ($BERTFAM_DATA)"
-    )
+    return make(proto().SerializeToString(), **SMALL)
 
 
 # A small model.  Text, the pieces expected, and the bytes of the text each covers.
@@ -251,11 +238,9 @@ def spelled(tokenizer, text):
 
 
 def test_special_tokens_may_be_plain_text():
-    plain = SentencePieceTokenizer(
-        proto().SerializeToString(), **{**SMALL, "special_tokens_in_text": False}
-    )
+    plain = make(proto().SerializeToString(), **{**SMALL, "special_tokens_in_text": False})
     assert ID["[MASK]"] not in plain.tokenize("[MASK] <pad>").numpy()
-    cased = SentencePieceTokenizer(proto().SerializeToString(), **{**SMALL, "lower_case": False})
+    cased = make(proto().SerializeToString(), **{**SMALL, "lower_case": False})
     assert spelled(cased, "<unk><UNK>")[0] == "<unk>"
     assert spelled(cased, "<PAD>").count("<pad>") == 0
 
@@ -294,7 +279,7 @@ def trained():
 
 
 @pytest.fixture(scope="module")
-def lines(texts):
+def lines():
     odd = ["▁", "a ▁", "▁▁ a▁b ▁", "<z>ＡＢx ok ok.", "<c>", "e\u0301 e\u0323\u0302 e\u0301e\u0301",
            "\u1112\u1161\u11ab 가\u11a8", "a\u0301a日e\u0301", "ｅ\u0301"]  # fmt: skip
     return [
@@ -304,9 +289,9 @@ def lines(texts):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", in_full(VARIANTS, list(VARIANTS)[:1]))
 def test_trained_models_equal_the_library(trained, lines, name):
-    ours = SentencePieceTokenizer(trained[name], special_tokens_in_text=False)
+    ours = make(trained[name], special_tokens_in_text=False)
     theirs = sentencepiece.SentencePieceProcessor(model_proto=trained[name])
     expected = theirs.encode([line.decode("utf-8", "replace") for line in lines])
     ids, starts, ends = (part.to_list() for part in ours.tokenize_with_offsets(lines))
@@ -347,14 +332,16 @@ def test_offsets_of_characters_that_are_joined(trained):
 
 
 def test_fairseq_ids(trained, lines):
-    ours = SentencePieceTokenizer(trained["nmt_nfkc"], **PRESETS["XLMRobertaTokenizer"])
+    ours = SentencePieceTokenizer.from_config(
+        {"model": trained["nmt_nfkc"], **presets.options("XLMRobertaTokenizer")}
+    )
     theirs = sentencepiece.SentencePieceProcessor(model_proto=trained["nmt_nfkc"])
     assert ours.vocabulary[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert ours.vocabulary[4:-1] == [theirs.id_to_piece(i) for i in range(3, len(theirs))]
     assert ours.mask_id == len(theirs) + 1 == ours.vocab_size - 1
-    plain = SentencePieceTokenizer(
+    plain = make(
         trained["nmt_nfkc"],
-        **{**PRESETS["XLMRobertaTokenizer"], "special_tokens_in_text": False},
+        **{**presets.options("XLMRobertaTokenizer"), "special_tokens_in_text": False},
     )
     rows = theirs.encode([line.decode("utf-8", "replace") for line in lines])
     assert plain.tokenize(lines).to_list() == [[i + 1 if i else 3 for i in row] for row in rows]
@@ -377,7 +364,7 @@ def test_pieces_that_only_longer_ones_have():
     made.pieces.add(piece="never", score=5.0, type=UNUSED)
     made = made.SerializeToString()
     theirs = sentencepiece.SentencePieceProcessor(model_proto=made)
-    ours = SentencePieceTokenizer(made, bos_token="<s>")
+    ours = SentencePieceTokenizer(made, special_tokens=SpecialTokens(bos_token="<s>"))
     for text in (
         "aé",
         "é",
@@ -420,39 +407,11 @@ def test_text_survives_where_nothing_is_normalized(trained):
     assert back == [row.encode() for row in known]
 
 
-@pytest.mark.parametrize("name", ["nmt_nfkc", "identity"])
-def test_sampling(trained, name):
-    ours = SentencePieceTokenizer(trained[name])
-    text = ["the cat sat on the mat"] * 200
-    rows = ours.sample(text, alpha=0.1).to_list()
-    assert len({tuple(row) for row in rows}) > 20
-    assert set(ours.detokenize(tf.ragged.constant(rows, tf.int32)).numpy()) == {text[0].encode()}
-    best = ours.tokenize(text[0]).numpy().tolist()
-    sharp = ours.sample(text, nbest_size=4, alpha=50.0).to_list()
-    assert sum(row == best for row in sharp) > 190
-    assert ours.sample(text[0]).shape.rank == 1
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def function(rows):
-        return ours.sample(rows)
-
-    assert function(tf.constant(text)).to_list() != function(tf.constant(text)).to_list()
-
-
-def test_samples_go_through_the_same_steps(tokenizer, trained):
-    rows = tokenizer.sample(["``THE'' 9, cát"] * 50).to_list()
-    assert all(row[-2:] != [ID["▁9,"]] and ID["▁9,"] not in row for row in rows)
-    assert {tokenizer.detokenize(row).numpy() for row in rows} == {b'"the" 9, cat'}
-    fairseq = SentencePieceTokenizer(trained["nmt_nfkc"], **PRESETS["XLMRobertaTokenizer"])
-    rows = fairseq.sample(["the cat"] * 20).to_list()
-    assert {fairseq.detokenize(row).numpy() for row in rows} == {b"the cat"}
-
-
 # Rules.
 
 
 def test_rules_are_read_applied_and_changed():
-    rules = _normalization.Rules(charsmap("nmt_nfkc"))
+    rules = Rules(charsmap("nmt_nfkc"))
     pairs = [
         ("ﬁ", "fi"),
         ("e\u0301", "é"),
@@ -467,7 +426,7 @@ def test_rules_are_read_applied_and_changed():
     rules.add(b"xy", b"Z")
     rules.add("é".encode(), b"")
     rules.add(b"'", "日".encode())
-    again = _normalization.Rules(rules.to_bytes())
+    again = Rules(rules.to_bytes())
     for made in (rules, again):
         assert made.apply("xyx é 'ﬁ") == "Zx  日fi"
         assert [made.apply(text) for text, _ in pairs] == [text for _, text in pairs]
@@ -476,25 +435,25 @@ def test_rules_are_read_applied_and_changed():
     made.normalizer_spec.precompiled_charsmap = rules.to_bytes()
     theirs = sentencepiece.SentencePieceProcessor(model_proto=made.SerializeToString())
     assert theirs.normalize("xyx é 'ﬁ") == "▁Zx▁日fi"
-    empty = _normalization.Rules(b"")
+    empty = Rules(b"")
     empty.add(b"ab", b"c")
     assert empty.apply("aabb") == "acb"
     with pytest.raises(ValueError, match="7 bytes of normalization rules"):
-        _normalization.Rules(b"\xff\0\0\0abc")
+        Rules(b"\xff\0\0\0abc")
 
 
 def test_characters_of_unicode_14():
-    known = _normalization.assigned()
+    known = assigned()
     assert known.sum() == 288_710 - 2048 or known.sum() > 280_000
     if unicodedata.unidata_version == "14.0.0":
         for codepoint in range(0, 0x110000):
             if not 0xD800 <= codepoint < 0xE000:
                 assert known[codepoint] == (unicodedata.category(chr(codepoint)) != "Cn")
-    # Later versions give these small letters; the reference knows nothing of them.
-    assert not _normalization.preparation(False, False, True).keys() & {0x1C89, 0xA7CB, 0x10D50}
-    assert _normalization.is_digit("9")
-    assert _normalization.is_digit("²")
-    assert not _normalization.is_digit("½")
+    # These have lower case only in later versions than the reference's.
+    assert not preparation(False, False, True).keys() & {0x1C89, 0xA7CB, 0x10D50}
+    assert is_digit("9")
+    assert is_digit("²")
+    assert not is_digit("½")
 
 
 # Names, shapes, files.
@@ -513,12 +472,12 @@ def test_names_and_numbers(tokenizer):
     assert plain.unk_id == 1
     with pytest.raises(ValueError, match="no cls_token"):
         _ = plain.cls_id
-    assert PRESETS["XLNetTokenizer"]["layout"].pad_left
+    assert Layout(**presets.options("XLNetTokenizer")["layout"]).pad_left
 
 
 def test_config_round_trip(tokenizer):
     made = proto().SerializeToString()
-    one = SentencePieceTokenizer(made, **{**SMALL, "lower_case": False})
+    one = make(made, **{**SMALL, "lower_case": False})
     assert one.get_config()["model"] == made
     two = SentencePieceTokenizer.from_config(one.get_config())
     for other in (two, copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
@@ -528,7 +487,7 @@ def test_config_round_trip(tokenizer):
 
 def test_save_and_load(tmp_path, trained):
     made = proto().SerializeToString()
-    xlmr = PRESETS["XLMRobertaTokenizer"]
+    xlmr = presets.options("XLMRobertaTokenizer")
     cases = [
         (made, ALBERT, "AlbertTokenizer", "spiece.model"),
         (made, {**SMALL, "strip_accents": False, "mask_token": None, "lstrip_tokens": ()},
@@ -538,7 +497,7 @@ def test_save_and_load(tmp_path, trained):
     ]  # fmt: skip
     for number, (model, options, kind, file) in enumerate(cases):
         directory = tmp_path / str(number)
-        one = SentencePieceTokenizer(model, **options)
+        one = make(model, **options)
         one.save(directory)
         assert sorted(path.name for path in directory.iterdir()) == [file, "tokenizer_config.json"]
         config = json.loads((directory / "tokenizer_config.json").read_text("utf-8"))
@@ -604,7 +563,7 @@ def test_damaged_or_foreign_models(tmp_path, content, message):
     with pytest.raises(ValueError, match=f"spiece.model: .*{message}"):
         SentencePieceTokenizer.load(tmp_path, preset="AlbertTokenizer")
     with pytest.raises(ValueError, match=message):
-        SentencePieceTokenizer(path, **SMALL)
+        make(path, **SMALL)
 
 
 def test_missing_files(tmp_path):
@@ -618,7 +577,7 @@ def test_missing_files(tmp_path):
         SentencePieceTokenizer.load(tmp_path)
     assert SentencePieceTokenizer.load(tmp_path / "one.model").vocabulary == PIECES
     with pytest.raises(ValueError, match="additional special tokens"):
-        SentencePieceTokenizer(tmp_path / "one.model", additional_special_tokens=["<x>"])
+        make(tmp_path / "one.model", additional_special_tokens=["<x>"])
 
 
 # Graphs.
@@ -634,7 +593,7 @@ def test_built_inside_a_traced_function():
     @tf.function
     def function(text):
         if not made:
-            made.append(SentencePieceTokenizer(proto().SerializeToString(), **SMALL))
+            made.append(make(proto().SerializeToString(), **SMALL))
         return made[0].tokenize(text)
 
     assert function(tf.constant(["the"])).to_list() == [[ID["▁the"]]]
@@ -642,8 +601,8 @@ def test_built_inside_a_traced_function():
 
 
 def test_saved_model(tokenizer, trained, tmp_path):
-    options = {**PRESETS["XLMRobertaTokenizer"], "special_tokens_in_text": False}
-    fairseq = SentencePieceTokenizer(trained["nmt_nfkc"], **options)
+    options = {**presets.options("XLMRobertaTokenizer"), "special_tokens_in_text": False}
+    fairseq = make(trained["nmt_nfkc"], **options)
     rows = [text for text, _, _ in HOSTILE] + ["xe\u0301 <mask>", *SCRIPTS]
     for number, made in enumerate((tokenizer, fairseq)):
         batches = (rows, rows[:1], rows[4:5] * 256, [])
@@ -661,12 +620,9 @@ def test_tflite(tokenizer):
 # Published vocabularies.
 
 
-def reference(name):
+def reference(model_file, lower):
     """Returns what the published Python tokenizers do, as a function from text to ids."""
-    processor = sentencepiece.SentencePieceProcessor(
-        model_file=str(DATA / "vocab" / name / PUBLISHED[name])
-    )
-    lower = name.startswith("albert")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model_file))
 
     def prepared(text):
         # First letter by letter, which keeps final sigmas apart from those that the second finds.
@@ -694,17 +650,16 @@ def reference(name):
 @pytest.mark.skipif(
     unicodedata.unidata_version != "14.0.0", reason="the reference's Unicode is Python 3.11's"
 )
-@pytest.mark.parametrize("name", PUBLISHED)
-@needs("vocab/albert-base-v2")
-@needs("gutenberg")
-def test_published_vocabularies_equal_the_reference(texts, name):
-    ours = SentencePieceTokenizer.load(DATA / "vocab" / name, special_tokens_in_text=False)
+@pytest.mark.parametrize("name", in_full(PUBLISHED, ["albert-base-v2"]))
+def test_published_vocabularies_equal_the_reference(real_data, real_corpus, name):
+    directory = real_data(f"vocab/{name}")
+    ours = SentencePieceTokenizer.load(directory, special_tokens_in_text=False)
     rows = [
-        *texts.corpus_lines(2_500), *texts.hostile_lines(1_200, seed=3), *texts.broken_lines(300),
+        *real_corpus(2_500), *texts.hostile_lines(1_200, seed=3), *texts.broken_lines(300),
         *texts.long_lines(2_000)[::3], *texts.blank_lines()[::3],
         *texts.every_character()[:0x3400:2], *texts.every_character()[0x3400::397],
     ]  # fmt: skip
-    theirs = reference(name)
+    theirs = reference(directory / PUBLISHED[name], lower=name.startswith("albert"))
     ids, starts, ends = (part.to_list() for part in ours.tokenize_with_offsets(rows))
     assert ours.tokenize(rows).to_list() == ids
     wrong = [row for row, found in zip(rows, ids, strict=True)
@@ -712,18 +667,17 @@ def test_published_vocabularies_equal_the_reference(texts, name):
     assert wrong == []
     assert all(map(in_order, rows, starts, ends))
     # The comparison can fail.
-    other = SentencePieceTokenizer.load(DATA / "vocab" / name, split_digit_comma=False)
+    other = SentencePieceTokenizer.load(directory, split_digit_comma=False)
     assert other.tokenize(rows[:2_000]).to_list() != ids[:2_000]
 
 
-@needs("vocab/xlnet-base-cased")
-def test_published_special_tokens():
-    xlnet = SentencePieceTokenizer.load(DATA / "vocab/xlnet-base-cased")
+def test_published_special_tokens(real_data):
+    xlnet = SentencePieceTokenizer.load(real_data("vocab/xlnet-base-cased"))
     assert xlnet.tokenize("<s></s><unk><sep><pad><cls><mask><eop><eod>").numpy().tolist() == [
         1, 2, 0, 4, 5, 3, 6, 8, 7,
     ]  # fmt: skip
     assert xlnet.vocab_size == 32_000
-    albert = SentencePieceTokenizer.load(DATA / "vocab/albert-base-v2")
+    albert = SentencePieceTokenizer.load(real_data("vocab/albert-base-v2"))
     assert albert.tokenize("[CLS][SEP]<unk><pad>[MASK]<PAD>").numpy().tolist() == [
         2, 3, 1, 0, 4, 0,
     ]  # fmt: skip

@@ -1,12 +1,12 @@
-"""Special tokens typed in the text that swallow the white space before them, against Hugging
-Face's `tokenizers`."""
+"""Special tokens typed in text that include the white space before them, against Hugging Face's
+`tokenizers`."""
 
 import random
 
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import WordPieceTokenizer
+from bertfam_tf.text import SpecialTokens, WordPieceTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<mask>", "<m>", "<m>>",
           "the", "a", "<", ">", "[", "]", "mask", "sep", "é"]  # fmt: skip
@@ -23,13 +23,16 @@ def _lines(count):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return WordPieceTokenizer(
-        PIECES,
+    special = SpecialTokens(
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
         mask_token="<mask>",
-        additional_special_tokens=["[MASK]", "<m>", "<m>>"],
-        lstrip_tokens=["<mask>", "<m>>"],
-        strip_accents=False,
+        additional_special_tokens=("[MASK]", "<m>", "<m>>"),
+        lstrip_tokens=("<mask>", "<m>>"),
     )
+    return WordPieceTokenizer(PIECES, strip_accents=False, special_tokens=special)
 
 
 def test_ids_and_offsets_equal_the_reference(tokenizer):
@@ -38,7 +41,7 @@ def test_ids_and_offsets_equal_the_reference(tokenizer):
     reference = tokenizers.BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
     lstrip = [tokenizers.AddedToken(token, lstrip=True) for token in ("<mask>", "<m>>")]
     reference.add_special_tokens([*PIECES[:5], "<m>", *lstrip])
-    swallowed = 0
+    with_spaces = 0
     lines = _lines(3_000)
     for first in range(0, len(lines), 250):
         batch = lines[first : first + 250]
@@ -49,8 +52,8 @@ def test_ids_and_offsets_equal_the_reference(tokenizer):
             assert ids[i] == row.ids, line
             spans = [[len(line[:place].encode()) for place in pair] for pair in row.offsets]
             assert [list(pair) for pair in zip(starts[i], ends[i], strict=True)] == spans, line
-            swallowed += any(line[a].isspace() for a, _ in row.offsets)
-    assert swallowed > 500
+            with_spaces += any(line[a].isspace() for a, _ in row.offsets)
+    assert with_spaces > 500
 
 
 def test_the_end_of_a_row_is_no_space(tokenizer):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf.text import ByteBPETokenizer, WordPieceTokenizer, WordSplitter, reading_words
-from bertfam_tf.text.byte_bpe import byte_characters
+from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 
 SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
 TEXTS = [

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from bertfam_tf.text import load_tokenizer
-from bertfam_tf.text._unicode import Rules
+from bertfam_tf.text.kernels.unicode import Rules
 from bertfam_tf.text.training import KINDS, _bert_words, _search, train_vocabulary
 
 STEMS = "walk talk jump play look call work help paint clean".split()

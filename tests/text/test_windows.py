@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf.text import WordPieceTokenizer
-from bertfam_tf.text.packing import A_THEN_B, CLS_A_SEP, CLS_A_SEP_SEP, Layout
+from bertfam_tf.text.special_tokens import A_THEN_B, CLS_A_SEP, CLS_A_SEP_SEP, Layout
 from bertfam_tf.text.windows import Windows, spans_of
 
 CLS, SEP, PAD = 101, 102, 7
@@ -112,7 +112,7 @@ def test_max_context_is_BERTs(name, max_length, stride):
 
 def test_back_to_the_text():
     pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "the", "cafe", "##s", "a", "!"]
-    tokenizer = WordPieceTokenizer(pieces, mask_token="[UNK]")
+    tokenizer = WordPieceTokenizer(pieces)
     texts = ["The cafés! a", "", "a " * 20 + "Cafés"]
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     questions = tokenizer.tokenize(["a cafe", "the", ""])

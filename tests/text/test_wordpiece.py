@@ -2,15 +2,16 @@
 
 import copy
 import json
-import os
 import pickle
 import random
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text.wordpiece import WordPieceTokenizer
+from bertfam_tf.text import SpecialTokens, WordPieceTokenizer
+from bertfam_tf.text.tokenizers.wordpiece import SPECIAL_TOKENS
+from tests.selection import in_full
 from tests.text.graphs import (
     assert_the_same_in_a_dataset,
     assert_the_same_in_a_saved_model,
@@ -19,9 +20,6 @@ from tests.text.graphs import (
 from tools import texts
 from tools.compare_tokenizers import count_differences
 from tools.subjects import bert_reference
-
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
 
 PIECES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
@@ -91,12 +89,6 @@ def tokenizer():
     return WordPieceTokenizer(PIECES)
 
 
-def needs(path):
-    return pytest.mark.skipif(
-        not (DATA / path).exists(), reason=f"no {path} in the data folder ($BERTFAM_DATA)"
-    )
-
-
 @pytest.mark.parametrize(("text", "pieces", "covered"), UNCASED)
 def test_hostile_text(tokenizer, text, pieces, covered):
     ids, starts, ends = tokenizer.tokenize_with_offsets(text)
@@ -154,23 +146,25 @@ def test_chinese_words_when_not_split():
 
 
 def test_special_tokens_may_be_plain_text():
-    plain = WordPieceTokenizer(PIECES, special_tokens_in_text=False)
+    special = replace(SPECIAL_TOKENS, special_tokens_in_text=False)
+    plain = WordPieceTokenizer(PIECES, special_tokens=special)
     assert plain.tokenize("[MASK]").numpy().tolist() == [ID["["], ID["mask"], ID["]"]]
 
 
 def test_special_tokens_of_other_shapes():
     pieces = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "<e1>", "b"]
-    tokenizer = WordPieceTokenizer(
-        pieces, unk_token="<unk>", cls_token="<s>", sep_token="</s>", pad_token="<pad>",
-        mask_token="<mask>", additional_special_tokens=["<e1>"],
+    special = SpecialTokens(
+        unk_token="<unk>", cls_token="<s>", sep_token="</s>", pad_token="<pad>",
+        mask_token="<mask>", additional_special_tokens=("<e1>",),
     )  # fmt: skip
+    tokenizer = WordPieceTokenizer(pieces, special_tokens=special)
     ids = tokenizer.tokenize("<s>a<e1>b<mask></s>c<pad><").numpy().tolist()
     assert ids == [2, 5, 6, 7, 4, 3, 1, 0, 1]
     with pytest.raises(ValueError, match="cannot be found in text"):
-        WordPieceTokenizer(["UNK", "a"], unk_token="UNK")
-    assert WordPieceTokenizer(["UNK", "a"], unk_token="UNK", special_tokens_in_text=False).tokenize(
-        "a b"
-    ).numpy().tolist() == [1, 0]
+        WordPieceTokenizer(["UNK", "a"], special_tokens=SpecialTokens("UNK"))
+    plain = SpecialTokens("UNK", special_tokens_in_text=False)
+    tokenizer = WordPieceTokenizer(["UNK", "a"], special_tokens=plain)
+    assert tokenizer.tokenize("a b").numpy().tolist() == [1, 0]
 
 
 def test_custom_word_length():
@@ -265,7 +259,7 @@ def test_save_and_load(tmp_path):
         "special_tokens_in_text": False, "max_chars_per_word": 9,
     }  # fmt: skip
     for number, options in enumerate(({}, odd)):
-        one = WordPieceTokenizer(PIECES, **options)
+        one = WordPieceTokenizer.from_config({"vocabulary": PIECES, **options})
         one.save(tmp_path / str(number))
         two = WordPieceTokenizer.load(tmp_path / str(number))
         assert two.get_config() == one.get_config()
@@ -406,20 +400,19 @@ def test_own_vocabulary_equals_the_reference(tokenizer, tmp_path):
     assert count_differences(tokenizer, bert_reference(path, True), lines, 3) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "ours", "theirs"),
-    [
-        ("uncased", {"strip_accents": False}, {"strip_accents": False}),
-        ("cased", {"lower_case": False, "strip_accents": True},
-         {"lowercase": False, "strip_accents": True}),
-        ("multilingual-cased", {"split_chinese": False}, {"handle_chinese_chars": False}),
-        ("uncased", {"clean_text": False}, {"clean_text": False}),
-    ],
-)  # fmt: skip
-@needs("vocab/bert-base-multilingual-cased/vocab.txt")
-def test_switches_equal_the_reference(name, ours, theirs):
+SWITCHES = [
+    ("uncased", {"strip_accents": False}, {"strip_accents": False}),
+    ("cased", {"lower_case": False, "strip_accents": True},
+     {"lowercase": False, "strip_accents": True}),
+    ("multilingual-cased", {"split_chinese": False}, {"handle_chinese_chars": False}),
+    ("uncased", {"clean_text": False}, {"clean_text": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "ours", "theirs"), in_full(SWITCHES, SWITCHES[:1]))
+def test_switches_equal_the_reference(real_data, name, ours, theirs):
     pytest.importorskip("tokenizers")
-    path = DATA / f"vocab/bert-base-{name}/vocab.txt"
+    path = real_data(f"vocab/bert-base-{name}/vocab.txt")
     lines = texts.hostile_lines(800, seed=1)
     reference = bert_reference(path, True, **theirs)
     ids, offsets = count_differences(WordPieceTokenizer(path, **ours), reference, lines, 3)
@@ -441,10 +434,9 @@ def test_published_tokenizer_json_alone(minilm, tmp_path):
     assert count_differences(ours, theirs, lines, 3)[0] == 0
 
 
-@needs("xnli")
-def test_the_comparison_can_fail():
+def test_the_comparison_can_fail(real_data, real_corpus):
     pytest.importorskip("tokenizers")
-    path = DATA / "vocab/bert-base-uncased/vocab.txt"
+    path = real_data("vocab/bert-base-uncased/vocab.txt")
     wrong = WordPieceTokenizer(path, strip_accents=False)
     reference = bert_reference(path, True)
-    assert count_differences(wrong, reference, texts.corpus_lines(500), 0)[0] > 20
+    assert count_differences(wrong, reference, real_corpus(500), 0)[0] > 20

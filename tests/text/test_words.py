@@ -6,16 +6,14 @@ import os
 import pickle
 import random
 from collections import Counter
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text.words import WordTokenizer, count_words
+from bertfam_tf.text.tokenizers.words import SPECIAL_TOKENS, WordTokenizer, count_words
 from tests.text.graphs import assert_the_same_in_a_dataset, assert_the_same_in_a_saved_model
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("BERTFAM_DATA", ROOT.parent / "shared" / "data"))
 WORDS = ["<eos>", "<unk>", "the", "a", "dog", "é", "中国", "##s", "x\0y", "\ufffd", "it's", "The"]
 ID = {word: index for index, word in enumerate(WORDS)}
 SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
@@ -108,7 +106,7 @@ def test_end_of_each_row():
     assert together(ended, texts) == rows
     assert ended.tokenize("the").numpy().tolist() == [ID["the"], 0]
     assert ended.tokenize([]).to_list() == []
-    with pytest.raises(ValueError, match="no '<eos>', expected it with add_eos"):
+    with pytest.raises(ValueError, match="no '<eos>', which add_eos needs"):
         WordTokenizer(["<unk>"], add_eos=True)
 
 
@@ -118,10 +116,13 @@ def test_layouts():
     assert WordTokenizer(["<unk>", "a"]).layout.pair == ("a", "b")
 
 
+IN_TEXT = replace(SPECIAL_TOKENS, special_tokens_in_text=True)
+
+
 def test_special_tokens_within_words():
-    cutting = WordTokenizer(WORDS, special_tokens_in_text=True)
+    cutting = WordTokenizer(WORDS, special_tokens=IN_TEXT)
     assert together(cutting, ["the<unk>dog é"]) == [[(2, 0, 3), (1, 3, 8), (4, 8, 11), (5, 12, 14)]]
-    ended = WordTokenizer(WORDS, special_tokens_in_text=True, add_eos=True)
+    ended = WordTokenizer(WORDS, special_tokens=IN_TEXT, add_eos=True)
     assert ended.tokenize(["the<unk>dog", "a"]).to_list() == [[2, 1, 4, 0], [3, 0]]
 
 
@@ -159,23 +160,6 @@ def test_order_is_that_of_most_common():
     assert WordTokenizer.from_counts(counts).vocabulary == ["<eos>", "<unk>", *ranked]
 
 
-def test_from_corpus(tmp_path):
-    (tmp_path / "a.txt").write_bytes("\ufeffB b\u2003b\r\n\r\nÉ".encode())
-    (tmp_path / "b.txt").write_text("É c É")
-    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    made = WordTokenizer.from_corpus(files, cutoffs=[3], add_eos=True)
-    assert made.vocabulary == ["<eos>", "<unk>", "É", "b", "B", "c"]
-    assert (made.counts, made.cutoffs) == ((0, 0, 3, 2, 1, 1), (3,))
-    small = WordTokenizer.from_corpus(files, lower_case=True, min_count=2)
-    assert small.vocabulary == ["<eos>", "<unk>", "b", "é"]
-    assert small.tokenize("B É").numpy().tolist() == [2, 3]
-    (tmp_path / "b.txt").write_bytes(b"a\nb\xff\n")
-    with pytest.raises(ValueError, match=r"b\.txt: line 2 holds the byte 0xff, expected UTF-8"):
-        WordTokenizer.from_corpus(files)
-    with pytest.raises(FileNotFoundError):
-        WordTokenizer.from_corpus([tmp_path / "absent"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -203,7 +187,7 @@ def test_save_and_load(tmp_path):
         "special_tokens_in_text": True, "pad_token": "<eos>", "additional_special_tokens": ["##s"],
     }  # fmt: skip
     for number, options in enumerate(({}, {**odd, "special_tokens_in_text": False})):
-        one = WordTokenizer(WORDS, **options)
+        one = WordTokenizer.from_config({"vocabulary": WORDS, **options})
         one.save(tmp_path / str(number))
         two = WordTokenizer.load(tmp_path / str(number))
         assert two.get_config() == one.get_config()
@@ -225,7 +209,7 @@ def test_vocabulary_files(tmp_path):
     path.write_text("<unk>\nthe 5\n")
     assert WordTokenizer(path).counts is None
     for text, message in (
-        ("<unk>\na b\n", "line 2 is 'a b', expected a word and"),
+        ("<unk>\na b\n", "line 2 is 'a b', expected a word, or a word and its count"),
         ("<unk>\na 1 2\n", "line 2 is 'a 1 2'"),
         ("<unk>\n\na\n", "line 2 is blank"),
         ("a\n", "vocab.txt: found 1 pieces but no '<unk>'"),
@@ -266,7 +250,7 @@ def test_published_pickle(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"vocab\.pkl: not the pickled vocabulary"):
             WordTokenizer.load(tmp_path)
     (tmp_path / "vocab.pkl").write_bytes(pickle.dumps(state | {"delimiter": ","}))
-    with pytest.raises(ValueError, match="cut at ',', expected white space"):
+    with pytest.raises(ValueError, match="split at ',', expected white space"):
         WordTokenizer.load(tmp_path)
 
 
@@ -287,12 +271,10 @@ def test_inside_a_dataset(tokenizer):
 
 
 @pytest.mark.parametrize(("split", "count"), [("valid", 217_646), ("test", 245_569)])
-def test_wikitext(split, count):
-    path = DATA / "wikitext-2" / f"{split}.txt"
-    if not path.exists():
-        pytest.skip("no wikitext-2 in the data folder ($BERTFAM_DATA)")
-    tokenizer = WordTokenizer.from_corpus([path], add_eos=True)
+def test_wikitext(real_data, split, count):
+    path = real_data(f"wikitext-2/{split}.txt")
     lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+    tokenizer = WordTokenizer.from_counts(count_words(lines), add_eos=True)
     ids, starts, ends = tokenizer.tokenize_with_offsets(lines)
     assert ids.values.shape[0] == count
     words = tokenizer.vocabulary

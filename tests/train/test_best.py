@@ -43,6 +43,7 @@ def test_a_loss_is_better_when_it_is_smaller(tmp_path):
     assert float(np.array(model.weights[0])[0, 0]) == 3
 
 
+@pytest.mark.full
 def test_a_killed_run_stops_where_the_other_does(tmp_path):
     run(make(), tmp_path, [0.1, 0.5, 0.4])
     # The last epoch once more, and the next.
@@ -56,5 +57,5 @@ def test_a_killed_run_stops_where_the_other_does(tmp_path):
 def test_a_metric_that_is_not_there(tmp_path):
     callback = BestEpoch(tmp_path, "val_f1", 1)
     callback.set_model(make())
-    with pytest.raises(ValueError, match="no 'val_f1' to tell the best epoch by"):
+    with pytest.raises(ValueError, match="no 'val_f1' to compare epochs by"):
         callback.on_epoch_end(0, {"loss": 1.0})

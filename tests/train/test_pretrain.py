@@ -12,6 +12,7 @@ from bertfam_tf import heads
 from bertfam_tf.cli import main
 from bertfam_tf.data import segments
 from bertfam_tf.train import StreamLM
+from tests.seeding import seed
 
 SMALL = dict(
     vocab_size=20,
@@ -26,7 +27,7 @@ TEXT = "the cat sat on the mat and the dog sat on the cat\n" * 8
 
 
 def _learner(family, **overrides):
-    keras.utils.set_random_seed(2)
+    seed(2)
     backbone = bf.build(family, "tiny", **{**SMALL, **overrides})
     rng = np.random.default_rng(0)
     for variable in backbone.weights:
@@ -122,6 +123,7 @@ def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
     assert "another recipe" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_goes_on(tmp_path):
     whole = _recipe(tmp_path)
     assert main(["pretrain", whole]) == 0
@@ -130,9 +132,9 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     class Killed(Exception):
         pass
 
-    from bertfam_tf.train import streams
+    from bertfam_tf.train import stream_lm
 
-    original = streams.StreamLM.fit
+    original = stream_lm.StreamLM.fit
 
     def fit(self, x, callbacks=(), **kwargs):
         def stop(epoch, logs):
@@ -143,7 +145,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 
     output = f"output={tmp_path / 'again'}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams.StreamLM, "fit", fit)
+        patch.setattr(stream_lm.StreamLM, "fit", fit)
         with pytest.raises(Killed):
             main(["pretrain", whole, output])
     assert main(["pretrain", whole, output]) == 0
@@ -156,8 +158,8 @@ def test_mistakes_are_named(tmp_path, capsys):
     for override, message in (
         ("model.famly=gpt2", "Unknown key in section model 'famly'"),
         ("data.end=</s>", "no token '</s>'"),
-        ("model.family=bert", "bert does not read from left to right"),
-        ("model.family=xlnet", "permutation_lm_head of xlnet does not say what follows"),
+        ("model.family=bert", "bert is not causal"),
+        ("model.family=xlnet", "permutation_lm_head of xlnet does not predict the token after"),
         ("data.length=0", "a length of 1 or more"),
     ):
         overrides = [override]

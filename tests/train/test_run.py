@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 from bertfam_tf.config import load_recipe
 from bertfam_tf.data import as_value_errors
-from bertfam_tf.files import exclusive
+from bertfam_tf.files import exclusive_lock
 from bertfam_tf.train import evaluate, read_split, run
 
 ROWS = [
@@ -254,7 +254,7 @@ def test_a_state_that_is_damaged(files, damage):
         state.write_bytes(b"cut off")
     else:
         save_file({"other": np.zeros(1)}, state)
-    error = rf"{state} is not a state .*Remove {state.parent} to train from the beginning"
+    error = rf"{state} is not a checkpoint .*Remove {state.parent} to train from the beginning"
     with pytest.raises(ValueError, match=error):
         run(recipe)
     assert state.exists()
@@ -266,7 +266,7 @@ def test_a_state_that_is_damaged(files, damage):
 def test_two_processes_do_not_train_one_run(files):
     recipe = load_recipe(files("twice"))
     with (
-        exclusive(recipe.output, Path(recipe.output) / ".lock"),
+        exclusive_lock(recipe.output, Path(recipe.output) / ".lock"),
         pytest.raises(ValueError, match="twice is being written by another process"),
     ):
         run(recipe)

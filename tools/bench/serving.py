@@ -57,7 +57,7 @@ _HEAD = [
 
 
 def texts() -> list[str]:
-    """SST-2's dev sentences, or a few where the data is not there."""
+    """SST-2's dev sentences, or a few made up without the data."""
     file = DATA / "glue" / "SST-2" / "dev.tsv"
     if not file.is_file():
         return load_test.TEXTS
@@ -101,7 +101,7 @@ def server(base: Path, flags: list[str]) -> Iterator[tuple[dict[str, str], int]]
 
 
 def swap(new: Path, base: Path, url: str) -> None:
-    """Brings version 2 and waits until it is all that is served."""
+    """Adds version 2 and waits until it alone is served."""
     shutil.copytree(new, base / "coming")
     (base / "coming").rename(base / "2")
     client = rest_client.Client(url)
@@ -151,7 +151,7 @@ def measure(versions: list[Path], mode: str, requests: int, swaps: bool) -> list
 
 
 def ceiling(requests: int) -> float:
-    """Answers a second of the same client on a server that always says the same."""
+    """Answers per second of the same client from a server with a constant answer."""
     with subprocess.Popen(
         [sys.executable, "-c", _NOTHING], stdout=subprocess.PIPE, text=True
     ) as process:

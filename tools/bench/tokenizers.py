@@ -56,7 +56,7 @@ ROWS = [tf.TensorSpec([None], tf.string)]
 
 
 class Shape:
-    """Text in batches of 64, as each contender takes it."""
+    """Text in batches of 64, in the form that each contender needs."""
 
     def __init__(self, name: str, batches: list[list[bytes]]) -> None:
         size = sum(len(line) for batch in batches for line in batch)
@@ -133,7 +133,7 @@ def _in_dataset(function: Callable[..., Any], shapes: list[Shape]) -> Contender:
     options.autotune.enabled = False
 
     def rounds(shape: Shape) -> Iterator[tf.Tensor]:
-        # One step of the iterator is a round: to start an iterator takes longer than a sentence.
+        # One step of the iterator is a round: starting an iterator takes longer than a sentence.
         batches = tf.data.Dataset.from_tensor_slices(tf.constant(shape.batches))
         counts = batches.map(lambda batch: tf.size(_flat(function(batch))))
         # The first step is the warm-up, which is to see one batch alone.
@@ -197,7 +197,7 @@ def _peers_of_sentencepiece(
 
 
 def python_sentencepiece(processor: Any, lower_case: bool) -> Callable[[str], list[int]]:
-    """Returns what ALBERT and XLNet put around sentencepiece: a function from text to ids.
+    """Returns sentencepiece with ALBERT's or XLNet's steps before and after: text to ids.
 
     White space is made single, two kinds of quotes become one, accents are stripped; and of a
     piece that ends in a digit and a comma the comma becomes a piece of its own.
@@ -317,7 +317,7 @@ def memory(subjects: list[Subject], words: int) -> str:
 
 
 def _distinct_words(count: int) -> Iterator[list[str]]:
-    """Yields batches of lines of words, each of which comes only once."""
+    """Yields batches of lines of words; no word occurs twice."""
     rng = random.Random(0)
     letters = "abcdefghijklmnopqrstuvwxyz"
 
@@ -357,7 +357,7 @@ def main() -> None:
     if set(names) - set(SUBJECTS):
         parser.error(f"tokenizers are {', '.join(SUBJECTS)}")
     if not texts.DATA.is_dir():
-        sys.exit(f"no data at {texts.DATA}; set BERTFAM_DATA")
+        sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
     if "memory" in arguments.names:
         chosen = [SUBJECTS[name] for name in names or BPE]
         body = memory(chosen, 100_000 if arguments.quick else 2_000_000)

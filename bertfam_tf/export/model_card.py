@@ -1,0 +1,83 @@
+"""The model card of an export, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import bertfam_tf
+from bertfam_tf.export.endpoints import Endpoint
+from bertfam_tf.export.in_graph_batching import BatchingOptions
+from bertfam_tf.sources import sha256
+from bertfam_tf.tasks import Task
+
+_LIBRARIES = ("tensorflow", "tensorflow-text", "keras")
+
+
+def write_card(
+    file: Path,
+    directory: Path,
+    task: Task,
+    endpoints: dict[str, Endpoint],
+    *,
+    dtype: str,
+    batching: BatchingOptions | None,
+    metrics: dict[str, Any] | None,
+) -> None:
+    """Writes the model card of an export.
+
+    Its keys are those of ``Task.describe`` (task, family, the backbone's config, options) and
+    ``labels``; ``signatures``, with the method and the dtypes and shapes (-1: any) of inputs and
+    outputs; ``dtype`` of stored matrices; ``batching``; ``metrics``; ``versions`` of libraries;
+    and ``sha256`` of every file.
+
+    Args:
+        file: the card.
+        directory: the export, in which all other files have been written.
+        task: the exported task.
+        endpoints: by the name of the signature.
+        dtype: of stored matrices.
+        batching: the graph's own batching, if any.
+        metrics: scores of the training run.
+
+    Raises:
+        OSError: when the card cannot be written.
+    """
+    card = {
+        **task.describe(),
+        "labels": task.class_names,
+        "signatures": {name: _described(endpoint) for name, endpoint in endpoints.items()},
+        "dtype": dtype,
+        "batching": None if batching is None else dataclasses.asdict(batching),
+        "metrics": metrics,
+        "versions": {
+            "bertfam_tf": bertfam_tf.__version__,
+            **{name: metadata.version(name) for name in _LIBRARIES},
+        },
+        "sha256": {
+            str(path.relative_to(directory)): sha256(path)
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        },
+    }
+    file.write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _described(endpoint: Endpoint) -> dict[str, Any]:
+    def described(specs: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: {
+                "dtype": spec.dtype.name,
+                "shape": [-1 if size is None else size for size in spec.shape],
+            }
+            for name, spec in specs.items()
+        }
+
+    return {
+        "method": endpoint.signature.method,
+        "inputs": described(endpoint.inputs),
+        "outputs": described(endpoint.outputs),
+    }

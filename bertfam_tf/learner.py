@@ -1,0 +1,234 @@
+"""The model that everything here is trained with: a network, and the objectives on its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import keras
+from keras import ops
+
+from bertfam_tf import replicas
+from bertfam_tf.names import unknown
+
+# The sum of some losses and their number, float scalars: means are taken over all replicas.
+SumAndCount = tuple[Any, Any]
+
+
+class Batch(NamedTuple):
+    """A batch as Keras hands it to ``compute_loss``.
+
+    Fields:
+        inputs: of the network, by name.
+        targets: what the data has after the inputs; None where there is nothing.
+        weights: the sample weights; None where there are none.
+    """
+
+    inputs: Any
+    targets: Any = None
+    weights: Any = None
+
+
+class Objective(Protocol):
+    """What a network is trained for.
+
+    Attributes:
+        heads: layers with weights of their own, by name, that are trained with the network; every
+            one is built.
+        weights: what each of the losses is multiplied with in the total, by name.
+    """
+
+    heads: Mapping[str, keras.layers.Layer]
+    weights: Mapping[str, float]
+
+    def loss(
+        self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
+    ) -> dict[str, SumAndCount]:
+        """The losses of a batch, or of one replica's part of it.
+
+        Args:
+            outputs: of the network.
+            heads: those of this objective.
+            batch: inputs, targets and weights.
+
+        Returns:
+            for each name in ``weights`` the sum of the losses, from which gradients flow, and the
+            number that it is divided by. Each replica gives its own; they are added up.
+        """
+
+
+class Supervised:
+    """The objective that compares the network's outputs with targets.
+
+    Args:
+        function: from targets, outputs and sample weights (or None) to a sum and a count.
+    """
+
+    weights: Mapping[str, float] = {"loss": 1.0}
+
+    def __init__(self, function: Callable[[Any, Any, Any], SumAndCount]):
+        self.heads: Mapping[str, keras.layers.Layer] = {}
+        self.function = function
+
+    def loss(
+        self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
+    ) -> dict[str, SumAndCount]:
+        return {"loss": self.function(batch.targets, outputs, batch.weights)}
+
+
+class LossTracker(keras.metrics.Metric):
+    """Means of losses over all batches since the last reset, and their weighted sum.
+
+    Args:
+        weights: of the losses, by name.
+
+    The result is ``loss``, the weighted sum, and where there are several losses each under its
+    own name.
+    """
+
+    def __init__(self, weights: Mapping[str, float], name: str = "loss", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        self._weights = dict(weights)
+        self._sums = {n: self.add_weight(name=f"{n}_sum", initializer="zeros") for n in weights}
+        self._counts = {n: self.add_weight(name=f"{n}_count", initializer="zeros") for n in weights}
+
+    def update_state(self, found: Mapping[str, SumAndCount]) -> None:
+        for name, (total, count) in found.items():
+            self._sums[name].assign_add(ops.cast(total, self.dtype))
+            self._counts[name].assign_add(ops.cast(count, self.dtype))
+
+    def result(self) -> dict[str, Any]:
+        means = {
+            name: ops.divide_no_nan(
+                ops.convert_to_tensor(self._sums[name]), ops.convert_to_tensor(count)
+            )
+            for name, count in self._counts.items()
+        }
+        loss = sum(self._weights[name] * mean for name, mean in means.items())
+        return {"loss": loss, **(means if len(means) > 1 else {})}
+
+
+class Learner(keras.Model):
+    """A functional Keras model that trains for one objective, or for several at once.
+
+    The loss is the weighted sum of the objectives' losses. Each is a sum divided by a count, both
+    of all replicas, so that it does not depend on how a batch is split between them. (With an
+    optimizer's ``gradient_accumulation_steps`` each step is divided by its own count, and Keras
+    takes the mean of the steps.)
+
+    Only ``compute_loss`` is ours: Keras' own training loop runs, on each of its backends. A
+    ``loss`` that is given to ``compile`` takes the objectives' place, and is averaged as Keras
+    does: over the batch of each replica, then over replicas.
+
+    Args:
+        inputs, outputs: of the network, as ``keras.Model`` takes them.
+        objectives: what it is trained for.
+        weights: replaces weights of the objectives' losses, by name.
+
+    Raises:
+        ValueError: for two losses of one name, or a weight for a loss that is not there.
+    """
+
+    tracker: type[LossTracker] = LossTracker
+
+    def __init__(
+        self,
+        inputs: Any,
+        outputs: Any,
+        objectives: Iterable[Objective] = (),
+        weights: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ):
+        objectives = tuple(objectives)
+        names = [name for objective in objectives for name in objective.weights]
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise ValueError(f"Two objectives have a loss named {repeated[0]!r}.")
+        for name in weights or {}:
+            if name not in names:
+                raise ValueError(unknown("loss", name, names))
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        given = {n: w for objective in objectives for n, w in objective.weights.items()}
+        self._objectives = _Untracked(objectives)
+        self._objective_weights = _Untracked({**given, **(weights or {})})
+        # Attributes, so that Keras finds their weights.
+        self._objective_heads = [head for each in objectives for head in each.heads.values()]
+        self._losses_seen = self.tracker(self._objective_weights.value) if objectives else None
+
+    @property
+    def _by_objective(self) -> bool:
+        return self._losses_seen is not None and self._compile_loss is None
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        # Keras' own "loss" is a mean of batches' means, each weighted by its number of examples.
+        found = [metric for metric in super().metrics if metric is not self._losses_seen]
+        if not (self.compiled and self._by_objective):
+            return found
+        return [self._losses_seen, *(each for each in found if each is not self._loss_tracker)]
+
+    def compile(self, optimizer: Any = "rmsprop", loss: Any = None, **kwargs: Any) -> None:
+        """As ``keras.Model.compile``, in the scope of the strategy that the model was built in.
+
+        ``jit_compile`` is off by default: batches differ in length, and XLA would compile for each.
+
+        Raises:
+            ValueError: for an optimizer that was made outside of that strategy's scope.
+        """
+        kwargs.setdefault("jit_compile", False)
+        with replicas.scope(self):
+            replicas.check_optimizer(optimizer)
+            super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        if self._losses_seen is None or not self._by_objective:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        batch = Batch(x, y, sample_weight)
+        found: dict[str, SumAndCount] = {}
+        for objective in self._objectives.value:
+            found |= objective.loss(y_pred, objective.heads, batch)
+        self._losses_seen.update_state(found)
+        weights = self._objective_weights.value
+        parts = [
+            weights[name] * ops.divide_no_nan(total, replicas.total(ops.cast(count, total.dtype)))
+            for name, (total, count) in found.items()
+        ]
+        return sum(parts + [self._aggregate_additional_loss(loss) for loss in self.losses])
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        replicas.build(self, iterator, data_batch)
+
+    def _make_function(self, step_function: Callable) -> Callable:
+        return replicas.without_trace_warnings(super()._make_function(step_function))
+
+
+class _Untracked:
+    """A value that Keras does not look into for layers and variables."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def mean_loss(losses: Any, weights: Any = None, valid: Any = None) -> SumAndCount:
+    """Losses as Keras takes their mean: weights multiply them, and are not counted.
+
+    Args:
+        losses: (batch, …).
+        weights: sample weights, of the same shape or with fewer axes; None for 1.
+        valid: bool, of the losses' shape: which of them count; None for all.
+    """
+    losses = ops.cast(losses, "float32")
+    count = ops.ones_like(losses) if valid is None else ops.cast(valid, "float32")
+    losses = losses * count
+    if weights is not None:
+        weights = ops.cast(weights, "float32")
+        axes = range(len(weights.shape), len(losses.shape))
+        losses = losses * (ops.expand_dims(weights, tuple(axes)) if axes else weights)
+    return ops.sum(losses), ops.sum(count)

@@ -1,0 +1,157 @@
+"""Names of weights in the checkpoints of other libraries than Hugging Face's.
+
+Cards list those of their family with these; ``bertfam_tf.checkpoints`` reads files by them.
+"""
+
+from collections.abc import Mapping
+
+from bertfam_tf.registry import Convention, FormatNames
+
+# Google's TF1 releases ---------------------------------------------------------------------------
+
+TF1 = Convention("/kernel", "/bias", "/gamma", "/beta", "")
+# The output layers of heads, (out, in).
+_TF1_OUTPUT = Convention("output_weights|T", "output_bias", "", "", "")
+_LAYER = "bert/encoder/layer_{i}/"
+TF1_ENCODER: Mapping[str, str] = {
+    **TF1.embedding("token_embedding", "bert/embeddings/word_embeddings"),
+    **TF1.embedding("position_embedding", "bert/embeddings/position_embeddings"),
+    **TF1.embedding("segment_embedding", "bert/embeddings/token_type_embeddings"),
+    **TF1.norm("embedding_norm", "bert/embeddings/LayerNorm"),
+    **TF1.dense("layer_{i}/attention/query", _LAYER + "attention/self/query"),
+    **TF1.dense("layer_{i}/attention/key", _LAYER + "attention/self/key"),
+    **TF1.dense("layer_{i}/attention/value", _LAYER + "attention/self/value"),
+    **TF1.dense("layer_{i}/attention/output", _LAYER + "attention/output/dense"),
+    **TF1.norm("layer_{i}/attention_norm", _LAYER + "attention/output/LayerNorm"),
+    **TF1.dense("layer_{i}/feed_forward/intermediate", _LAYER + "intermediate/dense"),
+    **TF1.dense("layer_{i}/feed_forward/output", _LAYER + "output/dense"),
+    **TF1.norm("layer_{i}/feed_forward_norm", _LAYER + "output/LayerNorm"),
+    **TF1.dense("pooler/dense", "bert/pooler/dense"),
+    **TF1.dense("masked_lm_head/dense", "cls/predictions/transform/dense"),
+    **TF1.norm("masked_lm_head/norm", "cls/predictions/transform/LayerNorm"),
+    "masked_lm_head/decoder/bias": "cls/predictions/output_bias",
+    **_TF1_OUTPUT.dense("pair_head/classifier", "cls/seq_relationship/"),
+    **_TF1_OUTPUT.dense("span_head/classifier", "cls/squad/"),
+    **_TF1_OUTPUT.dense("sequence_head/classifier", ""),
+    **_TF1_OUTPUT.dense("tokens_head/classifier", ""),
+    **_TF1_OUTPUT.dense("choice_head/classifier", ""),
+}
+
+# TF Model Garden ---------------------------------------------------------------------------------
+
+_GARDEN = Convention("/kernel", "/bias", "/gamma", "/beta", "/embeddings")
+_LAYER = "_transformer_layers/{i}/"
+MODEL_GARDEN = FormatNames(
+    kinds=(),  # each card has its own
+    weights={
+        **_GARDEN.embedding("token_embedding", "_embedding_layer"),
+        **_GARDEN.embedding("position_embedding", "_position_embedding_layer"),
+        **_GARDEN.embedding("segment_embedding", "_type_embedding_layer"),
+        **_GARDEN.norm("embedding_norm", "_embedding_norm_layer"),
+        **_GARDEN.dense("embedding_projection", "_embedding_projection"),
+        **_GARDEN.dense(
+            "layer_{i}/attention/query", _LAYER + "_attention_layer/_query_dense", "out"
+        ),
+        **_GARDEN.dense("layer_{i}/attention/key", _LAYER + "_attention_layer/_key_dense", "out"),
+        **_GARDEN.dense(
+            "layer_{i}/attention/value", _LAYER + "_attention_layer/_value_dense", "out"
+        ),
+        **_GARDEN.dense(
+            "layer_{i}/attention/output", _LAYER + "_attention_layer/_output_dense", "in"
+        ),
+        **_GARDEN.norm("layer_{i}/attention_norm", _LAYER + "_attention_layer_norm"),
+        **_GARDEN.dense("layer_{i}/feed_forward/intermediate", _LAYER + "_intermediate_dense"),
+        **_GARDEN.dense("layer_{i}/feed_forward/output", _LAYER + "_output_dense"),
+        **_GARDEN.norm("layer_{i}/feed_forward_norm", _LAYER + "_output_layer_norm"),
+        **_GARDEN.dense("pooler/dense", "_pooler_layer"),
+    },
+    config={
+        "vocab_size": ("vocab_size",),
+        "hidden_size": ("hidden_size",),
+        "num_layers": ("num_layers",),
+        "num_attention_heads": ("num_heads",),
+        "intermediate_size": ("intermediate_size",),
+        "hidden_activation": ("activation",),
+        "dropout_rate": ("dropout",),
+        "attention_dropout_rate": ("attention_dropout",),
+        "max_position_embeddings": ("max_positions",),
+        "type_vocab_size": ("num_segments",),
+        "initializer_range": ("initializer_range",),
+    },
+    gelu="gelu_new",
+)
+
+# KerasHub ----------------------------------------------------------------------------------------
+
+_HUB = Convention("/vars/0", "/vars/1", "/vars/0", "/vars/1", "/vars/0")
+_LAYER = "layers/transformer_encoder_{i}/"
+_LAYERS = {
+    **_HUB.dense("layer_{i}/attention/query", _LAYER + "self_attention_layer/query_dense", "out"),
+    **_HUB.dense("layer_{i}/attention/key", _LAYER + "self_attention_layer/key_dense", "out"),
+    **_HUB.dense("layer_{i}/attention/value", _LAYER + "self_attention_layer/value_dense", "out"),
+    **_HUB.dense("layer_{i}/attention/output", _LAYER + "self_attention_layer/output_dense", "in"),
+    **_HUB.norm("layer_{i}/attention_norm", _LAYER + "self_attention_layer_norm"),
+    **_HUB.dense("layer_{i}/feed_forward/intermediate", _LAYER + "feedforward_intermediate_dense"),
+    **_HUB.dense("layer_{i}/feed_forward/output", _LAYER + "feedforward_output_dense"),
+    **_HUB.norm("layer_{i}/feed_forward_norm", _LAYER + "feedforward_layer_norm"),
+    **_HUB.norm("embedding_norm", "layers/layer_normalization_0"),
+}
+KERAS_HUB_ENCODER: Mapping[str, str] = {
+    **_LAYERS,
+    **_HUB.embedding("token_embedding", "layers/reversible_embedding_0"),
+    **_HUB.embedding("position_embedding", "layers/position_embedding_0"),
+    **_HUB.embedding("segment_embedding", "layers/embedding_0"),
+    **_HUB.dense("pooler/dense", "layers/dense_0"),
+}
+KERAS_HUB_PROJECTED: Mapping[str, str] = {
+    **KERAS_HUB_ENCODER,
+    **_HUB.dense("embedding_projection", "layers/dense_0"),
+    **_HUB.dense("pooler/dense", "layers/dense_1"),
+}
+_JOINT = "layers/token_and_position_embedding_0/"
+# Two embeddings in one layer.
+KERAS_HUB_JOINT: Mapping[str, str] = {
+    **_LAYERS,
+    **_HUB.embedding("token_embedding", _JOINT + "token_embedding"),
+    **_HUB.embedding("position_embedding", _JOINT + "position_embedding"),
+}
+KERAS_HUB_CONFIG: Mapping[str, tuple[str, ...]] = {
+    "vocabulary_size": ("vocab_size",),
+    "num_layers": ("num_layers",),
+    "num_heads": ("num_heads",),
+    "hidden_dim": ("hidden_size",),
+    "intermediate_dim": ("intermediate_size",),
+    "dropout": ("dropout", "attention_dropout"),
+    "max_sequence_length": ("max_positions",),
+    "num_segments": ("num_segments",),
+}
+WORDPIECE_FILES: Mapping[str, str] = {"vocabulary.txt": "vocab.txt"}
+BYTE_BPE_FILES: Mapping[str, str] = {"vocabulary.json": "vocab.json", "merges.txt": "merges.txt"}
+
+
+def keras_hub(
+    model: str,
+    weights: Mapping[str, str] = KERAS_HUB_ENCODER,
+    tokenizer: Mapping[str, str] = WORDPIECE_FILES,
+) -> FormatNames:
+    """A backbone of KerasHub: ``model`` is its class without ``Backbone``."""
+    return FormatNames(
+        kinds=(model,),
+        weights=weights,
+        config=KERAS_HUB_CONFIG,
+        fixed=dict(activation="gelu_new", norm_epsilon=1e-12, pad_id=0),
+        tokenizer=tokenizer,
+    )
+
+
+def keras_hub_without_segments(model: str, tokenizer: Mapping[str, str]) -> FormatNames:
+    """A backbone of KerasHub without segments, pooler, and the positions of padding."""
+    return FormatNames(
+        kinds=(model,),
+        weights=KERAS_HUB_JOINT,
+        config=KERAS_HUB_CONFIG,
+        fixed=dict(activation="gelu", norm_epsilon=1e-5, pad_id=1, num_segments=1, pooler=False),
+        offset=2,
+        absent={"segment_embedding/embeddings": ("num_segments", "hidden_size")},
+        tokenizer=tokenizer,
+    )

@@ -1,0 +1,168 @@
+"""Options of tasks: each is declared, documented and checked in one place.
+
+The constructor, ``from_pretrained``, ``save`` and ``load``, recipes and the documentation of a task
+all read the dataclass of its options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field
+from inspect import Parameter
+from pathlib import Path
+from typing import Any, Self
+
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import unexpected
+
+_MAX_LENGTH = 512
+_DOC, _SETTABLE, _CLASSES = "doc", "settable", "classes"
+# Instead of ``language_id``, which a checkpoint knows.
+_LANGUAGE = (
+    "code of the texts' language, such as ``'de'``, for checkpoints of XLM, or its number where "
+    "they name none; None for their tokenizer's."
+)
+_WIDTH = 100
+
+
+def option(doc: str, default: Any = MISSING, *, settable: bool = False, **kwargs: Any) -> Any:
+    """A field of ``Options``.
+
+    Args:
+        doc: a sentence on it, as in a docstring's "Args".
+        default: its value if left out; there has to be one if none is given.
+        settable: whether it may be changed on a task, which then answers by the new value.
+        **kwargs: of ``dataclasses.field``.
+    """
+    return field(default=default, metadata={_DOC: doc, _SETTABLE: settable}, **kwargs)
+
+
+def classes(doc: str) -> Any:
+    """A field of ``Options`` for the names of a head's scores; ``from_pretrained`` may omit it."""
+    return field(metadata={_DOC: doc, _CLASSES: True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options that every task has. Subclasses add fields, and check them in ``__post_init__``."""
+
+    max_length: int | None = option(
+        "maximum number of tokens of an example; longer ones are truncated. None for the "
+        f"backbone's number of positions, or {_MAX_LENGTH} where that is unlimited.",
+        None,
+    )
+    language_id: int | None = option(
+        "the language of the texts, where the backbone has language embeddings.", None
+    )
+
+    def resolved(self, backbone: Backbone) -> Self:
+        """These options with the defaults that depend on the backbone."""
+        if self.max_length is not None:
+            return self
+        return dataclasses.replace(self, max_length=backbone.max_length or _MAX_LENGTH)
+
+    def stored(self) -> dict[str, Any]:
+        """All of them as JSON values, by name."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {n: v for n, v in values.items() if v is not None or n != "language_id"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOptions(Options):
+    """Options of a task with an optional text."""
+
+    pair: bool | None = option(
+        "whether an example has the optional text; None decides at the first data seen.",
+        None,
+        settable=True,
+    )
+
+
+def names(kind: type[Options]) -> list[str]:
+    """The options of a kind, in order."""
+    return [each.name for each in dataclasses.fields(kind)]
+
+
+def settable(kind: type[Options]) -> set[str]:
+    """Names of the options that may be changed on a task."""
+    return {each.name for each in dataclasses.fields(kind) if each.metadata.get(_SETTABLE)}
+
+
+def class_option(kind: type[Options]) -> str | None:
+    """The option that has the names of the head's scores, if there is one."""
+    return next((f.name for f in dataclasses.fields(kind) if f.metadata.get(_CLASSES)), None)
+
+
+def positional(kind: type[Options]) -> list[str]:
+    """Names of the options that may be given without their names."""
+    return [each.name for each in dataclasses.fields(kind) if not each.kw_only]
+
+
+def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Options of a kind.
+
+    Raises:
+        TypeError: for an option that does not exist; the text says which do.
+    """
+    wrong = kwargs.keys() - set(names(kind))
+    if wrong:
+        raise TypeError(unexpected(owner, sorted(wrong), names(kind)))
+    return kind(*args, **kwargs)
+
+
+def _parameters(kind: type[Options], pretrained: bool) -> list[Parameter]:
+    found = []
+    for each in sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only)):
+        name, default, annotation = each.name, each.default, each.type
+        if pretrained and each.metadata.get(_CLASSES):
+            default, annotation = None, f"{annotation} | None"
+        if pretrained and name == "language_id":
+            name, annotation = "language", "str | int | None"
+        how = Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+        default = Parameter.empty if default is MISSING else default
+        found.append(Parameter(name, how, default=default, annotation=annotation))
+    return found
+
+
+def constructor_signature(kind: type[Options]) -> inspect.Signature:
+    """Signature of ``Task(backbone, tokenizer, …)``."""
+    first = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
+        for name, annotation in (("backbone", "Backbone"), ("tokenizer", "Tokenizer"))
+    ]
+    last = Parameter("name", Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    return inspect.Signature([*first, *_parameters(kind, pretrained=False), last])
+
+
+def pretrained_signature(kind: type[Options]) -> inspect.Signature:
+    """Signature of ``Task.from_pretrained(path, …)``, as a class method's function has it."""
+    first = [
+        Parameter("cls", Parameter.POSITIONAL_OR_KEYWORD),
+        Parameter("path", Parameter.POSITIONAL_OR_KEYWORD, annotation=str | Path),
+    ]
+    last = Parameter("overrides", Parameter.VAR_KEYWORD, annotation=Any)
+    return inspect.Signature([*first, *_parameters(kind, pretrained=True), last])
+
+
+def documented(text: str, kind: type[Options], *, pretrained: bool = False) -> str:
+    """A docstring whose line ``{options}`` is replaced by a description of each option."""
+    lines = []
+    for line in text.splitlines():
+        if line.strip() != "{options}":
+            lines.append(line)
+            continue
+        indent = line[: line.index("{")]
+        for each in sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only)):
+            name, doc = each.name, each.metadata[_DOC]
+            if pretrained and name == "language_id":
+                name, doc = "language", _LANGUAGE
+            if pretrained and each.metadata.get(_CLASSES):
+                doc = f"{doc.removesuffix('.')}; None takes those stored with the head."
+            hanging = indent + 4 * " "
+            lines += textwrap.wrap(
+                f"{name}: {doc}", _WIDTH, initial_indent=indent, subsequent_indent=hanging
+            )
+    return "\n".join(lines)

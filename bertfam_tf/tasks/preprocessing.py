@@ -1,0 +1,167 @@
+"""Texts to the inputs of a model: packed token ids, or overlapping windows of them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.data.inputs import Fields
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.options import Options
+from bertfam_tf.text import Packer, Tokenizer, Windows, spans_of
+from bertfam_tf.text.packing import Truncation
+
+PACKED = ("token_ids", "padding_mask", "segment_ids")
+LANGUAGES = "language_ids"
+# Windows in one call of the model: a document of a hundred would need gigabytes of scores.
+_WINDOWS_PER_CALL = 32
+
+
+class Preprocessor(Protocol):
+    """Turns texts into packed token ids.
+
+    Attributes:
+        tokenizer: splits texts.
+    """
+
+    tokenizer: Tokenizer
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        """String tensors (batch,) to the packed token ids, and to what else answers are made of."""
+
+    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        """The model's inputs, of packed token ids."""
+
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The outputs of a Keras model for these inputs."""
+
+    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        """Values (batch, …) of the examples, repeated for each of the model's inputs."""
+
+
+class Packed:
+    """One row of token ids for each example.
+
+    Args:
+        backbone: whose inputs are made.
+        tokenizer: splits texts.
+        options: the task's.
+        fields: names of the texts.
+        truncation: which of two texts is truncated, as ``Packer`` takes it.
+
+    Call:
+        features: string tensors (batch,).
+
+    Returns:
+        ``token_ids``, ``padding_mask`` and ``segment_ids``, int32 (batch, longest).
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        options: Options,
+        fields: Fields,
+        truncation: Truncation = "longest_first",
+    ):
+        assert options.max_length is not None
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.language_id = options.language_id
+        self.names = (*fields.required, *fields.optional)
+        ids = tokenizer.special_ids
+        self.packer = Packer(tokenizer.layout, ids, options.max_length, truncation)
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        texts = [features[name] for name in self.names if name in features]
+        return self.packer([self.tokenizer.tokenize(text) for text in texts])
+
+    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        return model_inputs(self.backbone, self.language_id, encoded)
+
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        return model(inputs, training=False)
+
+    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        return values
+
+
+class Windowed:
+    """Overlapping windows of each document; a text before it stands in every window.
+
+    Args:
+        backbone, tokenizer, options: as for ``Packed``.
+        fields: names of the texts; the last one is the document.
+        stride: by how many tokens windows that follow each other overlap.
+        max_question: maximum number of tokens of the text before the document; as ``Windows``.
+
+    Call:
+        features: string tensors (batch,).
+
+    Returns:
+        what ``Windows`` does, and the bytes of the document that each token covers: ``start`` and
+        ``end``, int32 (windows, longest), -1 where ``piece`` is.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        options: Options,
+        fields: Fields,
+        stride: int,
+        max_question: int | None = None,
+    ):
+        assert options.max_length is not None
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.language_id = options.language_id
+        self.names = fields.required
+        layout, ids = tokenizer.layout, tokenizer.special_ids
+        self.windows = Windows(layout, ids, options.max_length, stride, max_question)
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        *before, document = self.names
+        pieces, starts, ends = self.tokenizer.tokenize_with_offsets(features[document])
+        texts = [self.tokenizer.tokenize(features[name]) for name in before]
+        windows = self.windows([*texts, pieces])
+        start, end = spans_of(windows, starts, ends)
+        return {**windows, "start": start, "end": end}
+
+    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        return model_inputs(self.backbone, self.language_id, encoded)
+
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        # The model is called for a batch without windows too: nothing cannot be concatenated.
+        count = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
+        dtype, shape = model.output.dtype, model.output_shape
+        size = _WINDOWS_PER_CALL
+        parts = tf.TensorArray(dtype, -(-count // size), infer_shape=False, element_shape=shape)
+
+        def step(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            part = {name: x[i * size : (i + 1) * size] for name, x in inputs.items()}
+            part = {name: tf.ensure_shape(x, [None, None]) for name, x in part.items()}
+            return i + 1, done.write(i, tf.cast(model(part, training=False), dtype))
+
+        _, parts = tf.while_loop(
+            lambda i, _: i * size < count, step, (0, parts), parallel_iterations=1
+        )
+        return tf.ensure_shape(parts.concat(), shape)  # (windows, longest, …)
+
+    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        return tf.gather(values, encoded["document"])
+
+
+def model_inputs(
+    backbone: Backbone, language_id: int | None, packed: dict[str, Any]
+) -> dict[str, tf.Tensor]:
+    """The backbone's inputs, int32 (rows, longest), of packed token ids."""
+    inputs = {name: packed[name] for name in PACKED if name in packed}
+    if language_id is not None:
+        inputs[LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), language_id)
+    inputs = backbone.complete(inputs)
+    # Grappler does not see the rank of what comes out of a tokenizer's function or enters a loop,
+    # and warns of every softmax for which it cannot estimate a cost.
+    return {name: tf.ensure_shape(inputs[name], [None, None]) for name in backbone.row_inputs}

@@ -1,0 +1,130 @@
+"""Tasks on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bertfam_tf
+from bertfam_tf import files, parsing, registry
+from bertfam_tf.checkpoints import Tensors, fill, safetensors
+from bertfam_tf.checkpoints.fill import compare
+from bertfam_tf.checkpoints.safetensors import SINGLE
+from bertfam_tf.checkpoints.shapes import declared
+from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import plain_weights
+from bertfam_tf.names import short, shown
+from bertfam_tf.sources import CheckpointError, sha256
+from bertfam_tf.text import load_tokenizer
+
+if TYPE_CHECKING:
+    from bertfam_tf.tasks.base import Task
+
+_DESCRIPTION = "bertfam.json"
+_TOKENIZER = "tokenizer"
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """All that it takes to build a task, besides weights and tokenizer, as JSON values."""
+    return {
+        "bertfam_tf": bertfam_tf.__version__,
+        "task": type(task).__name__,
+        "family": task.backbone.family,
+        "config": task.backbone.config.to_dict(),
+        "options": task.options.stored(),
+    }
+
+
+def save(task: Task, target: Path, overwrite: bool) -> None:
+    """Writes a task as ``Task.save`` says."""
+    files.remove_leftovers(target)
+    if target.exists() and not (overwrite and is_saved(target)):
+        raise FileExistsError(f"{target} exists and is not a saved task to be overwritten.")
+    with files.atomic(target) as path:
+        path.mkdir()
+        _write(task, path)
+
+
+def _write(task: Task, directory: Path) -> None:
+    safetensors.write(plain_weights(task), directory / SINGLE)
+    task.tokenizer.save(directory / _TOKENIZER)
+    found = sorted(file for file in directory.rglob("*") if file.is_file())
+    stored = {str(file.relative_to(directory)): sha256(file) for file in found}
+    text = json.dumps({**describe(task), "sha256": stored}, indent=2) + "\n"
+    (directory / _DESCRIPTION).write_text(text, "utf-8")
+    # safetensors lets nobody but the owner read its files.
+    shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
+
+
+def is_saved(directory: str | Path) -> bool:
+    """Whether a directory is one that ``Task.save`` wrote."""
+    return (Path(directory) / _DESCRIPTION).is_file()
+
+
+def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
+    """The task that ``save`` wrote.
+
+    Args:
+        path: its directory.
+        task_class: finds a task by its name.
+
+    Raises:
+        CheckpointError: when a file is missing, or is not the one that was saved.
+    """
+    file = path / _DESCRIPTION
+    if not path.exists():
+        files.remove_leftovers(path)
+    if not file.is_file():
+        raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
+    stored = parsing.read_json(file, CheckpointError)
+    try:
+        name, family, config = stored["task"], stored["family"], stored["config"]
+        options, digests = dict(stored["options"]), dict(stored["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
+    try:
+        cls = task_class(str(name))
+    except ValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    try:
+        for name_of_file, digest in digests.items():
+            _check_digest(path, name_of_file, digest)
+        tokenizer = load_tokenizer(path / _TOKENIZER)
+        tensors = safetensors.read(path)
+        what = f"The weights in {path} and {_DESCRIPTION}"
+        backbone = _backbone(file, family, config, tensors, what)
+        task = cls(backbone, tokenizer, **options)
+        paths = {variable.path: variable.path for variable in task.weights}
+        fill(task.weights, tensors, paths, (), what)
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever senseless options lead to
+        raise CheckpointError(
+            f"{path} cannot be loaded: {short(error)}. If {_DESCRIPTION} was changed since it was "
+            "saved, save the task anew or fetch it again."
+        ) from error
+    return task
+
+
+def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str) -> Backbone:
+    """The backbone that a description names, if its weights are there."""
+    if not isinstance(family, str) or not isinstance(config, dict):
+        raise CheckpointError(f"{file} is not the description of a task: it has no config.")
+    card = registry.get(family)
+    typed = card.config.from_dict(config)
+    shapes = declared(card, typed, len(tensors), str(file))
+    compare(shapes, tensors, {path: path for path in shapes}, (".*",), what)
+    return Backbone(family, typed)
+
+
+def _check_digest(directory: Path, name: str, digest: str) -> None:
+    file = directory / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise CheckpointError(f"{directory / _DESCRIPTION} lists {shown(name)}, outside of it.")
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing.")
+    if sha256(file) != digest:
+        raise CheckpointError(f"{file} is not the file that was saved; its sha256 differs.")

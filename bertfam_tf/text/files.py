@@ -1,0 +1,311 @@
+"""Readers and writers of tokenizer files."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertfam_tf import files, parsing
+from bertfam_tf.names import short, shown
+from bertfam_tf.text.special_tokens import ROLES, Layout
+
+CONFIG_FILE = "tokenizer_config.json"
+JSON_FILE = "tokenizer.json"
+MODEL_CONFIG_FILE = "config.json"
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a UTF-8 file without their ends, or raises ValueError."""
+    # Some vocabularies contain other characters at which `str.splitlines` would split.
+    lines = parsing.read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def stream_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without their ends, or raises ValueError."""
+    with path.open("rb") as file:
+        for number, data in enumerate(file, 1):
+            try:
+                line = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path}: line {number} holds the byte 0x{data[error.start]:02x}, "
+                    "expected UTF-8"
+                ) from error
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+            yield line.removesuffix("\n").removesuffix("\r")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file, or raises ValueError."""
+    content = parsing.read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: found a {type(content).__name__}, expected a JSON object")
+    return content
+
+
+# The types of values in tokenizer_config.json; null is the same as a missing key.
+_CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(
+        """
+        add_eos add_prefix_space clean_text do_lower_case do_lowercase_and_remove_accent fairseq_ids
+        keep_accents lower_case remove_space split_digit_comma split_special_tokens strip_accents
+        tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
+        """.split(),
+        bool,
+    ),
+    **{f"{role}_token": (str, dict) for role in ROLES},
+    "additional_special_tokens": list,
+    "cutoffs": list,
+    "language": str,
+    "layout": dict,
+    "max_input_chars_per_word": int,
+    "nonbreaking_prefixes": list,
+    "tokenizer_class": str,
+}
+
+
+def read_tokenizer_config(path: Path) -> dict[str, Any]:
+    """Returns the content of a `tokenizer_config.json`, or raises ValueError for a value whose type
+    no published file has."""
+    config = read_json(path)
+    for name, kind in _CONFIG_TYPES.items():
+        value = config.get(name)
+        if value is not None and (
+            not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+        ):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            expected = " or ".join(_JSON_NAMES[each] for each in kinds)
+            raise ValueError(f"{path}: {name} is {shown(value)}, expected {expected}")
+    return config
+
+
+_JSON_NAMES = {
+    bool: "true or false", str: "a string", dict: "an object", list: "a list", int: "a number",
+}  # fmt: skip
+
+
+def section(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Returns an object in a JSON object, {} if it is missing, or raises ValueError."""
+    value = content.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{path}: {name} is {shown(value)}, expected an object")
+    return value or {}
+
+
+def read_ids(content: dict[str, Any], path: Path) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Returns the ids of the pieces of a `tokenizer.json`, added tokens included, and the added
+    tokens, or raises ValueError."""
+    ids = dict(section(section(content, "model", path), "vocab", path))
+    added = content.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise ValueError(f"{path}: added_tokens is {shown(added)}, expected a list of objects")
+    for token in added:
+        text, number = token_text(token, path), token.get("id")
+        if ids.setdefault(text, number) != number:
+            raise ValueError(f"{path}: {text!r} has the ids {shown(ids[text])} and {shown(number)}")
+    return ids, added
+
+
+def read_merge_lines(content: dict[str, Any], path: Path) -> list[str]:
+    """Returns the merges of a `tokenizer.json`, two parts separated by a space, or raises
+    ValueError."""
+    merges = section(content, "model", path).get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"{path}: merges is {shown(merges)}, expected a list")
+    lines = []
+    for number, pair in enumerate(merges):
+        parts = [pair] if isinstance(pair, str) else pair
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"{path}: merge {number} is {shown(pair)}, expected two strings")
+        lines.append(" ".join(parts))
+    return lines
+
+
+VOCABULARY_JSON, MERGES_FILE = "vocab.json", "merges.txt"
+
+
+def read_merges(lines: Sequence[str], source: str) -> list[tuple[str, str]]:
+    """Returns the pairs of a merges file, best first.
+
+    Args:
+        lines: two symbols per line, separated by a space; the first may be "#version: …".
+        source: the name of the file in errors.
+
+    Raises:
+        ValueError: a line does not have two parts.
+    """
+    merges = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip(" ") or (number == 1 and line.startswith("#version")):
+            continue
+        parts = line.split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise ValueError(
+                f"{source}: line {number} is {line[:40]!r}, expected two symbols and one space"
+            )
+        merges.append((parts[0], parts[1]))
+    return merges
+
+
+def given_merges(
+    vocabulary: Sequence[str] | str | os.PathLike[str],
+    merges: Sequence[Sequence[str]] | str | os.PathLike[str],
+) -> tuple[Sequence[str], list[tuple[str, str]], tuple[str, str]]:
+    """Returns a vocabulary and merges that are given, or the paths of their files.
+
+    Returns:
+        the pieces in the order of their ids, the pairs, and the names of both in errors.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file is damaged.
+    """
+    names = ["the vocabulary", "the merges"]
+    if isinstance(vocabulary, str | os.PathLike):
+        names[0] = os.fspath(vocabulary)
+        vocabulary = read_vocabulary_json(Path(vocabulary))
+    if isinstance(merges, str | os.PathLike):
+        names[1] = os.fspath(merges)
+        merges = read_merges(read_lines(Path(merges)), names[1])
+    return vocabulary, [(left, right) for left, right in merges], (names[0], names[1])
+
+
+def write_merges(
+    directory: Path,
+    ids: Mapping[str, int],
+    merges: Sequence[Sequence[str]],
+    header: Sequence[str] = ("#version: 0.2",),
+) -> None:
+    """Writes `vocab.json` and `merges.txt`, the latter beginning with the lines of `header`."""
+    vocabulary = json.dumps(ids, ensure_ascii=False) + "\n"
+    write_text(directory / VOCABULARY_JSON, vocabulary)
+    lines = [*header, *(f"{left} {right}" for left, right in merges)]
+    write_text(directory / MERGES_FILE, "".join(f"{line}\n" for line in lines))
+
+
+Load = TypeVar("Load", bound=Callable[..., Any])
+
+
+def naming_files(load: Load) -> Load:
+    """Decorates a tokenizer's `load`: whatever fails because of the files becomes a ValueError."""
+
+    @functools.wraps(load)
+    def guarded(cls: Any, directory: str | os.PathLike[str], **options: Any) -> Any:
+        try:
+            return load(cls, directory, **options)
+        except (ValueError, FileNotFoundError):
+            raise
+        except Exception as error:  # any of Python's or of the kernels
+            raise ValueError(
+                f"{directory}: its files describe no {cls.__name__} ({type(error).__name__}: "
+                f"{short(error)}); they may be damaged or belong to another tokenizer"
+            ) from error
+
+    return guarded  # type: ignore[return-value]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 atomically, with the line ends of `text`."""
+    files.write(path, text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON object, indented, in UTF-8."""
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+
+
+def token_text(token: Any, path: Path) -> str:
+    """Returns the text of a special token, stored as a string or as an object with settings."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ValueError(f"{path}: special token {shown(token)}, expected a string")
+    return text
+
+
+def read_vocabulary_json(path: Path) -> list[str]:
+    """Returns the pieces of a `vocab.json` in the order of their ids, or raises ValueError."""
+    return in_order(read_json(path), path)
+
+
+def in_order(ids: dict[str, int], source: str | Path) -> list[str]:
+    """Returns pieces in the order of their ids, or raises ValueError if an id is missing."""
+    odd = next((each for each in ids.values() if type(each) is not int), None)
+    if odd is not None:
+        raise ValueError(f"{source}: a piece has {shown(odd)}, expected a number as its id")
+    pieces = sorted(ids, key=lambda piece: ids[piece])
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise ValueError(
+            f"{source}: the ids of {len(pieces)} pieces are not 0 to {len(pieces) - 1}"
+        )
+    return pieces
+
+
+def index_of_pieces(
+    pieces: Sequence[str], source: str, unk_token: str | None = None
+) -> dict[str, int]:
+    """Returns the ids of pieces, or raises ValueError for an invalid vocabulary."""
+    ids: dict[str, int] = {}
+    for index, piece in enumerate(pieces):
+        if not isinstance(piece, str):
+            raise ValueError(f"{source}: piece {index} is {shown(piece)}, expected a string")
+        if not piece:
+            raise ValueError(
+                f"{source}: line {index + 1} is blank, expected one piece per line (each line "
+                "is an id, so none can be skipped)"
+            )
+        if piece in ids:
+            raise ValueError(
+                f"{source}: line {index + 1} repeats {shown(piece)} of line {ids[piece] + 1}, "
+                "expected each piece once"
+            )
+        ids[piece] = index
+    if unk_token is not None and unk_token not in ids:
+        raise ValueError(
+            f"{source}: found {len(pieces)} pieces but no {unk_token!r}, expected the piece for "
+            "unknown words among them"
+        )
+    return ids
+
+
+def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the special tokens and layout that a `tokenizer_config.json` states.
+
+    Args:
+        config: its content.
+        path: the file.
+
+    Returns:
+        fields of `SpecialTokens`, and `layout`.
+
+    Raises:
+        ValueError: a special token or the layout is invalid.
+    """
+    roles = {f"{role}_token": config.get(f"{role}_token") for role in ROLES}
+    named = {name: token for name, token in roles.items() if token is not None}
+    additional = config.get("additional_special_tokens") or []
+    stated: dict[str, Any] = {name: token_text(token, path) for name, token in named.items()}
+    if additional:
+        stated["additional_special_tokens"] = tuple(token_text(each, path) for each in additional)
+    lstrip = [
+        token["content"]
+        for token in (*named.values(), *additional)
+        if isinstance(token, dict) and token.get("lstrip")
+    ]
+    if lstrip:
+        stated["lstrip_tokens"] = tuple(lstrip)
+    if "split_special_tokens" in config:
+        stated["special_tokens_in_text"] = not config["split_special_tokens"]
+    if config.get("layout") is not None:
+        try:
+            stated["layout"] = Layout(**config["layout"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: layout {shown(config['layout'])}: {error}") from error
+    return stated

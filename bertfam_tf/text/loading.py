@@ -1,0 +1,157 @@
+"""Which tokenizer is in a checkpoint's directory."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf import registry
+from bertfam_tf.names import shown
+from bertfam_tf.sources import CheckpointError, resolve
+from bertfam_tf.text import presets
+from bertfam_tf.text.files import (
+    CONFIG_FILE,
+    JSON_FILE,
+    MODEL_CONFIG_FILE,
+    read_json,
+    read_lines,
+    section,
+)
+from bertfam_tf.text.tokenizers.base import Tokenizer
+
+# Each kind of the cards' `TokenizerSpec` is the module of its class, imported when needed.
+CLASSES = {
+    "wordpiece": "WordPieceTokenizer",
+    "byte_bpe": "ByteBPETokenizer",
+    "bpe": "BPETokenizer",
+    "sentencepiece": "SentencePieceTokenizer",
+    "words": "WordTokenizer",
+}
+# Classes of transformers that run what a tokenizer.json describes, whichever kind it is.
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend")
+
+
+def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
+    """Loads the tokenizer of a checkpoint, whichever of the supported kinds it is.
+
+    The kind follows from ``tokenizer_class`` in tokenizer_config.json; else from
+    ``tokenizer_class`` or ``model_type`` in config.json; else from the files that are there.
+
+    Args:
+        path: a directory, ``package:NAME``, or a hub id.
+        **options: arguments of the tokenizer, or fields of ``SpecialTokens``, which take precedence
+            over the files.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or its tokenizer files are missing, damaged or
+            of a kind that is not supported.
+    """
+    directory = resolve(path)
+    try:
+        kind = find_kind(directory)
+        try:
+            return tokenizer_class(kind).load(directory, **options)
+        except FileNotFoundError:
+            # Some models were trained with another tokenizer than their family's.
+            other = None if _stated_class(directory) else _kind_of_files(directory)
+            if other is None or other == kind:
+                raise
+            return tokenizer_class(other).load(directory, **options)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"The tokenizer of {directory}: {error}") from error
+
+
+def tokenizer_class(kind: str) -> type[Tokenizer]:
+    """Returns the class of tokenizers of a kind, one of ``CLASSES``."""
+    return getattr(import_module(f"bertfam_tf.text.tokenizers.{kind}"), CLASSES[kind])
+
+
+def find_kind(directory: Path) -> str:
+    """Returns the kind of the tokenizer in a directory, one of ``CLASSES``.
+
+    Raises:
+        FileNotFoundError: no file in the directory tells.
+        ValueError: a file names a class or model that is not supported, or is damaged.
+    """
+    stated = _stated_class(directory)
+    if stated:
+        return _kind_of_class(*stated)
+    model = presets.stated_model(directory)
+    family = registry.of_model_type(model)
+    if family is not None:
+        return family.tokenizer.kind
+    if model is None or any(presets.stated_classes(directory).values()):
+        found = _kind_of_files(directory)
+        if found:
+            return found
+        raise FileNotFoundError(
+            f"{directory}: found no tokenizer, expected {CONFIG_FILE} or {MODEL_CONFIG_FILE} that "
+            f"names its kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, "
+            "*.model, *.bpe, codes*, vocab.pkl"
+        )
+    cards = [family.huggingface for family in registry.cards()]
+    known = sorted({card.model_type for card in cards if card is not None})
+    raise ValueError(
+        f"{directory / MODEL_CONFIG_FILE}: no tokenizer is known for the model_type "
+        f"{shown(model)}, expected one of {', '.join(known)}, or a tokenizer_class in {CONFIG_FILE}"
+    )
+
+
+def _stated_class(directory: Path) -> tuple[str, Path] | None:
+    """Returns the class that the files name, and the file that does."""
+    for file, name in presets.stated_classes(directory).items():
+        if name and name not in _GENERIC:
+            return name, file
+    return None
+
+
+def _kind_of_class(name: str, source: Path) -> str:
+    known = {name: spec.kind for name, spec in presets.specs().items()}
+    known |= {own: kind for kind, own in CLASSES.items()}
+    if name not in known:
+        raise ValueError(
+            f"{source}: the tokenizer_class {shown(name)} is not supported, "
+            f"expected one of {', '.join(known)}"
+        )
+    return known[name]
+
+
+def _kind_of_files(directory: Path) -> str | None:
+    def has(*names: str) -> bool:
+        return all((directory / name).is_file() for name in names)
+
+    if has("vocab.txt"):
+        return "wordpiece"
+    if has("vocab.json", "merges.txt"):
+        # Some lists have counts in a third column.
+        pairs = (line.split(" ")[:2] for line in read_lines(directory / "merges.txt"))
+        ends = any(pair[-1].endswith("</w>") for pair in pairs)
+        return "bpe" if ends else "byte_bpe"
+    if has(JSON_FILE):
+        return _kind_of_tokenizer_json(directory / JSON_FILE)
+    if any(directory.glob("*.model")):
+        return "sentencepiece"
+    # The names of OpenAI and fastBPE.
+    if any(directory.glob("*.bpe")) or any(directory.glob("codes*")):
+        return "bpe"
+    return "words" if has("vocab.pkl") else None
+
+
+def _kind_of_tokenizer_json(path: Path) -> str:
+    content = read_json(path)
+    model = section(content, "model", path)
+    # Early files do not state a type.
+    kind = model.get("type")
+    if kind == "WordPiece" or (kind is None and "continuing_subword_prefix" in model):
+        return "wordpiece"
+    if kind == "Unigram":
+        return "sentencepiece"
+    if kind == "BPE" and model.get("end_of_word_suffix"):
+        return "bpe"
+    if kind == "BPE" and "ByteLevel" in str(content.get("pre_tokenizer")):
+        return "byte_bpe"
+    raise ValueError(
+        f"{path}: the model is {shown(kind)}, expected WordPiece, Unigram, or BPE that is "
+        "byte-level or marks the ends of words"
+    )

@@ -1,0 +1,110 @@
+"""The arguments of published tokenizers, as the families' cards state them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf import models, registry  # noqa: F401  (importing models registers the cards)
+from bertfam_tf.names import shown
+from bertfam_tf.registry import TokenizerSpec
+from bertfam_tf.text.files import CONFIG_FILE, MODEL_CONFIG_FILE, read_json
+from bertfam_tf.text.special_tokens import SPECIAL_TOKEN_FIELDS, SpecialTokens
+
+
+def specs(kind: str | None = None) -> dict[str, TokenizerSpec]:
+    """Returns the published tokenizers, of one kind or all, by the names of their classes."""
+    found: dict[str, TokenizerSpec] = {}
+    for family in registry.cards():
+        if kind in (None, family.tokenizer.kind):
+            found.setdefault(family.tokenizer.class_name, family.tokenizer)
+    return found
+
+
+def options(class_name: str) -> dict[str, Any]:
+    """Returns the arguments of a published class, for `Tokenizer.from_config`."""
+    return dict(specs()[class_name].options)
+
+
+def stated_classes(folder: Path) -> dict[Path, str]:
+    """Returns the class that each of a directory's config files names, "" for none.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    files = [folder / name for name in (CONFIG_FILE, MODEL_CONFIG_FILE)]
+    named = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
+    return {file: str(name or "").removesuffix("Fast") for file, name in named.items()}
+
+
+def stated_model(folder: Path) -> str | None:
+    """Returns the `model_type` in `config.json`, None without one.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    file = folder / MODEL_CONFIG_FILE
+    model = read_json(file).get("model_type") if file.is_file() else None
+    if model is not None and not isinstance(model, str):
+        raise ValueError(f"{file}: model_type is {shown(model)}, expected a string")
+    return model
+
+
+def find(
+    kind: str,
+    own_class: str,
+    folder: Path,
+    preset: str | None,
+    fits: Callable[[SpecialTokens], bool],
+    *,
+    required: bool = False,
+) -> Mapping[str, Any]:
+    """Returns the arguments of the published class that a tokenizer's files belong to.
+
+    Args:
+        kind: the tokenizer's algorithm.
+        own_class: the name of its Python class, which stands for no published one.
+        folder: the directory of the files.
+        preset: the name of the class, "" for none, None to find out.
+        fits: whether the vocabulary has a published tokenizer's special tokens.
+        required: whether it is an error if there is none.
+
+    Raises:
+        ValueError: the preset is unknown, a config file is damaged, or `required`.
+    """
+    known = specs(kind)
+    if preset is not None:
+        if preset and preset not in known:
+            raise ValueError(f"preset {preset!r}, expected one of {', '.join(known)}, or ''")
+        return known[preset].options if preset else {}
+    named = list(stated_classes(folder).values())
+    family = registry.of_model_type(stated_model(folder))
+    if family is not None:
+        named.append(family.tokenizer.class_name)
+    for name in named:
+        if name == own_class:
+            return {}
+        if name in known:
+            return known[name].options
+    candidates = {name: _special_tokens(spec) for name, spec in known.items()}
+    # One class's special tokens may be a part of another's.
+    for name in sorted(candidates, key=lambda name: -len(list(candidates[name]))):
+        if fits(candidates[name]):
+            return known[name].options
+    if required:
+        raise ValueError(
+            f"{folder}: nothing says which class the model belongs to, expected tokenizer_class in "
+            f"{CONFIG_FILE} or preset, one of {', '.join(known)}, or '' for none"
+        )
+    return {}
+
+
+def class_name(kind: str, matches: Callable[[Mapping[str, Any]], bool]) -> str | None:
+    """Returns the first published class of a kind whose options match; None if there is none."""
+    return next((name for name, spec in specs(kind).items() if matches(spec.options)), None)
+
+
+def _special_tokens(spec: TokenizerSpec) -> SpecialTokens:
+    fields = {name: spec.options[name] for name in SPECIAL_TOKEN_FIELDS & spec.options.keys()}
+    return SpecialTokens(**fields)

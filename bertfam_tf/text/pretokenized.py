@@ -1,0 +1,47 @@
+"""Texts that are already split into words, as for tagging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from bertfam_tf.text.tokenizers.base import Tokenizer
+
+
+def reading_words(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns a tokenizer that reads each word as if a space came before it.
+
+    A tokenizer that recognizes the beginning of a word by the space before it, and was made without
+    `add_prefix_space`, is made again with it; others are returned unchanged.
+    """
+    config = tokenizer.get_config()
+    if config.get("add_prefix_space") is False:
+        return tokenizer.from_config({**config, "add_prefix_space": True})
+    return tokenizer
+
+
+def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
+    """Splits each word on its own, as Hugging Face's `is_split_into_words` does.
+
+    Args:
+        tokenizer: the tokenizer, as `reading_words` returns it.
+        words: string, ragged (batch, (words)), or nested lists.
+
+    Returns:
+        int32, ragged (batch, (words), (pieces)); a word may have no piece, for example if it
+        consists of control characters.
+
+    Raises:
+        ValueError: `words` does not have two dimensions, or the tokenizer recognizes the beginning
+            of a word by the space before it and was made without `add_prefix_space`.
+    """
+    if tokenizer.get_config().get("add_prefix_space") is False:
+        raise ValueError(
+            "words have no spaces before them; expected a tokenizer made with add_prefix_space=True"
+        )
+    if not isinstance(words, tf.Tensor | tf.RaggedTensor):
+        words = tf.ragged.constant(words, tf.string, ragged_rank=1)
+    if words.shape.rank != 2:
+        raise ValueError(f"words have rank {words.shape.rank}, expected (batch, (words))")
+    return tokenizer.tokenize(words)

@@ -1,0 +1,148 @@
+"""Special tokens: which pieces play which role, and where they stand around texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+# The roles of special tokens; each has a field `<role>_token` in `SpecialTokens`.
+ROLES = ("unk", "cls", "sep", "pad", "mask", "bos", "eos")
+TEXTS = ("a", "b")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecialTokens:
+    """A tokenizer's special tokens, and how they are found in text.
+
+    Attributes:
+        unk_token: the piece for unknown words or characters.
+        cls_token: the first piece of a sequence, whose output represents it.
+        sep_token: the piece that ends a segment.
+        pad_token: the piece for padding.
+        mask_token: the piece for masked words.
+        bos_token: the piece that begins a text.
+        eos_token: the piece that ends a text.
+        additional_special_tokens: further special pieces of the vocabulary.
+        lstrip_tokens: special tokens that include the white space before them.
+        special_tokens_in_text: whether a special token that is typed in a text, such as "[MASK]",
+            becomes its id, as in Hugging Face's tokenizers.  False for untrusted texts, which could
+            otherwise contain a [SEP]; they are split like any other text then.
+    """
+
+    unk_token: str | None = None
+    cls_token: str | None = None
+    sep_token: str | None = None
+    pad_token: str | None = None
+    mask_token: str | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+    additional_special_tokens: tuple[str, ...] = ()
+    lstrip_tokens: tuple[str, ...] = ()
+    special_tokens_in_text: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("additional_special_tokens", "lstrip_tokens"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def of(self, role: str) -> str | None:
+        """Returns the token with a role, one of `ROLES`, or None."""
+        return getattr(self, f"{role}_token")
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields each special token once: those with roles, then the additional ones."""
+        tokens = [*map(self.of, ROLES), *self.additional_special_tokens]
+        yield from (token for token in dict.fromkeys(tokens) if token is not None)
+
+
+NO_SPECIAL_TOKENS = SpecialTokens()
+SPECIAL_TOKEN_FIELDS = frozenset(field.name for field in dataclasses.fields(SpecialTokens))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where special tokens stand around one text, and around two.
+
+    Args:
+        single: the roles of the special tokens (``"cls"``, ``"sep"``, ``"bos"``, …) around the one
+            text ``"a"``, in order.
+        pair: the same around the texts ``"a"`` and ``"b"``.
+        single_segments: the segment id of each entry of ``single``.
+        pair_segments: the segment id of each entry of ``pair``.
+        pad_left: whether padding is before the tokens instead of after them.
+        pad_segment: the segment id of padding.
+
+    Raises:
+        ValueError: an entry is neither a role nor a text; a text is missing, repeated or out of
+            order; or the number of segment ids is not the number of entries.
+    """
+
+    single: tuple[str, ...] = ("cls", "a", "sep")
+    pair: tuple[str, ...] = ("cls", "a", "sep", "b", "sep")
+    single_segments: tuple[int, ...] = (0, 0, 0)
+    pair_segments: tuple[int, ...] = (0, 0, 0, 1, 1)
+    pad_left: bool = False
+    pad_segment: int = 0
+
+    def __post_init__(self) -> None:
+        # A JSON file has lists, which would not compare equal.
+        for name in ("single", "pair", "single_segments", "pair_segments"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, count in (("single", 1), ("pair", 2)):
+            entries, segments = getattr(self, name), getattr(self, f"{name}_segments")
+            unknown = [entry for entry in entries if entry not in ROLES + TEXTS]
+            if unknown:
+                raise ValueError(
+                    f"layout.{name} has {unknown[0]!r}, expected 'a', 'b' or one of the roles "
+                    f"{', '.join(ROLES)}"
+                )
+            texts = tuple(entry for entry in entries if entry in TEXTS)
+            if texts != TEXTS[:count]:
+                expected = " and then ".join(map(repr, TEXTS[:count]))
+                raise ValueError(f"layout.{name} is {entries}, expected {expected}, once")
+            if len(segments) != len(entries):
+                raise ValueError(
+                    f"layout.{name}_segments has {len(segments)} entries, expected one for each "
+                    f"of the {len(entries)} of layout.{name}"
+                )
+
+    def entries(self, texts: int) -> tuple[tuple[str, int], ...]:
+        """Returns `(role or text, segment id)` of each entry around one text, or two."""
+        if texts == 1:
+            return tuple(zip(self.single, self.single_segments, strict=True))
+        return tuple(zip(self.pair, self.pair_segments, strict=True))
+
+    def special_count(self, texts: int) -> int:
+        """Returns the number of special tokens around one text, or two."""
+        return len(self.entries(texts)) - texts
+
+
+CLS_A_SEP = Layout()
+CLS_A_SEP_SEP = Layout(
+    pair=("cls", "a", "sep", "sep", "b", "sep"), pair_segments=(0, 0, 0, 0, 0, 0)
+)
+A_THEN_B = Layout(("a",), ("a", "b"), (0,), (0, 0))
+
+
+def flat(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tokenizer's arguments with the fields of `special_tokens` in its place."""
+    rest = dict(arguments)
+    special = rest.pop("special_tokens", None)
+    return rest if special is None else {**dataclasses.asdict(special), **rest}
+
+
+def grouped(arguments: dict[str, Any], default: SpecialTokens) -> dict[str, Any]:
+    """Returns a tokenizer's arguments with the fields of special tokens as one `SpecialTokens`.
+
+    Args:
+        arguments: the arguments by name; the special tokens as fields or as one object, the layout
+            as an object or a dict.
+        default: has the fields that are not among the arguments.
+    """
+    given = flat(arguments)
+    rest = {name: value for name, value in given.items() if name not in SPECIAL_TOKEN_FIELDS}
+    fields = {name: given[name] for name in given.keys() - rest.keys()}
+    rest["special_tokens"] = dataclasses.replace(default, **fields)
+    if isinstance(rest.get("layout"), dict):
+        rest["layout"] = Layout(**rest["layout"])
+    return rest

@@ -1,0 +1,1 @@
+"""The tokenizers: one module per algorithm, and their base class."""

@@ -1,0 +1,465 @@
+"""What the tokenizers have in common: names, ids, shapes, special tokens in text, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bertfam_tf.text import presets
+from bertfam_tf.text.files import (
+    CONFIG_FILE,
+    index_of_pieces,
+    naming_files,
+    read_tokenizer_config,
+    stated_special_tokens,
+    write_json,
+)
+from bertfam_tf.text.kernels.graph import Pieces, TextLike, over_any_rank, unlikely
+from bertfam_tf.text.special_tokens import (
+    NO_SPECIAL_TOKENS,
+    ROLES,
+    Layout,
+    SpecialTokens,
+    flat,
+    grouped,
+)
+from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher
+
+
+class Tokenizer(tf.Module):
+    """Text in, piece ids and byte offsets out, all in the graph.
+
+    A subclass implements how plain text is split into pieces (`_encode`), how pieces are joined
+    into text (`_join`), and its files (`_write_files`, `_read_files`).  Works eagerly, in
+    `tf.data`, `tf.function` and SavedModels.  Input that is not UTF-8 is read as
+    `bytes.decode("utf-8", errors="replace")` reads it.
+
+    Args:
+        pieces: the vocabulary in the order of the ids.
+        special_tokens: the special tokens.
+        layout: where they stand around texts.
+        options: the subclass's other arguments, except the vocabulary.
+        name: of the module.
+        source: the name of the vocabulary in errors.
+
+    Raises:
+        ValueError: the vocabulary repeats a piece, lacks `unk_token` or an additional special
+            token, or a special token cannot be found in text (it must begin and end with ASCII
+            punctuation, and its first character must not be elsewhere in a special token).
+    """
+
+    # The algorithm, as in the cards' `TokenizerSpec`.
+    kind: ClassVar[str]
+    default_special_tokens: ClassVar[SpecialTokens] = NO_SPECIAL_TOKENS
+    # Whether its graph can run in TFLite.
+    has_tflite_kernels: ClassVar[bool] = False
+    # Keys of tokenizer_config.json -> arguments.
+    _config_keys: ClassVar[Mapping[str, str]] = {}
+    # Arguments of `_read_files`.
+    _file_options: ClassVar[tuple[str, ...]] = ()
+    # Whether files that do not say what published class they belong to are refused.
+    _needs_preset: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        special_tokens: SpecialTokens,
+        layout: Layout,
+        options: Mapping[str, Any],
+        *,
+        name: str,
+        source: str = "the vocabulary",
+    ) -> None:
+        super().__init__(name=name)
+        ids = index_of_pieces(pieces, source, special_tokens.unk_token)
+        self.special_tokens = special_tokens
+        self.layout = layout
+        self._state = _State(list(pieces), ids, dict(options))
+        self._matcher = self._make_matcher()
+        # If the tokenizer is made while a function is traced, its tensors must not become part of
+        # that function's graph.
+        with tf.init_scope():
+            self._texts = tf.constant(self._state.pieces)
+            self._bytes = tf_text.ByteSplitter()
+        # Functions make eager calls as fast as calls in a graph.
+        signature = [tf.TensorSpec([None], tf.string)]
+        self._ids = tf.function(
+            lambda texts: self._ragged(texts, offsets=False), signature, autograph=False
+        )
+        self._ids_and_offsets = tf.function(
+            lambda texts: self._ragged(texts, offsets=True), signature, autograph=False
+        )
+
+    # What a subclass implements.
+
+    def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
+        """Splits texts, string [n], without special tokens.
+
+        Returns:
+            their pieces; `starts` and `ends`, int32 bytes of the texts, if `offsets`, else None.
+        """
+        raise NotImplementedError
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        """Joins pieces, ragged integer [batch, (pieces)], into text, string [batch]."""
+        raise NotImplementedError
+
+    def _finish(self, pieces: Pieces) -> Pieces:
+        """Adjusts pieces with offsets, after special tokens were found."""
+        return pieces
+
+    def _make_matcher(self) -> SpecialTokenMatcher | None:
+        return matcher(self.special_tokens, self._state.ids)
+
+    def _may_hold_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+        """Returns bool, whether special tokens may be in the texts."""
+        assert self._matcher is not None
+        return self._matcher.may_be_in(texts)
+
+    def _write_files(self, directory: Path) -> dict[str, Any]:
+        """Writes the vocabulary; returns the content of tokenizer_config.json, except class and
+        special tokens."""
+        raise NotImplementedError
+
+    @classmethod
+    def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+        """Reads the vocabulary.
+
+        Args:
+            path: what `load` was given.
+            folder: that directory, or the one that the file is in.
+
+        Returns:
+            the arguments that the files state, and the file or directory to name in errors.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def _stated(
+        cls, config: dict[str, Any], path: Path, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the arguments that tokenizer_config.json states.
+
+        Args:
+            config: its content.
+            path: the file.
+            arguments: what `_read_files` returned.
+        """
+        stated = {ours: config[key] for key, ours in cls._config_keys.items() if key in config}
+        return stated_special_tokens(config, path) | stated
+
+    @classmethod
+    def _fits(cls, special: SpecialTokens, arguments: Mapping[str, Any], folder: Path) -> bool:
+        """Returns whether files may belong to a published class with these special tokens.
+
+        Args:
+            special: those that the class is published with.
+            arguments, folder: as in `_read_files`.
+        """
+        return set(special) <= set(arguments["vocabulary"])
+
+    def _is_preset(self, options: Mapping[str, Any]) -> bool:
+        """Returns whether the tokenizer works as a published class with these options."""
+        return True
+
+    # Names and ids.
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The pieces, in the order of their ids."""
+        return list(self._state.pieces)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of pieces."""
+        return len(self._state.pieces)
+
+    def special_id(self, role: str) -> int:
+        """Returns the id of the special token with a role, one of `ROLES`.
+
+        Raises:
+            ValueError: this tokenizer has no such token, or its vocabulary lacks it.
+        """
+        if role not in ROLES:
+            raise ValueError(f"role {role!r}, expected one of {', '.join(ROLES)}")
+        token = self.special_tokens.of(role)
+        if token is None:
+            raise ValueError(f"this {type(self).__name__} has no {role}_token")
+        return self.token_to_id(token)
+
+    @property
+    def unk_id(self) -> int:
+        """The id of `unk_token`. Raises ValueError if there is none."""
+        return self.special_id("unk")
+
+    @property
+    def cls_id(self) -> int:
+        """The id of `cls_token`. Raises ValueError if there is none."""
+        return self.special_id("cls")
+
+    @property
+    def sep_id(self) -> int:
+        """The id of `sep_token`. Raises ValueError if there is none."""
+        return self.special_id("sep")
+
+    @property
+    def pad_id(self) -> int:
+        """The id of `pad_token`. Raises ValueError if there is none."""
+        return self.special_id("pad")
+
+    @property
+    def mask_id(self) -> int:
+        """The id of `mask_token`. Raises ValueError if there is none."""
+        return self.special_id("mask")
+
+    @property
+    def bos_id(self) -> int:
+        """The id of `bos_token`. Raises ValueError if there is none."""
+        return self.special_id("bos")
+
+    @property
+    def eos_id(self) -> int:
+        """The id of `eos_token`. Raises ValueError if there is none."""
+        return self.special_id("eos")
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """The ids of the special tokens that the vocabulary has, by role."""
+        tokens = {role: self.special_tokens.of(role) for role in ROLES}
+        ids = self._state.ids
+        return {role: ids[token] for role, token in tokens.items() if token in ids}
+
+    def token_to_id(self, token: str) -> int:
+        """Returns the id of a piece, or raises ValueError if there is no such piece."""
+        if token not in self._state.ids:
+            raise ValueError(
+                f"{token!r} is not one of the {self.vocab_size} pieces of the vocabulary"
+            )
+        return self._state.ids[token]
+
+    def id_to_token(self, ids: int | tf.Tensor | tf.RaggedTensor) -> Any:
+        """Returns the piece of an id: a `str` for an `int`, else strings in the shape of `ids`.
+
+        Raises:
+            ValueError: an `int` outside of the vocabulary.
+            tf.errors.InvalidArgumentError: a tensor with such an id.
+        """
+        if isinstance(ids, int | np.integer):
+            if not 0 <= ids < self.vocab_size:
+                raise ValueError(f"id {ids} is outside the vocabulary, 0 to {self.vocab_size - 1}")
+            return self._state.pieces[ids]
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(tf.gather(self._texts, ids.flat_values))
+        return tf.gather(self._texts, ids)
+
+    # Text to pieces, pieces to text.
+
+    @tf.autograph.experimental.do_not_convert
+    def tokenize(self, text: TextLike) -> tf.Tensor | tf.RaggedTensor:
+        """Splits text into piece ids.
+
+        Args:
+            text: string [batch], or a `str`, a list, a scalar, or a tensor or ragged tensor of
+                more dimensions.
+
+        Returns:
+            int32 ids: ragged [batch, (pieces)]; for a scalar a tensor [pieces]; in general ragged
+            with one dimension more than `text`.
+
+        Raises:
+            ValueError: the rank of `text` is unknown.
+            TypeError: `text` does not have dtype string.
+        """
+        return over_any_rank(text, self._ids.get_concrete_function())[0]
+
+    @tf.autograph.experimental.do_not_convert
+    def tokenize_with_offsets(self, text: TextLike) -> tuple[Any, Any, Any]:
+        """Splits text into piece ids and the bytes of the text that each piece covers.
+
+        Args:
+            text: as for `tokenize`.
+
+        Returns:
+            `(ids, starts, ends)`, int32, each in the shape that `tokenize` returns; bytes `starts`
+            up to but not including `ends` of the original text.
+
+        Raises:
+            ValueError, TypeError: as `tokenize`.
+        """
+        function = self._ids_and_offsets.get_concrete_function()
+        ids, starts, ends = over_any_rank(text, function)
+        return ids, starts, ends
+
+    def detokenize(self, ids: Any) -> tf.Tensor:
+        """Joins pieces into text.
+
+        Args:
+            ids: integers, ragged [batch, (pieces)], dense [batch, pieces], or [pieces].
+
+        Returns:
+            string [batch], or a scalar for [pieces].
+
+        Raises:
+            tf.errors.InvalidArgumentError: an id outside of the vocabulary.
+            ValueError: `ids` has neither one dimension nor two.
+        """
+        if not isinstance(ids, tf.Tensor | tf.RaggedTensor):
+            ids = tf.ragged.constant(ids, tf.int32)
+        rank = ids.shape.rank
+        if rank == 1:
+            return self.detokenize(ids[tf.newaxis])[0]
+        if rank != 2:
+            raise ValueError(f"ids have rank {rank}, expected [pieces] or [batch, pieces]")
+        if not isinstance(ids, tf.RaggedTensor):
+            ids = tf.RaggedTensor.from_tensor(ids)
+        return self._join(ids)
+
+    # Config and files.
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes: the vocabulary, and all other arguments, the fields of
+        the special tokens by their names."""
+        special = dataclasses.asdict(self.special_tokens)
+        return self._vocabulary_config() | self._state.options | special | {"layout": self.layout}
+
+    def _vocabulary_config(self) -> dict[str, Any]:
+        return {"vocabulary": self.vocabulary}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Makes a tokenizer from its arguments and fields of `SpecialTokens`, by name.
+
+        Args:
+            config: what `get_config` returned, or such a dict; what is left out has its default.
+        """
+        return cls(**grouped(dict(config), cls.default_special_tokens))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Graphs cannot be copied or pickled, but the arguments can; Keras copies its layers.
+        return type(self).from_config, (self.get_config(),)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes the vocabulary's files and `tokenizer_config.json`, as Hugging Face names them.
+
+        Args:
+            directory: the directory to write; created if missing.
+        """
+        path = Path(directory)
+        path.mkdir(parents=True, exist_ok=True)
+        config = self._write_files(path)
+        name = presets.class_name(self.kind, self._is_preset) or type(self).__name__
+        write_json(
+            path / CONFIG_FILE, {"tokenizer_class": name, **config, **self._special_config()}
+        )
+
+    @classmethod
+    @naming_files
+    def load(
+        cls, directory: str | os.PathLike[str], *, preset: str | None = None, **options: Any
+    ) -> Self:
+        """Reads a tokenizer from the files that the class's docstring lists.
+
+        Each argument is taken from the first that states it: `options`, `tokenizer_config.json`,
+        the files of the vocabulary, the preset, the constructor's default.
+
+        Args:
+            directory: the directory, or one of the tokenizer's files in it.
+            preset: the published class whose arguments are used where nothing else states them,
+                "" for none.  None for the first of these: the class that `tokenizer_config.json`
+                or `config.json` names, that of the `model_type` in `config.json`, and the one whose
+                special tokens the vocabulary has.
+            **options: arguments of the constructor, or fields of `SpecialTokens`.
+
+        Raises:
+            FileNotFoundError: there are no such files.
+            ValueError: a file is damaged or describes another kind of tokenizer, or the preset is
+                unknown.
+        """
+        path = Path(directory)
+        folder = path.parent if path.is_file() else path
+        own = {name: options.pop(name) for name in cls._file_options if name in options}
+        arguments, source = cls._read_files(path, folder, **own)
+        config_file = folder / CONFIG_FILE
+        config = read_tokenizer_config(config_file) if config_file.is_file() else {}
+        published = presets.find(
+            cls.kind,
+            cls.__name__,
+            folder,
+            preset,
+            lambda special: cls._fits(special, arguments, folder),
+            required=cls._needs_preset,
+        )
+        arguments = {
+            **cls._published(published, arguments),
+            **arguments,
+            **cls._stated(config, config_file, arguments),
+            **flat(options),
+        }
+        made = grouped(arguments, cls.default_special_tokens)
+        if "vocabulary" in made:
+            index_of_pieces(made["vocabulary"], str(source), made["special_tokens"].unk_token)
+        try:
+            return cls(**made)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from error
+
+    @classmethod
+    def _published(
+        cls, options: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Returns a preset's options, as far as they suit the vocabulary."""
+        return options
+
+    def _special_config(self) -> dict[str, Any]:
+        """Returns what `tokenizer_config.json` says of special tokens and their layout."""
+        special = self.special_tokens
+
+        def stored(token: str) -> Any:
+            return {"content": token, "lstrip": True} if token in special.lstrip_tokens else token
+
+        tokens = {f"{role}_token": special.of(role) for role in ROLES}
+        return {
+            **{name: stored(token) for name, token in tokens.items() if token is not None},
+            "additional_special_tokens": list(map(stored, special.additional_special_tokens)),
+            "split_special_tokens": not special.special_tokens_in_text,
+            "layout": dataclasses.asdict(self.layout),
+        }
+
+    # The graph.
+
+    def _ragged(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, ...]:
+        """Tokenizes string [n]; returns ids, or ids, starts and ends, each ragged [n, (pieces)]."""
+        pieces = self._with_special_tokens(self._encode(texts, offsets), texts, offsets)
+        if not offsets:
+            return (pieces.ragged(pieces.ids),)
+        pieces = self._finish(pieces)
+        return tuple(pieces.ragged(part) for part in (pieces.ids, pieces.starts, pieces.ends))
+
+    def _with_special_tokens(self, pieces: Pieces, texts: tf.Tensor, offsets: bool) -> Pieces:
+        """Returns the pieces of texts with their special tokens, given those without."""
+        special = self._matcher
+        if special is None:
+            return pieces
+        trim_offsets = bool(self._state.options.get("trim_offsets"))
+
+        def again(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            return special.encode_around(tensors[-1], self._encode, offsets, trim_offsets).tensors()
+
+        found = self._may_hold_special(texts, pieces)
+        return Pieces.from_tensors(unlikely(found, again, pieces.tensors(), [texts]))
+
+
+class _State:
+    """Vocabulary and arguments; tf.Module would wrap each container in an attribute of its own."""
+
+    def __init__(self, pieces: list[str], ids: dict[str, int], options: dict[str, Any]) -> None:
+        self.pieces = pieces
+        self.ids = ids
+        self.options = options

@@ -1,0 +1,399 @@
+"""BERT's WordPiece tokenizer as a TensorFlow graph, equal to Hugging Face's `tokenizers`.
+
+Three kernels of tensorflow-text do the work: FastBertNormalize with a character map that removes,
+lower-cases, decomposes and separates characters as the reference does, FastWordpiece with a model
+that contains nothing but the vocabulary, and ByteSplit.  No decision depends on the kernels' own
+Unicode tables, and all three exist in TF Serving and TFLite.  What no character map can express,
+words of more than 100 characters, is corrected afterwards where it occurs.
+"""
+
+from __future__ import annotations
+
+import os
+import string
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bertfam_tf.names import shown
+from bertfam_tf.text.files import (
+    JSON_FILE,
+    in_order,
+    read_ids,
+    read_json,
+    read_lines,
+    section,
+    token_text,
+    write_text,
+)
+from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
+from bertfam_tf.text.kernels.graph import (
+    Pieces,
+    flags,
+    original_spans,
+    padded,
+    unlikely,
+    windows_equal,
+)
+from bertfam_tf.text.kernels.internals import breaks_words, fast_wordpiece
+from bertfam_tf.text.kernels.unicode import CODEPOINTS, Rules
+from bertfam_tf.text.special_tokens import CLS_A_SEP, Layout, SpecialTokens
+from bertfam_tf.text.tokenizers.base import Tokenizer
+
+SPECIAL_TOKENS = SpecialTokens(
+    unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]"
+)
+_PREFIX = "##"
+# Control characters, which cleaning removes and the kernel's vocabulary lacks: the first replaces
+# every character outside of the vocabulary, the second begins the placeholders of pieces that
+# normalized text cannot contain.
+_UNKNOWN_CHARACTER = "\x01"
+_PLACEHOLDER = "\x02"
+_MAX_PIECE_BYTES = 256
+_VOCABULARY_FILE = "vocab.txt"
+_ASCII_UPPER_CASE = frozenset(string.ascii_uppercase)
+# The kernel counts bytes in 32 bits; published models have 100 characters.
+_MAX_CHARS = 1 << 20
+
+
+class WordPieceTokenizer(Tokenizer):
+    """BERT's tokenizer: text in, piece ids and byte offsets out, all in the graph.
+
+    Ids are those of Hugging Face's BertTokenizerFast without the [CLS] and [SEP] around them
+    (Wu et al., arXiv 1609.08144; Devlin et al., arXiv 1810.04805).  Works eagerly, in `tf.data`,
+    `tf.function`, SavedModels and, with tensorflow-text's custom ops, in TFLite.
+
+    A piece covers the bytes from the first character that it comes from to the last, as in the
+    reference (whose offsets are in characters).  Removed accents and control characters are part of
+    a piece if they are inside it, but not at its end.  Where one character becomes several pieces
+    (Hangul, if accents are stripped), each covers the whole character.  One case differs from the
+    reference, only with `strip_accents`: for one of the 83 rare marks that stripping keeps and
+    canonical ordering moves (such as U+302E), the reference has the offset to which the mark was
+    moved.  Its ids are equal unless the vocabulary has a piece with two such marks; no published
+    vocabulary does.
+
+    `detokenize` puts a space before each piece that does not begin with "##".  The result is
+    normalized text: case and accents (where the tokenizer removes them), unknown words, control
+    characters, the kind and number of spaces, and whether punctuation was separate are lost:
+    "don't" becomes "don ' t".  Special tokens, including padding, are part of the text.
+
+    Files: `vocab.txt` or `tokenizer.json`.  If nothing states whether to lower-case, a vocabulary
+    is cased if one of its pieces, except those in brackets, has a letter from A to Z.
+
+    Args:
+        vocabulary: the pieces in the order of their ids, or the path of a file with one per line.
+        lower_case: whether to lower-case.
+        strip_accents: whether to remove accents; None for the value of `lower_case`.
+        split_chinese: whether each Chinese character is a word.
+        max_chars_per_word: a word of more characters is one unknown piece.
+        clean_text: whether to remove control characters; every published BERT does.
+        special_tokens: the special tokens; `unk_token` must be in the vocabulary.
+        layout: where the special tokens stand around texts.
+
+    Raises:
+        FileNotFoundError: the vocabulary is a path and there is no such file.
+        ValueError: the vocabulary is invalid or lacks `unk_token`, or as `Tokenizer`.
+    """
+
+    kind = "wordpiece"
+    default_special_tokens = SPECIAL_TOKENS
+    has_tflite_kernels = True
+    _config_keys = {
+        "do_lower_case": "lower_case",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "split_chinese",
+        "clean_text": "clean_text",
+        "max_input_chars_per_word": "max_chars_per_word",
+    }
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str] | str | os.PathLike[str],
+        *,
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+        max_chars_per_word: int = 100,
+        clean_text: bool = True,
+        special_tokens: SpecialTokens = SPECIAL_TOKENS,
+        layout: Layout = CLS_A_SEP,
+    ) -> None:
+        source = "the vocabulary"
+        if isinstance(vocabulary, str | os.PathLike):
+            source = os.fspath(vocabulary)
+            vocabulary = read_lines(Path(vocabulary))
+        pieces = list(vocabulary)
+        if not (isinstance(max_chars_per_word, int) and 1 <= max_chars_per_word <= _MAX_CHARS):
+            raise ValueError(
+                f"max_chars_per_word is {shown(max_chars_per_word)}, expected 1 to {_MAX_CHARS}"
+            )
+        options: dict[str, Any] = {
+            "lower_case": lower_case,
+            "strip_accents": strip_accents,
+            "split_chinese": split_chinese,
+            "max_chars_per_word": max_chars_per_word,
+            "clean_text": clean_text,
+        }
+        super().__init__(
+            pieces, special_tokens, layout, options, name="word_piece_tokenizer", source=source
+        )
+        rules = Rules(
+            lower_case=lower_case,
+            strip_accents=lower_case if strip_accents is None else strip_accents,
+            split_chinese=split_chinese,
+            clean_text=clean_text,
+        )
+        with tf.init_scope():
+            self._normalizer, self._words = _kernels(pieces, self.unk_id, rules, max_chars_per_word)
+            self._openings = self._describe_openings()
+
+    def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        texts = tf.gather(self._texts, ids.values)
+        length = tf.strings.length(texts)
+        continues = (tf.strings.substr(texts, 0, 2) == _PREFIX) & (length > 2)
+        first = flags(ids.row_splits, tf.size(ids.values, ids.row_splits.dtype))
+        body = tf.strings.substr(texts, tf.where(continues, 2, 0), length)
+        texts = tf.where(first, texts, tf.where(continues, body, tf.strings.join([" ", texts])))
+        return tf.strings.reduce_join(ids.with_values(texts), axis=-1)
+
+    # Files.
+
+    def _write_files(self, directory: Path) -> dict[str, Any]:
+        write_text(directory / _VOCABULARY_FILE, "".join(f"{piece}\n" for piece in self.vocabulary))
+        options = self._state.options
+        return {theirs: options[ours] for theirs, ours in self._config_keys.items()}
+
+    @classmethod
+    def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+        vocabulary, whole = folder / _VOCABULARY_FILE, folder / JSON_FILE
+        arguments: dict[str, Any] = {}
+        if whole.is_file():
+            arguments = _read_tokenizer_json(whole)
+        elif not vocabulary.is_file():
+            raise FileNotFoundError(
+                f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
+                "expected one of them beside the weights"
+            )
+        if vocabulary.is_file():
+            return arguments | {"vocabulary": read_lines(vocabulary)}, vocabulary
+        return arguments, whole
+
+    @classmethod
+    def _published(
+        cls, options: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        cased = any(
+            not _ASCII_UPPER_CASE.isdisjoint(piece) and piece[0] + piece[-1] not in ("[]", "<>")
+            for piece in arguments["vocabulary"]
+        )
+        return {"lower_case": not cased, **options}
+
+    # The graph.
+
+    def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
+        if offsets:
+            normalized, source = self._normalizer.normalize_with_offsets(texts)
+        else:
+            normalized, source = self._normalizer.normalize(texts), None
+        ids, starts, ends = self._words.tokenize_with_offsets(normalized)
+        parts = [ids.values, starts.values, ends.values, ids.row_splits]
+        long = self._has_long_run(starts.values, ends.values)
+        pieces = Pieces(*unlikely(long, self._mark_long_words, parts, [normalized]))
+        if source is None:
+            return pieces._replace(starts=None, ends=None)
+        raw = self._bytes.split(texts)
+        start, end = original_spans(raw, source, pieces.rows(), pieces.starts, pieces.ends)
+        return Pieces(pieces.ids, start, end, pieces.splits)
+
+    def _has_long_run(self, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+        """Returns bool, whether a word may have more bytes than it may have characters."""
+        # The pieces of a word touch, words do not.  Texts are not told apart: a run that happens to
+        # continue in the next text is only longer.
+        gaps = tf.where(starts[1:] != ends[:-1])[:, 0]
+        first = tf.concat([starts[:1], tf.gather(starts, gaps + 1)], 0)
+        last = tf.concat([tf.gather(ends, gaps), ends[-1:]], 0)
+        return tf.reduce_any(last - first > self._state.options["max_chars_per_word"])
+
+    def _mark_long_words(self, *tensors: tf.Tensor) -> Pieces:
+        """Replaces each word of too many characters by one unknown piece.
+
+        Args:
+            *tensors: the four parts of `Pieces`, and the normalized texts.
+        """
+        *parts, normalized = tensors
+        pieces = Pieces(*parts)
+        size = tf.size(pieces.ids, tf.int64)
+        inner = tf.where(pieces.starts[1:] != pieces.ends[:-1])[:, 0] + 1
+        opens = flags(tf.concat([pieces.splits, inner], 0), size)  # [pieces]
+        word = tf.cumsum(tf.cast(opens, tf.int64)) - 1
+        first = tf.where(opens)[:, 0]  # [words]
+        start = tf.gather(pieces.starts, first)
+        end = tf.gather(pieces.ends, tf.concat([first[1:], [size]], 0)[: tf.size(first)] - 1)
+        split = self._bytes.split(normalized)
+        byte = tf.cast(split.values, tf.int32)
+        count = tf.cumsum(tf.cast((byte < 0x80) | (byte >= 0xC0), tf.int32))
+        count = tf.concat([[0], count], 0)  # [bytes + 1], in characters
+        row = tf.gather(split.row_splits, tf.gather(pieces.rows(), first))
+        length = tf.gather(count, row + end) - tf.gather(count, row + start)
+        long = tf.gather(length > self._state.options["max_chars_per_word"], word)  # [pieces]
+        marked = Pieces(
+            tf.where(long, self.unk_id, pieces.ids),
+            pieces.starts,
+            tf.where(long, tf.gather(end, word), pieces.ends),
+            pieces.splits,
+        )
+        return marked.keep(opens | ~long)
+
+    def _may_hold_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+        # There are fewer pieces than bytes.
+        openings = self._openings
+        assert openings is not None
+        first, patterns = openings.first, openings.patterns
+        opens = pieces.ids == first[0]
+        for piece in first[1:]:
+            opens |= pieces.ids == piece
+        at = tf.where(opens)[:, 0]
+        return tf.reduce_any(windows_equal(pieces.ids, at, patterns))
+
+    def _describe_openings(self) -> _Openings | None:
+        if self._matcher is None:
+            return None
+        # Special tokens begin and end with punctuation, which is a word of its own, so they are
+        # split into the same pieces wherever they are.
+        tokens = tf.constant(self._matcher.texts)
+        rows = [row.numpy() for row in self._words.tokenize(self._normalizer.normalize(tokens))]
+        return _Openings(np.unique([row[0] for row in rows]).astype(np.int32), padded(rows))
+
+
+class _Openings(NamedTuple):
+    """The pieces that special tokens typed in a text are first split into.
+
+    Fields:
+        first: int32 [k], the first pieces of all tokens.
+        patterns: int32 [tokens, longest], all pieces of each, padded with -1.
+    """
+
+    first: np.ndarray
+    patterns: np.ndarray
+
+
+# From vocabulary and rules to the kernels.
+
+
+def _codepoints(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def _kernels(
+    pieces: list[str], unk_id: int, rules: Rules, max_chars: int
+) -> tuple[tf_text.FastBertNormalizer, tf_text.FastWordpieceTokenizer]:
+    """Returns the kernels that normalize text and split its words into pieces."""
+    changed, removed, apart = rules.changed(), rules.removed(), rules.apart()
+    produced = ~removed
+    produced[list(changed)] = False
+    produced[_codepoints("".join(set("".join(changed.values()))))] = True
+    produced[ord(" ")] = False
+
+    # Pieces that normalized text cannot contain keep their ids and match nothing.
+    inner = np.array([len(piece) > 2 and piece.startswith(_PREFIX) for piece in pieces])
+    bodies = [piece[2:] if cut else piece for piece, cut in zip(pieces, inner, strict=True)]
+    letters = _codepoints("".join(bodies))
+    lengths = np.array([len(body) for body in bodies])
+    begins = np.cumsum(lengths) - lengths
+    reachable = np.logical_and.reduceat(produced[letters], begins)
+    reachable &= ~np.logical_or.reduceat(apart[letters], begins) | ((lengths == 1) & ~inner)
+    known = np.zeros(CODEPOINTS, bool)
+    known[letters[np.repeat(reachable, lengths)]] = True
+
+    stand_ins = _stand_ins(known & ~apart)
+    words = []
+    for index, body in enumerate(bodies):
+        if not reachable[index]:
+            words.append(f"{_PLACEHOLDER}{index:x}")
+            continue
+        body = body.translate(stand_ins)
+        size = len(body.encode("utf-8"))
+        if size > _MAX_PIECE_BYTES:
+            raise ValueError(
+                f"piece {index}, {pieces[index][:20]!r}…, takes {size} bytes, "
+                f"expected at most {_MAX_PIECE_BYTES}"
+            )
+        words.append(_PREFIX + body if inner[index] else body)
+
+    def written(char: str) -> str:
+        return stand_ins.get(ord(char), char) if known[ord(char)] else _UNKNOWN_CHARACTER
+
+    characters = CharacterMap(_UNKNOWN_CHARACTER)
+    separate_words(
+        characters,
+        unknown=_UNKNOWN_CHARACTER,
+        apart=apart,
+        removed=removed,
+        changed=changed,
+        known=map(chr, np.flatnonzero(known).tolist()),
+        written=written,
+    )
+    return characters.kernel(), fast_wordpiece(words, 4 * max_chars, _PREFIX, words[unk_id])
+
+
+def _stand_ins(letters: np.ndarray) -> dict[int, str]:
+    """Returns private-use characters for letters that the kernel could take for ends of words.
+
+    Where the vocabulary does not continue, the kernel splits at white space, punctuation and
+    Chinese characters of its own Unicode tables.  Here some of these are ordinary letters (Chinese
+    ones without `split_chinese`, for example).
+    """
+    free = (chr(codepoint) for codepoint in range(0xE000, 0xF900) if not letters[codepoint])
+    spare = (chr(codepoint) for codepoint in range(0xF0000, 0xFFFFE) if not letters[codepoint])
+    result: dict[int, str] = {}
+    for codepoint in np.flatnonzero(letters).tolist():
+        char = chr(codepoint)
+        if breaks_words(char) or unicodedata.category(char)[0] not in "LMNS":
+            result[codepoint] = next(free, "") or next(spare)
+    return result
+
+
+def _read_tokenizer_json(path: Path) -> dict[str, Any]:
+    """Returns the constructor's arguments that a tokenizer.json states."""
+    content = read_json(path)
+    model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
+    # Early files do not state a type; only WordPiece has the prefix.
+    kind = model.get("type") or ("WordPiece" if "continuing_subword_prefix" in model else None)
+    splitter = section(content, "pre_tokenizer", path).get("type")
+    for what, found, expected in (
+        ("model", kind, "WordPiece"),
+        ("continuing prefix", model.get("continuing_subword_prefix"), _PREFIX),
+        ("normalizer", normalizer.get("type"), "BertNormalizer"),
+        ("pre-tokenizer", splitter, "BertPreTokenizer"),
+    ):
+        if found != expected:
+            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+    ids, added = read_ids(content, path)
+    for token in added:
+        text = token_text(token, path)
+        settings = [name for name in ("single_word", "rstrip", "normalized") if token.get(name)]
+        if settings or not token.get("special"):
+            raise ValueError(
+                f"{path}: added token {text!r} with {', '.join(settings) or 'special off'}, "
+                "expected only special tokens without such settings"
+            )
+    stated = {
+        "vocabulary": in_order(ids, path),
+        "lower_case": normalizer.get("lowercase", True),
+        "strip_accents": normalizer.get("strip_accents"),
+        "split_chinese": normalizer.get("handle_chinese_chars", True),
+        "clean_text": normalizer.get("clean_text", True),
+        "max_chars_per_word": model.get("max_input_chars_per_word", 100),
+        "unk_token": model.get("unk_token", "[UNK]"),
+    }
+    standard = {stated["unk_token"], "[CLS]", "[SEP]", "[PAD]", "[MASK]"}
+    others = tuple(token["content"] for token in added if token["content"] not in standard)
+    if others:
+        stated["additional_special_tokens"] = others
+    lstrip = tuple(token["content"] for token in added if token.get("lstrip"))
+    return stated | ({"lstrip_tokens": lstrip} if lstrip else {})

@@ -1,0 +1,195 @@
+"""Answers for a file of any size; a run that was killed resumes after the last complete line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import keras
+import numpy as np
+
+from bertfam_tf.data import Row, Rows
+from bertfam_tf.data.race import archive_of
+from bertfam_tf.files import exclusive_lock, remove_leftovers, write
+from bertfam_tf.sources import sha256
+from bertfam_tf.tasks import Task
+
+_PIECE = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+def answer_file(
+    task: Task,
+    rows: Rows,
+    output: str | Path,
+    source: Mapping[str, Any],
+    *,
+    batch_size: int = 32,
+    top: int | None = None,
+    verbose: bool = True,
+) -> int:
+    """Writes an answer for each row, a JSON object on each line, in the order of the rows.
+
+    Beside the output ``OUTPUT.source.json`` describes the input and the model. Started again with
+    the same source, it resumes after the last complete line, with the same batches, so that the
+    file is the same, byte for byte, as if nothing had happened.
+
+    Args:
+        task: answers.
+        rows: what is read.
+        output: the file.
+        source: identifies the input and the model, as JSON values; see ``source_of``.
+        batch_size: examples that are answered together.
+        top: as ``as_json`` takes it.
+        verbose: whether a progress bar is shown.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        ValueError: when the output is there and belongs to another source, or to none, or while
+            another process writes it.
+        OSError: when writing fails, on a full disk say; started again, it resumes.
+    """
+    output = Path(os.path.realpath(output))
+    with exclusive_lock(output, output.with_name(f".{output.name}.lock")):
+        return _answer(task, rows, output, source, batch_size, verbose, top)
+
+
+def _answer(
+    task: Task,
+    rows: Rows,
+    output: Path,
+    source: Mapping[str, Any],
+    batch_size: int,
+    verbose: bool,
+    top: int | None,
+) -> int:
+    wanted = {**source, "batch_size": batch_size, "rows": rows.count, "top": top}
+    done = _claim(output, wanted)
+    if done:
+        _log.info("Resuming from row %d of %d.", done, rows.count)
+    bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
+    begin = done // batch_size * batch_size
+    if done == rows.count:
+        return rows.count
+    left = islice(rows, begin, None)
+    with output.open("ab", buffering=0) as file:
+        while batch := list(islice(left, batch_size)):
+            lines = _lines(task, batch, batch_size, top)
+            _append(file, b"".join(islice(lines, max(done - begin, 0), None)), output)
+            begin += len(batch)
+            bar.update(begin)
+        os.fsync(file.fileno())
+    return rows.count
+
+
+def _append(file: Any, data: bytes, output: Path) -> None:
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        text = f"{error.strerror}; started again, it resumes after the last complete line"
+        raise OSError(error.errno, text, str(output)) from error
+
+
+def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
+    """Identifies an input and a saved task.
+
+    Args:
+        file: the input; its name, size and time of change are kept.
+        model: the task's directory; its description lists the digests of its files.
+        **settings: how the input is read.
+    """
+    stat = (archive_of(file) or file).stat()
+    return {
+        "input": str(file),
+        "size": stat.st_size,
+        "changed_ns": stat.st_mtime_ns,
+        "model": sha256(model / "bertfam.json"),
+        **settings,
+    }
+
+
+def as_json(answer: Any, task: Task, top: int | None = None) -> dict[str, Any]:
+    """One of a task's answers as an object of JSON values.
+
+    Args:
+        answer: of ``task.predict``.
+        task: classifiers' scores get the names of their labels, the highest score first.
+        top: how many of these; None for all.
+    """
+    plain = _plain(answer)
+    if not isinstance(plain, dict):
+        return {task.answer_name: plain}
+    if task.ranked_scores:
+        named = zip(task.class_names, plain["scores"], strict=True)
+        best = sorted(named, key=lambda item: item[1], reverse=True)
+        plain["scores"] = dict(best[:top])
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _claim(output: Path, wanted: dict[str, Any]) -> int:
+    """Checks the output's source, and drops an incomplete last line; the number of lines."""
+    sidecar = output.with_name(f"{output.name}.source.json")
+    remove_leftovers(sidecar)
+    if sidecar.is_file():
+        try:
+            stored = dict(json.loads(sidecar.read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{sidecar} does not describe {output}: {error}; remove both."
+            ) from error
+        other = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
+        if other:
+            raise ValueError(
+                f"{output} has answers for another {', '.join(other)} ({sidecar}); choose another "
+                "output, or remove both."
+            )
+    elif output.exists():
+        raise ValueError(f"{output} exists, and no {sidecar.name} describes it; remove it.")
+    else:
+        write(sidecar, json.dumps(wanted, indent=2) + "\n")
+    if not output.exists():
+        return 0
+    with output.open("r+b") as file:
+        lines, end = _whole_lines(file)
+        if file.tell() != end:
+            file.truncate(end)
+    if lines > wanted["rows"]:
+        raise ValueError(f"{output} has {lines} lines for {wanted['rows']} rows; remove it.")
+    return lines
+
+
+def _whole_lines(file: BinaryIO) -> tuple[int, int]:
+    """The number of complete lines, and where the last one ends."""
+    lines = end = position = 0
+    while piece := file.read(_PIECE):
+        lines += piece.count(b"\n")
+        last = piece.rfind(b"\n")
+        end = end if last < 0 else position + last + 1
+        position += len(piece)
+    return lines, end
+
+
+def _lines(task: Task, batch: list[Row], batch_size: int, top: int | None) -> Iterator[bytes]:
+    features = {name: [row.features[name] for row in batch] for name in batch[0].features}
+    for row, answer in zip(batch, task.predict(features, batch_size=batch_size), strict=True):
+        named = {} if row.id is None else {"id": row.id}
+        text = json.dumps({**named, **as_json(answer, task, top)}, ensure_ascii=False)
+        yield text.encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,213 @@
+"""Language models on long streams, segment by segment (Transformer-XL, arXiv 1901.02860)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.data.token_streams import segments
+from bertfam_tf.heads import Head
+from bertfam_tf.learner import Batch, Learner, LossTracker, SumAndCount
+from bertfam_tf.models import Backbone
+
+
+class NextToken:
+    """The objective of predicting each next token of a stream.
+
+    Args:
+        head: gives log-probabilities of targets.
+    """
+
+    weights: Mapping[str, float] = {"loss": 1.0}
+
+    def __init__(self, head: Head):
+        self.heads: Mapping[str, keras.layers.Layer] = {"causal_lm": head}
+
+    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
+        """The sum of the tokens' losses, and the number of the tokens."""
+        found = heads["causal_lm"](outputs, targets=batch.targets)  # (batch, length)
+        losses = -keras.ops.cast(found, "float32") * batch.weights
+        return {"loss": (keras.ops.sum(losses), keras.ops.sum(batch.weights))}
+
+
+class PerplexityTracker(LossTracker):
+    """As ``LossTracker``, and ``perplexity``, exp of the loss."""
+
+    def result(self) -> dict[str, Any]:
+        found = super().result()
+        return {**found, "perplexity": keras.ops.exp(found["loss"])}
+
+
+class ReadMemory(keras.layers.Layer):
+    """The memory of the batch before, empty where a stream begins.
+
+    Args:
+        memory: symbolic inputs of the backbone, (batch, memory length, hidden) for each layer.
+
+    Call:
+        begins: int32 (batch,), 1 where a stream begins.
+
+    Returns:
+        a tensor for each layer.
+    """
+
+    def __init__(self, memory: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        # Each replica of a strategy has examples of its own, and so a memory.
+        self.held = [
+            tf.Variable(
+                tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
+                shape=spec.shape,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+            for spec in memory
+        ]
+
+    def empty(self, batch: Any) -> tuple[tf.Tensor, ...]:
+        """A memory of no tokens."""
+        return tuple(tf.zeros([batch, 0, v.shape[-1]], v.dtype) for v in self.held)
+
+    def call(self, begins: Any) -> tuple[tf.Tensor, ...]:
+        fresh = tf.reduce_all(begins > 0)
+        empty = self.empty(tf.shape(begins)[0])
+        return tuple(
+            tf.cond(fresh, lambda x=x: x, variable.read_value)
+            for x, variable in zip(empty, self.held, strict=True)
+        )
+
+    def compute_output_spec(self, begins: Any) -> tuple[keras.KerasTensor, ...]:
+        return tuple(keras.KerasTensor(v.shape.as_list(), v.dtype.name) for v in self.held)
+
+
+class WriteMemory(keras.layers.Layer):
+    """Keeps a memory for the batch that follows, and passes on another tensor.
+
+    Args:
+        reader: the layer that reads it.
+
+    Call:
+        inputs: the tensor that is passed on, and the memory of each layer.
+    """
+
+    def __init__(self, reader: ReadMemory, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.reader = reader
+
+    def call(self, inputs: Any) -> Any:
+        x, *memory = inputs
+        kept = [v.assign(m) for v, m in zip(self.reader.held, memory, strict=True)]
+        with tf.control_dependencies(kept if not tf.executing_eagerly() else []):
+            return tf.identity(x)
+
+    def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
+
+
+class StreamLM(Learner):
+    """Trains and evaluates a language model on streams, with a memory of what came before.
+
+    The memory of each batch, where the backbone has one, is an input of the next; no gradient
+    flows back into it. It belongs to this model, and not to the backbone, whose weights are all
+    that is trained: the backbone is used, saved and exported as before.
+
+    Args:
+        backbone: a causal one.
+        head: gives log-probabilities or logits of the next token, as
+            ``heads.build(backbone, "causal_lm")`` does.
+
+    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.data.segments``. The memory begins anew
+    where a stream does, so in each epoch.
+
+    Raises:
+        ValueError: for a head that does not predict the token after each.
+    """
+
+    tracker = PerplexityTracker
+
+    def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
+        if head.reads != "sequence_output":
+            raise ValueError(
+                f"The {head.name} of {backbone.family} does not predict the token after each."
+            )
+        reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory")
+        tokens = keras.Input((None,), dtype="int32", name="token_ids")
+        begins = keras.Input((), dtype="int32", name="begins")
+        given = {"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)}
+        memory = reader(begins) if reader.held else ()
+        outputs = backbone({**given, "memory": memory} if memory else given)
+        x = outputs["sequence_output"]  # (batch, length, hidden)
+        if memory:
+            x = WriteMemory(reader, name="write_memory")([x, *outputs["memory"]])
+        if not head.built:
+            head(backbone.output)
+        super().__init__(
+            {"token_ids": tokens, "begins": begins},
+            {"sequence_output": x},
+            [NextToken(head)],
+            **kwargs,
+        )
+        self.backbone = backbone
+        self.head = head
+        self.reader = reader
+        # Made once: perplexity would trace it anew each time.
+        self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
+
+    def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
+        # The order of the stream is the point of it.
+        return super().fit(x, shuffle=False, **kwargs)
+
+    def _score(self, data: Any, memory: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """The sum of a batch's losses, the number of its tokens, and the memory that follows."""
+        inputs, targets, weights = data
+        tokens = inputs["token_ids"]
+        given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
+        given |= {"memory": memory} if memory else {}
+        outputs = self.backbone(given, training=False)
+        [objective] = self._objectives.value
+        found = objective.loss(outputs, objective.heads, Batch(inputs, targets, weights))
+        return *found["loss"], outputs["memory"] if memory else ()
+
+    def perplexity(
+        self,
+        corpora: Mapping[str, np.ndarray],
+        *,
+        length: int = 128,
+        batch_size: int = 1,
+        verbose: bool = True,
+    ) -> dict[str, float]:
+        """exp of the mean loss of a token of each corpus, each read as one stream.
+
+        Args:
+            corpora: name -> token ids, as ``bertfam_tf.data.token_stream`` gives them.
+            length: tokens of a segment, which are computed at once.
+            batch_size: number of parts that a corpus is split into, read side by side. Each begins
+                without a memory; 1 reads everything in order.
+            verbose: whether a progress bar is shown.
+
+        Returns:
+            A number for each corpus, and ``"all"`` of all tokens together where there are several.
+        """
+        found, sums = {}, np.zeros(2)
+        for name, ids in corpora.items():
+            if verbose:
+                print(name)
+            bar = keras.utils.Progbar(
+                len(ids) - 1,
+                verbose=int(verbose),
+                unit_name="token",
+                stateful_metrics=["perplexity"],
+            )
+            memory, here = self.reader.empty(batch_size), np.zeros(2)
+            for batch in segments(ids, batch_size, length):
+                loss, count, memory = self._compiled_score(batch, tuple(memory))
+                here += float(loss), float(count)
+                bar.add(int(count), [("perplexity", float(np.exp(here[0] / here[1])))])
+            found[name] = float(np.exp(here[0] / here[1]))
+            sums += here
+        return found if len(found) == 1 else {**found, "all": float(np.exp(sums[0] / sums[1]))}

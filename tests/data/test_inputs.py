@@ -1,0 +1,161 @@
+"""Every shape of input becomes the same stream, or an error that says what was expected."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertfam_tf.data import batches, index_of
+from bertfam_tf.data.errors import as_value_errors
+
+A, B, Y = ["a", "b", "c"], ["d", "e", "f"], ["x", "y", "x"]
+W = [1.0, 2.0, 0.5]
+slices = tf.data.Dataset.from_tensor_slices
+
+
+def _collect(stream):
+    """The stream's columns, end to end."""
+    flat = [tf.nest.flatten(element) for element in stream]
+    return [np.concatenate(column).tolist() for column in zip(*flat, strict=True)]
+
+
+def _bytes(values):
+    return [value.encode() for value in values]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (A, Y),
+        (tuple(A), tuple(Y)),
+        (np.array(A), np.array(Y)),
+        (np.array(A, object), np.array(Y, object)),
+        (_bytes(A), _bytes(Y)),
+        (tf.constant(A), tf.constant(Y)),
+        ({"text": A}, Y),
+        ({"text": A, "label": Y},),
+        (slices((A, Y)),),
+        (slices((A, Y)).batch(3),),
+        (slices(({"text": A}, Y)),),
+        (slices({"text": A, "label": Y}),),
+        (slices({"label": Y, "text": A}).batch(1),),
+        (slices((A, Y)).filter(lambda *_: True),),
+    ],
+    ids=range(14),
+)
+def test_texts_with_labels(arguments):
+    stream = batches(*arguments, batch_size=2)
+    features, label = stream.element_spec
+    assert features.keys() == {"text"}
+    assert label.dtype == tf.string
+    assert _collect(stream) == [_bytes(A), _bytes(Y)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ((A, B), Y, W),
+        ({"text": A, "text_pair": B}, Y, W),
+        (slices(((A, B), Y, W)),),
+        (slices(({"text": A, "text_pair": B}, Y, W)).batch(2),),
+    ],
+    ids=range(4),
+)
+def test_pairs_with_labels_and_weights(arguments):
+    stream = batches(*arguments, batch_size=2)
+    assert stream.element_spec[0].keys() == {"text", "text_pair"}
+    assert _collect(stream) == [_bytes(A), _bytes(B), _bytes(Y), W]
+
+
+@pytest.mark.parametrize(
+    "x", [A, {"text": A}, slices(A), slices({"text": A}).batch(2)], ids=range(4)
+)
+def test_texts_alone(x):
+    stream = batches(x, batch_size=2)
+    assert len(stream.element_spec) == 1
+    assert _collect(stream) == [_bytes(A)]
+
+
+def test_two_texts_are_not_a_pair():
+    assert _collect(batches(("a", "b"), batch_size=2)) == [[b"a", b"b"]]
+
+
+def test_sizes_of_batches():
+    assert [len(x["text"]) for (x,) in batches(A, batch_size=2)] == [2, 1]
+    assert [len(x["text"]) for (x,) in batches(slices(A), batch_size=2)] == [2, 1]
+    assert [len(x["text"]) for (x,) in batches(slices(A).batch(1), batch_size=2)] == [1, 1, 1]
+
+
+def test_shuffling_keeps_rows_together_and_changes():
+    texts = [str(i) for i in range(100)]
+    stream = batches(texts, list(range(100)), batch_size=100, shuffle=True)
+    first, second = _collect(stream), _collect(stream)
+    assert first != second
+    for found, labels in (first, second):
+        assert found == [b"%d" % label for label in labels]
+        assert sorted(labels) == list(range(100))
+    ordered = slices(texts)
+    assert _collect(batches(ordered, batch_size=9, shuffle=True)) == [_bytes(texts)]
+
+
+def test_hostile_texts_survive():
+    texts = ["", "a\0", "\0", "\ud800", b"\xff\xfe", "é🙂", "x" * 1_000_000]
+    (found,) = _collect(batches(texts, batch_size=3))
+    assert found == [b"", b"a\0", b"\0", b"?", b"\xff\xfe", "é🙂".encode(), b"x" * 1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("a",), "A single string"),
+        ((b"a",), "A single string"),
+        ((3,), "Cannot read texts from a int"),
+        ((None,), "Cannot read texts from a NoneType"),
+        (((t for t in A),), "Cannot read texts from a generator"),
+        (([],), "There is no text"),
+        (([], []), "There is no text"),
+        ((slices(A).take(0),), "There is no text"),
+        ((["a", 1],), "Example 1 of 'text' is 1, not a string"),
+        ((["a", None],), "Example 1 of 'text' is None"),
+        (([["a"], ["b"]],), r"Example 0 of 'text' is \['a'\]"),
+        ((np.array([1.0]),), "Example 0 of 'text'"),
+        (((A, [1, 2, 3]),), "Example 0 of 'text_pair' is 1"),
+        ((A, None, W), "There are sample weights, but no labels"),
+        ((A, Y[:2]), r"differ in number: \[2, 3\]"),
+        (((A, B[:1]), Y), r"differ in number: \[1, 3\]"),
+        ((A, Y, W[:1]), r"differ in number: \[1, 3\]"),
+        (({"texts": A},), r"Features are 'text' and optionally 'text_pair', not \['texts'\]"),
+        (({"text_pair": A},), "Features are"),
+        (({"text": A, "id": A},), "Features are"),
+        ((slices(A), Y), "come inside the data set"),
+        ((slices({"text": A, "id": A}),), "^Features are"),
+        ((slices([1, 2]),), "^'text' is int32 in the data set, not string"),
+        ((slices(A).batch(1).batch(1),), "not of rank 2"),
+    ],
+    ids=range(24),
+)
+def test_errors(arguments, error):
+    with pytest.raises(ValueError, match=error):
+        list(batches(*arguments, batch_size=2))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1)])
+def test_index(shape):
+    known = ["b", "a", "ä"]
+    values = tf.fill(shape, "ä")
+    found = index_of(values, known, "label")
+    assert found.dtype == tf.int32
+    assert found.numpy().tolist() == np.full(shape, 2).tolist()
+
+
+@pytest.mark.parametrize("value", ["c", "", "grün.\n[x]", "a]b.", "\ud7ff'"])
+def test_a_value_that_is_not_listed_is_named(value):
+    function = tf.function(lambda v: index_of(v, ["b", "a.", "[ä]"], "label"))
+    values = tf.constant(["b", value, "z"])
+    with pytest.raises(ValueError, match="is not one of") as caught, as_value_errors():
+        function(values)
+    assert str(caught.value) == f"The label '{value}' is not one of: b, a., [ä]."
+
+
+def test_other_errors_of_graphs_are_left_alone():
+    with pytest.raises(tf.errors.InvalidArgumentError), as_value_errors():
+        tf.debugging.Assert(False, ["something else."])

@@ -1,0 +1,45 @@
+"""Which cases `make test` runs; `make test-all` runs all."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any
+
+import pytest
+
+import bertfam_tf as bf
+
+# One family for each way of wiring: an encoder, blocks that share weights, relative attention with
+# two streams, and a decoder.
+WIRINGS = ("bert", "albert", "xlnet", "gpt2")
+
+
+def in_full(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """All cases; `make test` runs those in ``quick`` alone. Tuples are several parameters."""
+    return [
+        case
+        if case in quick
+        else pytest.param(*(case if isinstance(case, tuple) else [case]), marks=pytest.mark.full)
+        for case in cases
+    ]
+
+
+def each_once(
+    cases: Iterable[Any], parts: Callable[[Any], tuple[Hashable, ...]] = lambda case: case
+) -> list[Any]:
+    """All cases; `make test` runs those with a part that no case before them has.
+
+    Args:
+        cases: of one parameter, or tuples of several.
+        parts: from a case to what shall be covered, such as its family and its head.
+    """
+    cases, quick, seen = list(cases), [], set()
+    for case in cases:
+        new = set(enumerate(parts(case))) - seen
+        if new:
+            quick.append(case)
+        seen |= new
+    return in_full(cases, quick)
+
+
+def wirings() -> list[Any]:
+    """All families; `make test` runs one for each way of wiring."""
+    return in_full(bf.families(), WIRINGS)

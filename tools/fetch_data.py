@@ -1,0 +1,216 @@
+"""Fills data/ with the public data sets that tests, recipes and measurements read.
+
+    python -m tools.fetch_data [NAME …]    # of one folder or file, such as glue/SST-2; else all
+
+tools/data_sources.tsv says where each file comes from, and the SHA-256 of what is stored. Files
+that are there stay as they are. A digest that the table does not know is printed, kept in
+data/sha256.json, and checked the next time. The licences of the sets are theirs: several allow
+research alone. What is fetched goes to $BERTFAM_DATA where that is set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertfam_tf import files
+from tools.texts import DATA
+
+TABLE = Path(__file__).with_name("data_sources.tsv")
+_TIMEOUT = 60  # seconds without a byte
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one file comes from.
+
+    Attributes:
+        path: in the data folder.
+        sha256: of the stored file, in hexadecimal; empty where nobody has compared one.
+        url: of the file, or of an archive with it; without "://", another file of the data folder.
+        part: the file's name in the archive, or "=" and one of ``DERIVED``; empty for all of it.
+    """
+
+    path: str
+    sha256: str
+    url: str
+    part: str = ""
+
+
+def read_table(path: Path = TABLE) -> list[Source]:
+    """The sources that a table lists, a file a line."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [Source(**row) for row in csv.DictReader(stream, delimiter="\t")]
+
+
+# Files that are made of others ----------------------------------------------------------------
+
+
+def _mrpc(wanted: Callable[[bool], bool]) -> Callable[[Path, Path], bytes]:
+    """GLUE's split of MRPC's training pairs by the ids of the dev set, which lie beside them."""
+
+    def split(file: Path, data: Path) -> bytes:
+        ids = (data / "glue/MRPC/dev_ids.tsv").read_text("utf-8").splitlines()
+        dev = {tuple(line.split("\t")) for line in ids}
+        header, *lines = file.read_text("utf-8").splitlines(keepends=True)
+        rows = [line.strip().split("\t") for line in lines]
+        kept = ["\t".join(row) + "\n" for row in rows if wanted(tuple(row[1:3]) in dev)]
+        return (header + "".join(kept)).encode()
+
+    return split
+
+
+def _mrpc_test(file: Path, data: Path) -> bytes:
+    """GLUE's test set of MRPC, which has numbers for labels."""
+    rows = [line.strip().split("\t") for line in file.read_text("utf-8").splitlines()[1:]]
+    lines = ["\t".join([str(i), *row[1:]]) for i, row in enumerate(rows)]
+    return "\n".join(["index\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines, ""]).encode()
+
+
+def _xnli(language: str) -> Callable[[Path, Path], bytes]:
+    """Premise, hypothesis and label of one language's dev set."""
+
+    def select(file: Path, data: Path) -> bytes:
+        with zipfile.ZipFile(file) as archive:
+            text = archive.read("XNLI-1.0/xnli.dev.tsv").decode("utf-8")
+        lines = text.removesuffix("\n").split("\n")
+        header, *rows = [line.removesuffix("\r").split("\t") for line in lines]
+        columns = [header.index(name) for name in ("sentence1", "sentence2", "gold_label")]
+        own = [row for row in rows if row[header.index("language")] == language]
+        return "".join("\t".join(row[i] for i in columns) + "\n" for row in own).encode()
+
+    return select
+
+
+def _tydiqa_english(file: Path, data: Path) -> bytes:
+    """The English articles of TyDi QA's gold passages, whose question ids begin with a language."""
+    whole = json.loads(file.read_bytes())
+    english = [
+        article
+        for article in whole["data"]
+        if article["paragraphs"][0]["qas"][0]["id"].startswith("english-")
+    ]
+    return json.dumps({**whole, "data": english}).encode()
+
+
+def _race_middle(file: Path, data: Path) -> bytes:
+    """RACE's archive without the passages for high schools."""
+    made = io.BytesIO()
+    with tarfile.open(file) as all_, tarfile.open(fileobj=made, mode="w:gz") as middle:
+        for member in all_:
+            if member.isfile() and "/middle/" in member.name:
+                middle.addfile(member, all_.extractfile(member))
+    return made.getvalue()
+
+
+DERIVED: dict[str, Callable[[Path, Path], bytes]] = {
+    "mrpc-train": _mrpc(lambda in_dev: not in_dev),
+    "mrpc-dev": _mrpc(lambda in_dev: in_dev),
+    "mrpc-test": _mrpc_test,
+    "tydiqa-english": _tydiqa_english,
+    "race-middle": _race_middle,
+    **{f"xnli-{code}": _xnli(code) for code in ("en", "fr", "de", "es", "zh", "ar")},
+}
+
+
+# Fetching -------------------------------------------------------------------------------------
+
+
+def content(source: Source, file: Path, data: Path) -> bytes:
+    """What is stored: a download, one file of an archive, or what is made of it.
+
+    Args:
+        source: what is wanted.
+        file: the download.
+        data: the data folder, for what is made of several files.
+    """
+    if not source.part:
+        return file.read_bytes()
+    if source.part.startswith("="):
+        return DERIVED[source.part[1:]](file, data)
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            return archive.read(source.part)
+    with tarfile.open(file) as archive:
+        member = archive.extractfile(source.part)
+        if member is None:
+            raise KeyError(f"{source.part} is not a file")
+        return member.read()
+
+
+def fetch(sources: Iterable[Source], data: Path) -> list[str]:
+    """Stores the files that are not there yet.
+
+    Args:
+        sources: in an order in which files that others are made of come first.
+        data: the data folder.
+
+    Returns:
+        What went wrong, a line for each file.
+    """
+    record = data / "sha256.json"
+    known = json.loads(record.read_text("utf-8")) if record.is_file() else {}
+    problems, downloads = [], {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for source in sources:
+            path = data / source.path
+            if path.exists():
+                continue
+            try:
+                if "://" not in source.url:
+                    downloads[source.url] = data / source.url
+                elif source.url not in downloads:
+                    downloads[source.url] = _download(source.url, Path(scratch))
+                made = content(source, downloads[source.url], data)
+            except (OSError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+                problems.append(f"{source.path}: {type(error).__name__}: {error} ({source.url})")
+                continue
+            digest = hashlib.sha256(made).hexdigest()
+            expected = source.sha256 or known.get(source.path, digest)
+            if digest != expected:
+                problems.append(f"{source.path}: its SHA-256 is {digest}, not {expected}")
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, made)
+            print(f"{source.path}: {len(made):,} bytes{'' if source.sha256 else f', {digest}'}")
+            if not source.sha256:
+                known[source.path] = digest
+                files.write(record, json.dumps(known, indent=1) + "\n")
+    return problems
+
+
+def _download(url: str, directory: Path) -> Path:
+    path = directory / hashlib.sha256(url.encode()).hexdigest()
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as stream, path.open("wb") as target:
+        shutil.copyfileobj(stream, target)
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="folders or files of the data folder")
+    names = [name.rstrip("/") for name in parser.parse_args(arguments).names] or [""]
+    table = read_table()
+    wanted = [s for s in table if any(f"{s.path}/".startswith(f"{n}/" if n else "") for n in names)]
+    if not wanted:
+        parser.error(f"{TABLE.name} has nothing under {', '.join(names)}")
+    problems = fetch(wanted, DATA)
+    print("\n".join(problems), file=sys.stderr)
+    print(f"{len(wanted) - len(problems)} of {len(wanted)} files lie in {DATA}")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
