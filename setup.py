@@ -51,6 +51,7 @@ setup(
             "cryptography",
             "httpx",
             "hypothesis",
+            "jax",
             "kubernetes-validate",
             "mypy",
             "pandas",
