@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from bertfam_tf import replicas
+from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
 
 # The sum of some losses and their number, float scalars: means are taken over all replicas.
@@ -179,6 +180,16 @@ class Learner(keras.Model):
         with replicas.scope(self):
             replicas.check_optimizer(optimizer)
             super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        with unpadding(self.unpadded):
+            return super().call(inputs, training=training, mask=mask)
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether backbones compute real tokens only: not where shapes are compiled, as by XLA."""
+        compiled_shapes = self.compiled and self.jit_compile
+        return keras.backend.backend() == "tensorflow" and not compiled_shapes
 
     def compute_loss(
         self,

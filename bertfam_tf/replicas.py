@@ -60,14 +60,16 @@ def check_optimizer(optimizer: Any) -> None:
 def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
     """Creates the variables of optimizer and metrics, as Keras' ``_maybe_symbolic_build`` does.
 
-    Keras infers shapes from the sum of the replicas' parts of the first batch and fails if they
-    differ in sequence length. This takes the shapes from the dataset's ``element_spec``.
+    Without a strategy Keras leaves it to the first trace of the training step, which TensorFlow
+    repeats because variables were created in it. With one, Keras infers shapes from the sum of the
+    replicas' parts of the first batch and fails if they differ in sequence length. This takes the
+    shapes from the dataset's ``element_spec``.
 
     Args:
         model: a compiled model.
         iterator, data_batch: Keras' arguments of ``_maybe_symbolic_build``.
     """
-    if model._distribute_strategy is None:
+    if keras.backend.backend() != "tensorflow":
         return
     if data_batch is None:
         spec = iterator.data_adapter.get_tf_dataset().element_spec

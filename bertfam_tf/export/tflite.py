@@ -15,6 +15,7 @@ from bertfam_tf import files
 from bertfam_tf.export.endpoints import edge_case_texts
 from bertfam_tf.export.mobile_apis import add_metadata
 from bertfam_tf.export.saved_model import ExportError, compare_answers, write_functions
+from bertfam_tf.models import unpadding
 from bertfam_tf.tasks import Task
 from bertfam_tf.text import Packer, Tokenizer
 
@@ -197,7 +198,9 @@ def _ids_graph(task: Task, length: int) -> _Graph:
 
 
 def _traced(function: Callable, specs: Iterable[tf.TensorSpec]) -> Any:
-    return tf.function(function, list(specs), autograph=False).get_concrete_function()
+    # Phones have kernels for fixed shapes.
+    with unpadding(False):
+        return tf.function(function, list(specs), autograph=False).get_concrete_function()
 
 
 def _without_lstrip(tokenizer: Tokenizer) -> Tokenizer:

@@ -189,7 +189,7 @@ def _dropout(part: registry.DropoutSpec, values: _Values, **kwargs: Any) -> kera
 
 def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
     activation = values(part.activation)
-    return keras.layers.Dense(
+    return layers.Dense(
         values(part.width),
         activation=layers.activation(activation) if activation else None,
         use_bias=part.bias,
@@ -201,7 +201,7 @@ def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.la
 
 
 def _norm(part: registry.NormSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
-    return keras.layers.LayerNormalization(epsilon=values(part.epsilon), **kwargs)
+    return layers.LayerNormalization(epsilon=values(part.epsilon), **kwargs)
 
 
 def _tied_output(

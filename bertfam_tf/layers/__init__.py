@@ -11,6 +11,7 @@ from bertfam_tf.layers.attention import (
 from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
+from bertfam_tf.layers.fused import Dense, LayerNormalization
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import (
     CausalPermutation,
@@ -43,6 +44,7 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
+from bertfam_tf.layers.unpadding import RealTokens, TokenLayout, pad, unpad
 
 __all__ = [
     "AdaptiveEmbedding",
@@ -50,6 +52,7 @@ __all__ = [
     "CachedSelfAttention",
     "CausalPermutation",
     "DecoderMask",
+    "Dense",
     "DisentangledScores",
     "DistanceEmbedding",
     "Distances",
@@ -58,11 +61,13 @@ __all__ = [
     "GatedFeedForward",
     "HeadGate",
     "LastTokenPooling",
+    "LayerNormalization",
     "MaskEmbedding",
     "MeanPooling",
     "MemoryMask",
     "PositionEmbedding",
     "QueryBias",
+    "RealTokens",
     "RelativeAttention",
     "RelativeBias",
     "RelativePositions",
@@ -70,6 +75,7 @@ __all__ = [
     "SegmentScores",
     "SelfAttention",
     "SinusoidalEmbedding",
+    "TokenLayout",
     "TransformerBlock",
     "activation",
     "add_bias",
@@ -81,10 +87,12 @@ __all__ = [
     "log_buckets",
     "normal",
     "other_segment",
+    "pad",
     "position_ids_from_padding",
     "prepend_memory",
     "rotate",
     "symmetric_buckets",
+    "unpad",
     "updated_memory",
     "zero_padding",
 ]

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from bertfam_tf.layers.fused import Dense
 from bertfam_tf.layers.initializers import normal
+from bertfam_tf.layers.unpadding import pad, unpad
 
 
 def attention_probabilities(scores, attention_mask=None):
@@ -127,7 +129,7 @@ class _DotProductAttention(Attention):
         self.positions = positions
 
     def _dense(self, width, name, stddev=None):
-        return keras.layers.Dense(
+        return Dense(
             width,
             use_bias=self.use_bias,
             kernel_initializer=normal(stddev or self.stddev),
@@ -143,7 +145,7 @@ class _DotProductAttention(Attention):
             self.positions.build((None, self.num_heads, None, self.head_size))
         self._build_gate()
 
-    def _attend(self, query, key, value, attention_mask, positions, training):
+    def _attend(self, query, key, value, attention_mask, positions, training, layout=None):
         bias = None
         if self.positions is not None:
             query, key, bias = self.positions(query, key, positions)
@@ -152,7 +154,7 @@ class _DotProductAttention(Attention):
         if bias is not None:
             scores = scores + bias
         context = self._context(scores, value, attention_mask, training)
-        return self.output_dense(merge_heads(context)), scores
+        return self.output_dense(unpad(merge_heads(context), layout)), scores
 
 
 class SelfAttention(_DotProductAttention):
@@ -179,10 +181,12 @@ class SelfAttention(_DotProductAttention):
             attention.
         positions: argument of the layer ``positions``.
         value: (batch, length, any width), the input of the value projection; None for ``x``.
+        layout: a ``TokenLayout`` where ``x`` and ``value`` are unpadded, (tokens, width); None
+            where they are not.
 
     Returns:
-        ``(output, scores)``: (batch, length, width), and the scaled scores before mask and
-        softmax, (batch, num_heads, length, length).
+        ``(output, scores)``: as ``x``, and the scaled scores before mask and softmax, (batch,
+        num_heads, length, length).
     """
 
     def __init__(
@@ -209,15 +213,14 @@ class SelfAttention(_DotProductAttention):
         self._build_output(x_shape)
 
     def compute_output_shape(self, x_shape, value_shape=None):
-        batch, length, _ = x_shape
+        batch, length = x_shape[:-1] if len(x_shape) == 3 else (None, None)
         return x_shape, (batch, self.num_heads, length, length)
 
-    def call(self, x, attention_mask=None, positions=None, value=None, training=None):
+    def call(self, x, attention_mask=None, positions=None, value=None, layout=None, training=None):
+        projected = self.query(x), self.key(x), self.value(x if value is None else value)
         # each (batch, heads, length, head size)
-        query = split_heads(self.query(x), self.num_heads)
-        key = split_heads(self.key(x), self.num_heads)
-        value = split_heads(self.value(x if value is None else value), self.num_heads)
-        return self._attend(query, key, value, attention_mask, positions, training)
+        query, key, value = (split_heads(pad(each, layout), self.num_heads) for each in projected)
+        return self._attend(query, key, value, attention_mask, positions, training, layout)
 
 
 class CachedSelfAttention(_DotProductAttention):

@@ -4,6 +4,8 @@ from typing import Literal
 
 import keras
 
+from bertfam_tf.layers.fused import LayerNormalization
+
 
 class TransformerBlock(keras.layers.Layer):
     """Attention and feed-forward, each with a residual connection, dropout and a norm.
@@ -46,10 +48,10 @@ class TransformerBlock(keras.layers.Layer):
         self.norm = norm
         self.attention = attention
         self.feed_forward = feed_forward
-        self.attention_norm = attention_norm or keras.layers.LayerNormalization(
+        self.attention_norm = attention_norm or LayerNormalization(
             epsilon=epsilon, name="attention_norm", dtype=self.dtype_policy
         )
-        self.feed_forward_norm = feed_forward_norm or keras.layers.LayerNormalization(
+        self.feed_forward_norm = feed_forward_norm or LayerNormalization(
             epsilon=epsilon, name="feed_forward_norm", dtype=self.dtype_policy
         )
         self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)

@@ -1,5 +1,7 @@
 """Embeddings that Keras does not have."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -16,11 +18,11 @@ class PositionEmbedding(keras.layers.Layer):
         offset: index of position 0 in the table; the vectors before it are for negative ids.
 
     Call:
-        x: (batch, length, width); only its shape is read.
-        position_ids: int (batch, length); None for 0, 1, 2, ….
+        x: (batch, length, width), or unpadded (tokens, width); only its shape is read.
+        position_ids: int (batch, length), or (tokens,); None for 0, 1, 2, …, where ``x`` is padded.
 
     Returns:
-        (batch, length, width), or (1, length, width) without ``position_ids``.
+        The shape of ``x``, or (1, length, width) without ``position_ids``.
     """
 
     def __init__(self, max_positions: int, stddev: float = 0.02, offset: int = 0, **kwargs):
@@ -40,7 +42,7 @@ class PositionEmbedding(keras.layers.Layer):
         return {"initializer": normal(self.stddev)}
 
     def call(self, x, position_ids=None):
-        length = ops.shape(x)[1]
+        length: Any = ops.shape(x)[1] if len(x.shape) == 3 else None
         if isinstance(length, int) and length > self.max_positions:
             raise ValueError(
                 f"The input is {length} tokens long; this model has {self.max_positions} positions."

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import keras
 
+from bertfam_tf.layers.fused import Dense
 from bertfam_tf.layers.initializers import normal
 
 
@@ -45,7 +46,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def _dense(self, width, name, stddev):
-        return keras.layers.Dense(
+        return Dense(
             width,
             use_bias=self.use_bias,
             kernel_initializer=normal(stddev),

@@ -34,7 +34,7 @@ def position_ids_from_padding(padding_mask):
 
 
 def zero_padding(x, padding_mask):
-    """``x`` (batch, length, width) with zeros at padding."""
+    """``x`` (batch, length, width) or (tokens, width) with zeros where the mask is zero."""
     real = ops.cast(ops.cast(padding_mask, "bool"), x.dtype)
     return x * ops.expand_dims(real, -1)
 

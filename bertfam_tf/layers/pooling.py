@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from bertfam_tf.layers.fused import Dense
 from bertfam_tf.layers.initializers import normal
 
 
@@ -22,7 +23,7 @@ class FirstTokenPooler(keras.layers.Layer):
 
     def build(self, input_shape):
         width = input_shape[-1]
-        self.dense = keras.layers.Dense(
+        self.dense = Dense(
             width,
             activation="tanh",
             kernel_initializer=normal(self.stddev),

@@ -25,12 +25,21 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     xlm_roberta,
     xlnet,
 )
-from bertfam_tf.models.base import Backbone, Config
+from bertfam_tf.models.base import Backbone, Config, unpadding
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import families
 
-__all__ = ["Backbone", "Config", "Parts", "build", "config_of", "count_parameters", "families"]
+__all__ = [
+    "Backbone",
+    "Config",
+    "Parts",
+    "build",
+    "config_of",
+    "count_parameters",
+    "families",
+    "unpadding",
+]
 
 
 def config_of(family: str, size: str = "base", **overrides: Any) -> Any:

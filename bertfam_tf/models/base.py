@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -128,6 +131,28 @@ def _tensor(value: Any, spec: Any) -> Any:
     return keras.tree.map_structure_up_to(spec, lambda like, x: convert(x, like), spec, value)
 
 
+_SCOPE = threading.local()
+
+
+@contextlib.contextmanager
+def unpadding(enabled: bool) -> Iterator[None]:
+    """Scope in which backbones compute real tokens only, or padding too.
+
+    The outermost scope of a thread decides. Without any, backbones compute padding.
+
+    Args:
+        enabled: whether padding is left out, by families that can.
+    """
+    outermost = getattr(_SCOPE, "enabled", None) is None
+    if outermost:
+        _SCOPE.enabled = enabled
+    try:
+        yield
+    finally:
+        if outermost:
+            _SCOPE.enabled = None
+
+
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class Backbone(keras.Model):
     """An encoder without heads: a dict of tensors in, a dict of tensors out.
@@ -138,6 +163,8 @@ class Backbone(keras.Model):
         parts: existing layers by name, whose weights this model shares: ``parts`` of another
             backbone, or a subset of them. Other layers are new.
         dtype: dtype policy of the new layers and of this model; None for Keras' global one.
+        unpadded: whether only real tokens are computed, where the family can. Weights and outputs
+            are the same, except for outputs at padding, which repeat those of real tokens.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
@@ -167,12 +194,13 @@ class Backbone(keras.Model):
         *,
         parts: Mapping[str, keras.layers.Layer] | None = None,
         dtype: Any = None,
+        unpadded: bool = False,
         **kwargs,
     ):
         card = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
         typed: Any = card.config.from_dict(fields)
-        wired = Parts(parts, dtype)
+        wired = Parts(parts, dtype, unpadded=unpadded)
         inputs, outputs = card.wire(typed, wired)
         kwargs.setdefault("name", f"{family}_backbone")
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
@@ -180,11 +208,19 @@ class Backbone(keras.Model):
         self.family = family
         self.config = typed
         self.parts = wired
+        # In a function, because Keras would track the model: its layers are this one's.
+        self._unpadded = functools.cache(lambda: _unpadded(self))
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
             inputs = self.complete(inputs)
         return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None):
+        symbolic = any(map(keras.utils.is_keras_tensor, keras.tree.flatten(inputs)))
+        if symbolic or not getattr(_SCOPE, "enabled", None) or self.parts.unpadded:
+            return super().call(inputs, training=training, mask=mask)
+        return self._unpadded()(inputs, training=training)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """The inputs of this model: others are dropped, and defaults added.
@@ -233,11 +269,23 @@ class Backbone(keras.Model):
             "config": self.config.to_dict(),
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "unpadded": self.parts.unpadded,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> Backbone:
         return cls(**config)
+
+
+def _unpadded(backbone: Backbone) -> Backbone:
+    """A model of the same layers that computes real tokens only."""
+    return Backbone(
+        backbone.family,
+        backbone.config,
+        parts=backbone.parts,
+        dtype=backbone.dtype_policy,
+        unpadded=True,
+    )
 
 
 def plain_weights(model: keras.layers.Layer) -> dict[str, np.ndarray]:

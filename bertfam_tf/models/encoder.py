@@ -47,7 +47,7 @@ def table(
 
 def norm(config: Any, *, name: str, dtype: Any = None) -> keras.layers.Layer:
     """A layer norm with the config's epsilon."""
-    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=dtype)
+    return layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=dtype)
 
 
 def embed(
@@ -73,12 +73,16 @@ def embed(
         more: further embeddings (batch, length, width) to add.
 
     Returns:
-        (batch, length, width).
+        (batch, length, width), or (tokens, width) where the wiring is unpadded.
     """
-    tokens = given["token_ids"]
+    layout = parts.layout(given["padding_mask"])
+    if layout is not None and positions is not None and position_ids is None:
+        position_ids = ops.cumsum(ops.ones_like(given["token_ids"]), axis=1) - 1
+    tokens = layers.unpad(given["token_ids"], layout)
     x = parts("token_embedding", table, config, config.vocab_size, width)(tokens)
     if getattr(config, "num_segments", 0):
-        segments = given.get("segment_ids", ops.zeros_like(tokens))
+        segments = given.get("segment_ids", ops.zeros_like(given["token_ids"]))
+        segments = layers.unpad(segments, layout)
         x = x + parts("segment_embedding", table, config, config.num_segments, width)(segments)
     if positions is not None:
         embedding = parts(
@@ -88,9 +92,9 @@ def embed(
             config.initializer_range,
             offset,
         )
-        x = x + embedding(x, position_ids)
+        x = x + embedding(x, None if position_ids is None else layers.unpad(position_ids, layout))
     for each in more:
-        x = x + each
+        x = x + layers.unpad(each, layout)
     x = parts("embedding_norm", norm, config)(x)
     return parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
 
@@ -100,7 +104,7 @@ def project(config: Any, parts: Parts, x: Any) -> Any:
     initializer = layers.normal(config.initializer_range)
     return parts(
         "embedding_projection",
-        keras.layers.Dense,
+        layers.Dense,
         config.hidden_size,
         kernel_initializer=initializer,
     )(x)
@@ -208,12 +212,12 @@ def encode(
     Args:
         config: the card's config.
         parts: the layers.
-        x: (batch, length, hidden).
+        x: as ``embed`` returns it.
         padding_mask: (batch, length).
         blocks: the blocks; None for ``num_layers`` new ones.
         call_with: the keyword arguments of a block, such as its mask, by its index; None for the
             attention mask from padding.
-        after: function of each block's output.
+        after: function of each block's output, as ``x`` is.
         final_norm: norm of the last block's output; None for none.
 
     Returns:
@@ -225,14 +229,18 @@ def encode(
     if call_with is None:
         everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}
         call_with = lambda index: everywhere  # noqa: E731
+    layout = parts.layout(padding_mask)
+    unpadded = {} if layout is None else {"layout": layout}
     hidden_states, attention_scores = [x], []
     for i, each in enumerate(blocks):
-        x, scores = each(x, **call_with(i))
+        x, scores = each(x, **call_with(i), **unpadded)
         x = after(x)
         hidden_states.append(x)
         attention_scores.append(scores)
     if final_norm is not None:
-        x = hidden_states[-1] = final_norm(x)
+        hidden_states[-1] = final_norm(x)
+    hidden_states = [layers.pad(each, layout) for each in hidden_states]
+    x = hidden_states[-1]  # (batch, length, hidden)
     outputs = {
         "sequence_output": x,
         "hidden_states": hidden_states,

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from bertfam_tf.layers import RealTokens, TokenLayout
 from bertfam_tf.names import unknown
 
 
@@ -17,13 +18,23 @@ class Parts(Mapping[str, keras.layers.Layer]):
     Args:
         layers: existing layers by name; they keep their weights and their dtype policy.
         dtype: dtype policy of new layers; None for Keras' global one.
+        unpadded: whether to wire layers so that they compute real tokens only, where the family
+            can; weights and outputs are the same.
 
     Raises:
         ValueError: for a layer whose own name, the prefix of its variables' paths, is another.
     """
 
-    def __init__(self, layers: Mapping[str, keras.layers.Layer] | None = None, dtype: Any = None):
+    def __init__(
+        self,
+        layers: Mapping[str, keras.layers.Layer] | None = None,
+        dtype: Any = None,
+        *,
+        unpadded: bool = False,
+    ):
         self._layers = dict(layers or {})
+        self.unpadded = unpadded
+        self._layouts: dict[int, TokenLayout] = {}
         self.dtype_policy = keras.dtype_policies.get(dtype)
         for name, layer in self._layers.items():
             if layer.name != name:
@@ -34,6 +45,24 @@ class Parts(Mapping[str, keras.layers.Layer]):
         if name not in self._layers:
             self._layers[name] = make(*args, **kwargs, name=name, dtype=self.dtype_policy)
         return self._layers[name]
+
+    def layout(self, padding_mask: Any) -> TokenLayout | None:
+        """Where the real tokens are; None where the wiring is padded.
+
+        Args:
+            padding_mask: (batch, length).
+        """
+        if not self.unpadded:
+            return None
+        if id(padding_mask) not in self._layouts:
+            real_tokens = RealTokens(name="real_tokens", dtype=self.dtype_policy)
+            self._layouts[id(padding_mask)] = real_tokens(padding_mask)
+        return self._layouts[id(padding_mask)]
+
+    @property
+    def leaves_padding_out(self) -> bool:
+        """Whether the wiring asked for a layout: some families compute padding in either mode."""
+        return bool(self._layouts)
 
     def subset(self, *names: str) -> dict[str, keras.layers.Layer]:
         """Some of the layers, by name.

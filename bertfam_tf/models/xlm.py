@@ -60,9 +60,10 @@ def wire(config: XlmConfig, parts: Parts) -> tuple[dict, dict]:
     )
 
     padding_mask = inputs["padding_mask"]
+    mask = layers.unpad(padding_mask, parts.layout(padding_mask))
 
     def zeroed(x):
-        return layers.zero_padding(x, padding_mask)
+        return layers.zero_padding(x, mask)
 
     return inputs, encoder.encode(config, parts, zeroed(x), padding_mask, after=zeroed)
 

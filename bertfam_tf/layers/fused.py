@@ -1,0 +1,39 @@
+"""Keras' layers, spelled so that TensorFlow fuses their operations on CPUs.
+
+TensorFlow's graph optimizer looks for ``MatMul`` + ``BiasAdd`` + activation on matrices, and
+computes them as one operation. Keras' layers add the bias by a broadcast sum, which it does not
+recognise, and compute norms in more passes over memory than needed. Weights, names and results are
+those of Keras' layers; on other backends, and for tensors that are not matrices, they compute.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def _fuses(x: Any) -> bool:
+    return keras.backend.backend() == "tensorflow" and len(x.shape) == 2
+
+
+class Dense(keras.layers.Dense):
+    """``keras.layers.Dense``; arguments and call are the same."""
+
+    def call(self, x, training=None):
+        if self.bias is None or self.quantization_mode is not None or not _fuses(x):
+            return super().call(x, training=training)
+        import tensorflow as tf
+
+        x = tf.nn.bias_add(ops.matmul(x, self.kernel), ops.convert_to_tensor(self.bias))
+        return x if self.activation is None else self.activation(x)
+
+
+class LayerNormalization(keras.layers.LayerNormalization):
+    """``keras.layers.LayerNormalization`` over the last axis; arguments and call are the same."""
+
+    def call(self, x):
+        if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64") or not _fuses(x):
+            return super().call(x)
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        return centred * ops.rsqrt(variance + self.epsilon) * self.gamma + self.beta

@@ -1,0 +1,154 @@
+"""Backbones that compute real tokens only, beside the same ones that compute padding."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import layers
+from bertfam_tf.models import Backbone, unpadding
+from tests.selection import in_full
+
+# Their attention needs all positions: they compute padding in either mode.
+PADDED = {"gpt", "gpt2", "transformer_xl", "xlnet"}
+LENGTHS = np.array([6, 2, 1, 4, 0])
+ON_THE_RIGHT = np.arange(6) < LENGTHS[:, None]
+MASKS = {
+    "right": ON_THE_RIGHT,
+    "left": ON_THE_RIGHT[:, ::-1],
+    "gaps": ON_THE_RIGHT & (np.arange(6) != 2),
+    "none": np.ones((5, 6), bool),
+}
+
+
+def _build(family, **more):
+    tiny = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=24, num_layers=2)
+    if family == "transformer_xl":
+        tiny["cutoffs"] = ()
+    off = dict(dropout=0.0, attention_dropout=0.0)
+    backbone = bf.build(family, "tiny", dtype="float64", **tiny, **off, **more)
+    rng = np.random.default_rng(0)
+    for weight in backbone.weights:
+        weight.assign_add(rng.normal(0, 0.3, weight.shape))
+    return backbone
+
+
+def _given(backbone, mask, seed=0):
+    rng = np.random.default_rng(seed)
+    given = {"token_ids": rng.integers(0, 40, mask.shape), "padding_mask": mask.astype("int32")}
+    if "segment_ids" in backbone.input:
+        given["segment_ids"] = rng.integers(0, 2, mask.shape)
+    if "language_ids" in backbone.input:
+        given["language_ids"] = np.ones(mask.shape, "int32")
+    return given
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "albert", "roberta", "xlm"]))
+def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
+    backbone = _build(family)
+    mask = MASKS[mask]
+    given, real = _given(backbone, mask), mask[..., None]
+    found = []
+    for unpadded in (False, True):
+        with unpadding(unpadded), tf.GradientTape() as tape:
+            outputs = backbone(given)
+            states = [tf.where(real, each, 0.0) for each in outputs["hidden_states"]]
+            pooled = outputs.get("pooled_output", outputs["sequence_output"][:, 0])
+            pooled = tf.where(mask.any(1, keepdims=True), pooled, 0.0)
+            loss = sum(tf.reduce_sum(x**2) for x in states) + tf.reduce_sum(pooled**2)
+        gradients = tape.gradient(loss, [weight.value for weight in backbone.trainable_weights])
+        gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        found.append([*states, pooled, *gradients])
+    assert len(found[0]) == len(found[1])
+    for padded, unpadded in zip(*found, strict=True):
+        np.testing.assert_allclose(unpadded, padded, rtol=1e-9, atol=1e-9)
+    assert backbone._unpadded().parts.leaves_padding_out == (family not in PADDED)
+
+
+def test_padding_is_not_computed():
+    backbone = _build("bert")
+    given = _given(backbone, MASKS["right"])
+    seen = []
+    dense = backbone.parts["layer_0"].feed_forward.intermediate
+    call = dense.call
+    dense.call = lambda x, **kwargs: seen.append(x.shape) or call(x, **kwargs)
+    with unpadding(True):
+        backbone(given)
+    # The example without any token keeps its first position.
+    assert seen == [(LENGTHS.clip(1).sum(), 16)]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_no_example_reads_another(family):
+    backbone = _build(family)
+    given = _given(backbone, MASKS["right"])
+    other = _given(backbone, MASKS["right"], seed=1)
+    mixed = {name: np.concatenate([x[:2], other[name][2:]]) for name, x in given.items()}
+    with unpadding(True):
+        one, two = (backbone(each)["sequence_output"] for each in (given, mixed))
+        alone = backbone({name: x[1:2] for name, x in given.items()})["sequence_output"]
+    np.testing.assert_array_equal(one[:2], two[:2])
+    np.testing.assert_allclose(alone[0, :2], one[1, :2], rtol=1e-12)
+    assert np.abs(one[2:4] - two[2:4]).max() > 1e-3
+
+
+def test_weights_are_those_of_the_padded_model():
+    backbone = _build("bert")
+    paths = [weight.path for weight in backbone.weights]
+    twin = Backbone("bert", backbone.config, parts=backbone.parts, unpadded=True, dtype="float64")
+    assert [id(w) for w in twin.weights] == [id(w) for w in backbone.weights]
+    with unpadding(True):
+        backbone(_given(backbone, MASKS["right"]))
+    assert [weight.path for weight in backbone.weights] == paths
+    assert Backbone.from_config(twin.get_config()).parts.unpadded
+
+
+def test_batches_of_any_size_in_a_graph():
+    backbone = _build("bert")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
+    def run(token_ids, padding_mask):
+        with unpadding(True):
+            return backbone({"token_ids": token_ids, "padding_mask": padding_mask})
+
+    for mask in (*MASKS.values(), np.ones((0, 4), bool), np.ones((1, 1), bool)):
+        given = _given(backbone, mask)
+        given.pop("segment_ids")
+        found = run(given["token_ids"].astype("int32"), given["padding_mask"])
+        wanted = backbone(given)
+        real = mask[..., None]
+        np.testing.assert_allclose(
+            np.where(real, found["sequence_output"], 0),
+            np.where(real, wanted["sequence_output"], 0),
+            atol=1e-12,
+        )
+
+
+def test_the_outermost_scope_decides():
+    backbone = _build("bert")
+    given = _given(backbone, MASKS["right"])
+    plain = backbone(given)["sequence_output"]
+    with unpadding(False), unpadding(True):
+        np.testing.assert_array_equal(backbone(given)["sequence_output"], plain)
+    with unpadding(True), unpadding(False):
+        assert np.abs(backbone(given)["sequence_output"] - plain).max() > 1e-3
+    np.testing.assert_array_equal(backbone(given)["sequence_output"], plain)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+def test_fused_layers_are_keras_layers(shape):
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    for ours, theirs in (
+        (layers.Dense(5, activation="gelu"), keras.layers.Dense(5, activation="gelu")),
+        (layers.LayerNormalization(epsilon=1e-3), keras.layers.LayerNormalization(epsilon=1e-3)),
+    ):
+        ours.build(shape), theirs.build(shape)
+        for one, other in zip(ours.weights, theirs.weights, strict=True):
+            one.assign_add(np.random.default_rng(1).normal(size=one.shape))
+            other.assign(one)
+        np.testing.assert_allclose(ours(x), theirs(x), atol=1e-6)
+        assert [w.path.split("/")[1] for w in ours.weights] == [
+            w.path.split("/")[1] for w in theirs.weights
+        ]
