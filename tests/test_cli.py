@@ -86,6 +86,7 @@ def test_families_by_name(capsys):
     assert "Unknown family 'bret'. Did you mean 'bert'?" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_train_prints_the_metrics(trained):
     run, printed = trained
     assert _last_json(printed) == json.loads((run / "metrics.json").read_text())
@@ -150,6 +151,7 @@ def test_predict_embeddings(smallest, tmp_path, capsys):
     assert "--top is for classifiers" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_export(trained, tmp_path, capsys):
     run, _ = trained
     assert main(["export", str(run), str(tmp_path / "model")]) == 0
@@ -161,6 +163,7 @@ def test_export(trained, tmp_path, capsys):
     assert card["metrics"].keys() >= {"loss", "accuracy"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("source", ["run", "model"])
 def test_convert_a_task(trained, tmp_path, capsys, source):
     run, _ = trained

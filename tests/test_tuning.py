@@ -28,6 +28,7 @@ def task(smallest):
     return bf.TextClassifier.from_pretrained(smallest, labels=["no", "yes"])
 
 
+@pytest.mark.full
 def test_a_frozen_backbone_stays_and_gives_the_same_features(task):
     tuning.freeze(task.backbone)
     assert {v.path.split("/")[0] for v in task.trainable_weights} == {"sequence_head"}

@@ -35,6 +35,11 @@ class FirstTokenPooler(keras.layers.Layer):
     def call(self, x):
         return self.dense(x[:, 0, :])
 
+    def compute_output_shape(self, input_shape):
+        # Without it Keras calls the layer to find out. While an export is traced, TensorFlow would
+        # count the weights read by that call among those of the export.
+        return (input_shape[0], input_shape[-1])
+
 
 class MeanPooling(keras.layers.Layer):
     """The mean over real tokens (Sentence-BERT, arXiv 1908.10084).

@@ -47,6 +47,7 @@ def test_orders(rows):
     assert places[0] != places[1] != places[2]
 
 
+@pytest.mark.full
 def test_no_part_of_an_epoch_has_shorter_rows(rows):
     means = np.zeros(97)
     for seed in range(64):

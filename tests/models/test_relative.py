@@ -79,6 +79,7 @@ def _last(backbone, tokens, step):
     return np.asarray(_stream(backbone, tokens, step)[-1]["sequence_output"])[0, -1]
 
 
+@pytest.mark.full
 @families
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 def test_reach_of_a_memory_as_long_as_the_segment(family, num_layers):
@@ -95,6 +96,7 @@ def test_reach_of_a_memory_as_long_as_the_segment(family, num_layers):
         assert (difference > 0) == differs, (place, difference)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize("step", [1, 2])
 def test_reach_with_the_same_length(num_layers, step):

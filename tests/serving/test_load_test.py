@@ -189,6 +189,7 @@ def test_failures_are_counted_by_reason():
 # Real servers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_server(protocol, export_server, address, export):
     url = f"{export_server.url}/v1/models/m" if protocol == "http" else f"grpc://{address}/m"

@@ -60,6 +60,7 @@ def test_log_likelihoods(model):
         np.testing.assert_allclose(answer["log_likelihood"], -sum(losses), atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("max_length", [48, 5])
 def test_perplexity_is_over_all_tokens_of_all_windows(max_length):
     model = _model(max_length)
@@ -126,6 +127,7 @@ def test_long_prompts_keep_their_end(model):
     assert model.generate(text, max_new_tokens=10) == model.generate(text[-38:], max_new_tokens=10)
 
 
+@pytest.mark.full
 def test_seeds(model):
     options = dict(max_new_tokens=20, temperature=1.0)
     first = model.generate(TEXTS, seed=3, **options)
@@ -137,6 +139,7 @@ def test_seeds(model):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "seed": 5}])
 def test_streamed_pieces_are_the_text(model, options):
     pieces = []
@@ -147,6 +150,7 @@ def test_streamed_pieces_are_the_text(model, options):
     assert all(len(row) == len(TEXTS) for row in pieces)
 
 
+@pytest.mark.full
 def test_streaming_holds_back_half_characters():
     model = _model()
     model.compile(keras.optimizers.Adam(0.01))

@@ -37,6 +37,7 @@ def _model(family, **overrides):
     return bf.CausalLM(backbone, WORDS)
 
 
+@pytest.mark.full
 @each
 def test_rows_together_and_alone(models, family):
     model = models[family]
@@ -79,6 +80,7 @@ def test_a_memory_that_reaches_far_enough_changes_nothing(models):
     assert text == model.generate(TEXTS[2], max_new_tokens=9)
 
 
+@pytest.mark.full
 @each
 def test_fit_learns_what_follows(family, tmp_path):
     model = _model(family)

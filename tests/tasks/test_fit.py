@@ -49,6 +49,7 @@ SINGLE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SINGLE)
 def test_evaluate_reads_every_shape_alike(reader, shape):
     scores = _scores(reader)
@@ -70,6 +71,7 @@ def test_weights(reader, weighted):
     assert found[0] == pytest.approx(np.mean(-np.log(chances) * WEIGHTS), rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", ["tuple", "dict", "rows", "rows of dicts"])
 def test_pairs(smallest, shape):
     task = bf.TextClassifier.from_pretrained(smallest)
@@ -139,6 +141,7 @@ def test_compile_with_nothing_takes_the_defaults(classifier):
     assert len(classifier.evaluate(TEXTS, NAMES, verbose=0)) == 2
 
 
+@pytest.mark.full
 def test_callbacks(classifier, tmp_path):
     # A rate at which a small model goes astray.
     classifier.compile(keras.optimizers.SGD(3.0))
@@ -169,6 +172,7 @@ def test_an_embedder_has_no_loss_of_its_own(embedder):
             verb(TEXTS, np.zeros((6, 32), "float32"), verbose=0)
 
 
+@pytest.mark.full
 def test_an_embedder_learns_what_it_is_compiled_for(smallest):
     task = bf.TextEmbedder.from_pretrained(smallest)
     task.compile(keras.optimizers.Adam(1e-2), "mse")
@@ -180,6 +184,7 @@ def test_an_embedder_learns_what_it_is_compiled_for(smallest):
 # Mistakes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["fit", "evaluate", "validation"])
 @pytest.mark.parametrize("kind", ["list", "data set"])
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ def frame():
     return pd.DataFrame({"text": texts, "label": labels, "year": 1999}, index=range(6, 0, -1))
 
 
+@pytest.mark.full
 def test_a_classifier(classifier, frame):
     text, label = frame["text"], frame["label"]
     validation = (text, label.astype("category"))
@@ -54,6 +55,7 @@ def test_several_labels_have_columns(smallest):
         task.fit(pd.Series(A[:2]), held.rename(columns={"x": "z"}))
 
 
+@pytest.mark.full
 def test_questions_and_words(smallest):
     qa = bf.SpanQA.from_pretrained(smallest)
     asked = pd.DataFrame({"question": ["good"] * 2, "context": ["a good film"] * 2, "n": [1, 2]})

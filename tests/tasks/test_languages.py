@@ -36,6 +36,7 @@ def _scores(task, language_id):
     return task.postprocess(task(inputs))["scores"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("language", "number"), [(None, 0), ("en", 0), ("de", 2)])
 def test_each_token_has_the_language(checkpoint, tmp_path, language, number):
     task = bf.TextClassifier.from_pretrained(checkpoint, language=language)

@@ -156,6 +156,7 @@ def test_saves_and_exports(task, tmp_path):
         task.export(tmp_path / "export", max_masks=0)
 
 
+@pytest.mark.full
 def test_learns_from_what_it_is_compiled_for(tokenizer):
     task = _task("bert", tokenizer)
     words = ["good", "bad", "long", "short", "great", "dull", "fine", "unhappy"]

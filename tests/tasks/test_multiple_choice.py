@@ -145,6 +145,7 @@ def test_hostile_texts(smallest):
         assert answer["text"] == other["text"]
 
 
+@pytest.mark.full
 def test_learns_saves_and_exports(smallest, tmp_path):
     task = _task(smallest)
     texts = ["the film", "a movie", "the plot", "the story", "we", "they", "you", "it"]

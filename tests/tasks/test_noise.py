@@ -88,6 +88,7 @@ def test_a_language_model(quiet):
         lm.generate(texts, max_new_tokens=n)
 
 
+@pytest.mark.full
 def test_an_export(quiet, embedder, tmp_path):
     export_saved_model(embedder, tmp_path)
 

@@ -160,6 +160,7 @@ def test_steps_and_callbacks(reader):
     assert count.model is reader
 
 
+@pytest.mark.full
 def test_mixed_precision_answers_in_float32(smallest):
     wanted = _answer(bf.TextClassifier.from_pretrained(smallest), TEXTS)["scores"]
     keras.config.set_dtype_policy("mixed_bfloat16")

@@ -46,6 +46,7 @@ def _read(directory, name):
     return json.loads((directory / name).read_text("utf-8"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "family"), in_full(PAIRS, PAIRS[:1]))
 def test_from_pretrained_gives_the_task_back(name, family, tmp_path):
     task = published.task(name, family)

@@ -80,6 +80,7 @@ def test_scores_and_their_metrics(regressor, data):
     assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=1e-5)
 
 
+@pytest.mark.full
 def test_a_regressor_learns_saves_and_exports(smallest, tmp_path):
     task = bf.TextRegressor.from_pretrained(smallest, **QUIET)
     task.compile(keras.optimizers.Adam(1e-2))
@@ -136,6 +137,7 @@ def test_other_numbers_in_a_data_set_are_refused(regressor, labels, error):
 # Independent labels -------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "data",
     [
@@ -178,6 +180,7 @@ def test_chosen_labels(several, smallest):
         bf.MultiLabelClassifier(backbone, tokenizer, NAMES, threshold=1.5)
 
 
+@pytest.mark.full
 def test_labels_are_learnt_saved_and_exported(smallest, tmp_path):
     task = bf.MultiLabelClassifier.from_pretrained(smallest, NAMES, **QUIET)
     task.compile(keras.optimizers.Adam(1e-2))

@@ -360,6 +360,7 @@ def test_labels_of_real_answers_and_back(real_data):
     assert equal >= 0.97 * (len(places) - without)
 
 
+@pytest.mark.full
 def test_loss_is_the_mean_of_two_cross_entropies(learner):
     x = {"question": [*QUESTIONS[:2], ""], "context": [CONTEXTS[0], "a film", CONTEXTS[2]]}
     y = {"answer": ["film", "", "plot"], "answer_start": [4, -1, CONTEXTS[2].find("plot")]}
@@ -403,6 +404,7 @@ def test_offsets_may_differ_by_white_space(learner):
     assert found == [*expected]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("answer", "start", "found"),
     [("plot", 5, "ilm"), ("plot", 99, ""), ("film", -1, "the "), ("Film", 4, "film")],
@@ -473,6 +475,7 @@ def test_an_answer_at_the_end_of_twenty_thousand_words(seeker, at):
     assert len(seeker.encode(_features(["what?"], [context]))["document"]) > 1_000
 
 
+@pytest.mark.full
 def test_overfitting_without_any_set_up(smallest):
     task = bf.SpanQA.from_pretrained(smallest, dropout=0.0, attention_dropout=0.0)
     context = "the film was very good, but the plot is dull and long. it is a great story."
@@ -496,6 +499,7 @@ def test_overfitting_without_any_set_up(smallest):
     assert [row["answer"] for row in task.predict(x)] == answers
 
 
+@pytest.mark.full
 def test_fit_compiles_itself(smallest):
     task = bf.SpanQA.from_pretrained(smallest)
     x, y = _toy(6, 8, np.random.default_rng(0))
@@ -506,6 +510,7 @@ def test_fit_compiles_itself(smallest):
 # Scores ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_evaluate_reads_every_shape_alike(learner):
     x = {"question": ["who?", "what?", "it?"], "context": ["story", "film", ""]}
     y = {"answer": ["story", "film", ""], "answer_start": [0, 0, -1]}
@@ -523,6 +528,7 @@ def test_evaluate_reads_every_shape_alike(learner):
 # Storing --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_task_comes_back(qa, tmp_path):
     qa.null_threshold = 0.25
     try:

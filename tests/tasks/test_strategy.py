@@ -165,6 +165,7 @@ THE_OTHERS = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "script",
     in_full([CLASSIFIER, CHOICES_AND_RANKS, THE_OTHERS], [CLASSIFIER]),

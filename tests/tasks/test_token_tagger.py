@@ -262,6 +262,7 @@ def test_labels_stand_at_first_pieces_where_context_is_most(tagger):
     assert (targets >= 0).sum() == sum(map(len, numbers)) - 2
 
 
+@pytest.mark.full
 def test_the_loss_is_the_mean_over_words(smallest):
     task = bf.TokenTagger.from_pretrained(smallest, TAGS, dropout=0.0, attention_dropout=0.0)
     _perturb(task)
@@ -350,6 +351,7 @@ def test_save_and_load(tagger, tmp_path):
         assert found == wanted
 
 
+@pytest.mark.full
 def test_the_export_answers_as_predict_does(tagger, tmp_path):
     width, most = 50, 3
     servable = load(tagger.export(tmp_path, max_tokens=width, max_entities=most))

@@ -173,6 +173,7 @@ def test_packed_text(name, texts, max_length):
     assert packed["token_ids"].shape[1] <= max_length
 
 
+@pytest.mark.full
 @tokenizers
 @examples(15)
 @hypothesis.given(texts=rows)

@@ -211,6 +211,7 @@ def test_long_words(tokenizer):
     assert (starts[1], ends[1]) == (0, 30_000)
 
 
+@pytest.mark.full
 def test_each_treatment_has_a_switch():
     made = proto().SerializeToString()
     text = "``É'' the 9,"
@@ -302,6 +303,7 @@ def test_trained_models_equal_the_library(trained, lines, name):
         assert all(0 <= a <= b <= len(line) for a, b in zip(begin, end, strict=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["nmt_nfkc", "identity", "spaces kept"])
 def test_offsets_tile_the_text(trained, name):
     """Without the white space between, neighbouring pieces leave nothing out."""

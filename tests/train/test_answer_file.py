@@ -64,6 +64,7 @@ def test_a_file_of_lines(model, lines, tmp_path, capsys):
     assert output.stat().st_mtime_ns == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep", [1000, None])
 def test_it_goes_on_behind_the_last_whole_line(model, lines, tmp_path, keep):
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"

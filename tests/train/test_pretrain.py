@@ -41,6 +41,7 @@ def _learner(family, **overrides):
 IDS = np.random.default_rng(1).integers(0, 20, 60).astype("int32")
 
 
+@pytest.mark.full
 def test_segments_with_a_memory_are_as_good_as_the_whole():
     learner = _learner("transformer_xl", **TXL)
     whole = learner.perplexity({"a": IDS}, length=59, verbose=False)
@@ -67,6 +68,7 @@ def test_corpora_do_not_see_each_other():
     assert np.log(found["all"]) == pytest.approx(losses)
 
 
+@pytest.mark.full
 def test_fit_learns_and_leaves_the_order_alone():
     learner = _learner("transformer_xl", **TXL)
     stream = segments(np.tile(np.arange(20), 30).astype("int32"), 3, 16)

@@ -89,6 +89,7 @@ def _weights(recipe):
 # What learns ----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_what_a_recipe_says_of_training(files):
     """A frozen backbone, rates by layer, weights of labels, metrics by name, the best epoch."""
     train = {
@@ -204,6 +205,7 @@ class _Kill(keras.callbacks.Callback):
             raise Killed
 
 
+@pytest.mark.full
 def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     """The second epoch is the best, and a state is due at its last step."""
     file = files("killed", BEST)
@@ -320,6 +322,7 @@ def test_a_broken_row_of_the_training_file(files, tmp_path):
 # Splits and labels ----------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_table_of_labels_pairs_and_limit(files, smallest, tmp_path):
     (tmp_path / "train.tsv").write_text("a\tb\t1\nc\td\t0\nbroken\n")
     recipe = load_recipe(
