@@ -23,7 +23,8 @@ def read(proto: tensor_pb2.TensorProto) -> np.ndarray | None:
         if proto.dtype == tf.string.as_datatype_enum:
             return _strings(proto, shape)
         array: np.ndarray = tf.make_ndarray(proto)
-    except (TypeError, ValueError, OverflowError):  # also shapes that numpy does not have
+    # Also shapes and dtypes (resource, variant) that numpy does not have.
+    except (TypeError, ValueError, OverflowError, KeyError):
         return None
     return array
 

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -23,7 +23,7 @@ from tensorflow_serving.apis import (
     prediction_log_pb2,
 )
 
-from bertfam_tf.serve import Code, inference, running_server
+from bertfam_tf.serve import Code, inference, running_server, tensor_protos
 from bertfam_tf.serve.grpc_api import parse_channel_arguments
 from tests.serve.half_plus import (
     CLASSIFY,
@@ -418,6 +418,13 @@ def test_negative_sizes(stubs, sizes):
     with pytest.raises(grpc.RpcError) as caught:
         stubs.prediction.Predict(shaped(*sizes))
     assert (caught.value.code(), caught.value.details()) == (INVALID, "tensor parsing error: x")
+
+
+@pytest.mark.parametrize("dtype", [tf.resource, tf.variant])
+def test_dtypes_that_numpy_lacks_are_not_read(dtype):
+    proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
+    proto.tensor_shape.dim.add(size=1)
+    assert tensor_protos.read(proto) is None
 
 
 def test_the_deadline_of_the_client_ends_the_run(zoo, server):
