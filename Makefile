@@ -9,7 +9,7 @@ PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test test-all lint live data transformer-xl-goldens tokenizer-references compare-tokenizers
-.PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
+.PHONY: bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -62,10 +62,6 @@ bench-tokenizers: .venv/installed-live
 # LiteRT beside ONNX Runtime and PyTorch, on SST-2 (make data).
 bench-mobile: .venv/installed-bench-mobile
 	$(BIN)/python -m tools.bench.mobile
-
-# Raw text to label on one core, beside ONNX Runtime and PyTorch, on SST-2 (make data).
-bench: .venv/installed-bench-mobile
-	$(BIN)/python -m tools.bench.cpu
 
 # Batch inference (serving/batch), in an environment of its own: Beam wants another protobuf.
 batch-env: build/batch/installed
