@@ -1,5 +1,7 @@
 """The schedule's values, and AdamW against a computation by hand."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
@@ -113,3 +115,11 @@ def test_biases_and_norms_of_a_task_do_not_decay(tiny):
             np.testing.assert_allclose(
                 variable.numpy(), before[variable.path] * (1 - 1e-2 * 0.5), rtol=1e-5
             )
+
+
+def test_the_training_step_is_traced_once(smallest):
+    labels = ["negative", "neutral", "positive"]
+    task = TextClassifier.from_pretrained(smallest, labels=labels)
+    with mock.patch.object(AdamW, "apply", autospec=True, side_effect=AdamW.apply) as apply:
+        task.fit(["good", "bad", "dull"], labels, batch_size=1, verbose=0)
+    assert apply.call_count == 1

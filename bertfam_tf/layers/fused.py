@@ -32,7 +32,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """``keras.layers.LayerNormalization`` over the last axis; arguments and call are the same."""
 
     def call(self, x):
-        if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64") or not _fuses(x):
+        half = keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64")
+        plain = self.gamma is not None and self.beta is not None and not self.rms_scaling
+        if half or not plain or not _fuses(x):
             return super().call(x)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)

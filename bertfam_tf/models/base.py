@@ -218,9 +218,10 @@ class Backbone(keras.Model):
 
     def call(self, inputs, training=None, mask=None):
         symbolic = any(map(keras.utils.is_keras_tensor, keras.tree.flatten(inputs)))
-        if symbolic or not getattr(_SCOPE, "enabled", None) or self.parts.unpadded:
-            return super().call(inputs, training=training, mask=mask)
-        return self._unpadded()(inputs, training=training)
+        unpad = getattr(_SCOPE, "enabled", None) and self.parts.can_unpad
+        if unpad and not symbolic and not self.parts.unpadded:
+            return self._unpadded()(inputs, training=training)
+        return super().call(inputs, training=training, mask=mask)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """The inputs of this model: others are dropped, and defaults added.

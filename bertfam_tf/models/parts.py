@@ -21,6 +21,9 @@ class Parts(Mapping[str, keras.layers.Layer]):
         unpadded: whether to wire layers so that they compute real tokens only, where the family
             can; weights and outputs are the same.
 
+    Attributes:
+        can_unpad: whether the wiring asked for a layout, so that padding can be left out.
+
     Raises:
         ValueError: for a layer whose own name, the prefix of its variables' paths, is another.
     """
@@ -34,6 +37,7 @@ class Parts(Mapping[str, keras.layers.Layer]):
     ):
         self._layers = dict(layers or {})
         self.unpadded = unpadded
+        self.can_unpad = False
         self._layouts: dict[int, TokenLayout] = {}
         self.dtype_policy = keras.dtype_policies.get(dtype)
         for name, layer in self._layers.items():
@@ -52,17 +56,13 @@ class Parts(Mapping[str, keras.layers.Layer]):
         Args:
             padding_mask: (batch, length).
         """
+        self.can_unpad = True
         if not self.unpadded:
             return None
         if id(padding_mask) not in self._layouts:
             real_tokens = RealTokens(name="real_tokens", dtype=self.dtype_policy)
             self._layouts[id(padding_mask)] = real_tokens(padding_mask)
         return self._layouts[id(padding_mask)]
-
-    @property
-    def leaves_padding_out(self) -> bool:
-        """Whether the wiring asked for a layout: some families compute padding in either mode."""
-        return bool(self._layouts)
 
     def subset(self, *names: str) -> dict[str, keras.layers.Layer]:
         """Some of the layers, by name.

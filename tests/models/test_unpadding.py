@@ -64,7 +64,9 @@ def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     assert len(found[0]) == len(found[1])
     for padded, unpadded in zip(*found, strict=True):
         np.testing.assert_allclose(unpadded, padded, rtol=1e-9, atol=1e-9)
-    assert backbone._unpadded().parts.leaves_padding_out == (family not in PADDED)
+    assert backbone.parts.can_unpad == (family not in PADDED)
+    # No second wiring of a family that computes padding in either mode.
+    assert backbone._unpadded.cache_info().currsize == (family not in PADDED)
 
 
 def test_padding_is_not_computed():
@@ -152,3 +154,33 @@ def test_fused_layers_are_keras_layers(shape):
         assert [w.path.split("/")[1] for w in ours.weights] == [
             w.path.split("/")[1] for w in theirs.weights
         ]
+
+
+@pytest.mark.parametrize("options", [dict(scale=False), dict(center=False)])
+def test_norms_without_a_weight_are_keras_norms(options):
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    found = layers.LayerNormalization(epsilon=1e-3, **options)(x)
+    wanted = keras.layers.LayerNormalization(epsilon=1e-3, **options)(x)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def _ranks(task, run):
+    """The ranks of what a dense layer gets while ``run`` is traced."""
+    dense = task.backbone.parts["layer_0"].feed_forward.intermediate
+    call, seen = dense.call, []
+    dense.call = lambda x, **kwargs: seen.append(len(x.shape)) or call(x, **kwargs)
+    run()
+    del dense.call
+    return seen
+
+
+def test_tasks_leave_padding_out_unless_xla_compiles_them(smallest, tmp_path):
+    labels, texts = ["negative", "neutral", "positive"], ["a good film", "bad"]
+    task = bf.TextClassifier.from_pretrained(smallest, labels=labels)
+    assert set(_ranks(task, lambda: task.fit(texts, labels[:2], verbose=0))) == {2}
+    assert _ranks(task, lambda: task.predict(texts)) == [2]
+    assert _ranks(task, lambda: task.evaluate(texts, labels[:2], verbose=0)) == [2]
+    assert set(_ranks(task, lambda: task.export(tmp_path / "export"))) == {2}
+    assert set(_ranks(task, lambda: task.export_tflite(tmp_path / "m.tflite"))) == {3}
+    task.compile("adam", jit_compile=True)
+    assert _ranks(task, lambda: task.predict(texts)) == [3]
