@@ -93,6 +93,7 @@ def test_train_prints_the_metrics(trained):
     assert yaml.safe_load((run / "recipe.yaml").read_text())["train"]["epochs"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_evaluate(trained, capsys, split):
     run, printed = trained

@@ -78,6 +78,7 @@ def test_steps_are_as_long_as_their_factors():
             assert float(variable[0]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.full
 def test_lora(task, tmp_path):
     expected = task.predict(TEXTS)
     tuning.add_lora(task.backbone, 2)

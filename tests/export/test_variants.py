@@ -165,6 +165,7 @@ def _check(tagger, texts, found):
         np.testing.assert_allclose(found["scores"][i, : len(row)], scores, atol=2e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [0, 1, 3, 9, 20])
 def test_requests_of_any_size(tagger, batched, count):
     texts, given = _rows(count)

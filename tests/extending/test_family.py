@@ -93,6 +93,7 @@ def test_it_is_built_trained_saved_and_loaded(task, tmp_path):
         np.testing.assert_array_equal(ours["scores"], theirs["scores"])
 
 
+@pytest.mark.full
 def test_it_is_exported(task, tmp_path):
     path = bf.export_saved_model(task, tmp_path / "served")
     exported = tf.saved_model.load(str(path)).signatures["serving_default"]

@@ -117,6 +117,7 @@ def test_predict_and_evaluate(task):
         task.evaluate(X)
 
 
+@pytest.mark.full
 def test_save_load_and_export(task, tmp_path):
     task.save(tmp_path / "task")
     again = bf.load(tmp_path / "task")
@@ -139,6 +140,7 @@ def test_options_are_documented_and_refused(task, smallest):
         SentenceOrder.from_pretrained(smallest, margin=1.0)
 
 
+@pytest.mark.full
 def test_a_recipe(smallest, tmp_path):
     lines = ["first\tsecond\tlabel", *map("\t".join, zip(FIRST, SECOND, "1010", strict=True))]
     (tmp_path / "t.tsv").write_text("\n".join(lines) + "\n")

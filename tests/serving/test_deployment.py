@@ -205,6 +205,7 @@ def test_compose_is_reached_from_this_machine_alone(compose):
     assert compose["ports"] == ["127.0.0.1:8500:8500", "127.0.0.1:8501:8501"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["m", "unknown"])
 def test_the_health_check_of_compose(compose, export_server, model):
     """It is run as it is, but for the name and the port."""

@@ -201,6 +201,7 @@ def test_a_server(protocol, export_server, address, export):
     assert (result.failures, found.wrong, found.versions) == ({}, 0, [60])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_refusal_says_why(protocol, export_server, address):
     url = f"{export_server.url}/v1/models/y" if protocol == "http" else f"grpc://{address}/y"

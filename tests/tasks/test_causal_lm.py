@@ -99,6 +99,7 @@ def test_families_that_see_both_ways_are_refused(smallest):
 # Files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_save_load_and_from_pretrained(model, tmp_path):
     model.save(tmp_path / "task")
     again = bf.load(tmp_path / "task")

@@ -8,6 +8,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 import bertfam_tf.data
 from bertfam_tf.data.targets import Name
+from tests.selection import in_full
 
 TEXTS = ["a good film", "a bad movie", "the plot is dull", "great acting!", "it is", "very bad"]
 NAMES = ["positive", "negative", "negative", "positive", "neutral", "negative"]
@@ -105,7 +106,7 @@ def test_a_pair_for_a_task_of_single_texts(reader, verb):
 # Learning -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", ["lists", "generator"])
+@pytest.mark.parametrize("shape", in_full(["lists", "generator"], ["lists"]))
 def test_fit_without_any_set_up(classifier, shape):
     before = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
     history = classifier.fit(

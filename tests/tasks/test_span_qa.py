@@ -285,6 +285,7 @@ def test_parts_of_characters(family):
     assert not windows["null"].numpy().any()
 
 
+@pytest.mark.full
 def test_cls_at_the_end():
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

@@ -440,6 +440,7 @@ def test_batches_and_shapes(tokenizer):
     assert tokenizer.tokenize(["", " ", "a", ""]).row_lengths().numpy().tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["gpt", "xlm"])
 def test_saved_model(kind, tokenizer, xlm, tmp_path):
     made, lines = tokenizer if kind == "gpt" else xlm, mixed_lines(40, 6)

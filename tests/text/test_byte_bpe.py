@@ -244,6 +244,7 @@ def test_missing_files(tmp_path):
         ByteBPETokenizer.load(tmp_path)
 
 
+@pytest.mark.full
 def test_saved_model(tokenizer, tmp_path):
     lines = mixed_lines(300, 6)
     assert_the_same_in_a_saved_model(tokenizer, ([*lines, ""], lines[:1], []), tmp_path)

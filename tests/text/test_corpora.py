@@ -33,6 +33,7 @@ def characters():
     return every[:0x3400] + every[::211]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", in_full(LIVE, ["bert-base-uncased", "gpt2"]))
 def test_ids_and_offsets_equal_the_reference(name, corpus, hostile, characters):
     ours, reference = SUBJECTS[name].ours(), SUBJECTS[name].reference()

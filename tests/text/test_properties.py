@@ -131,6 +131,7 @@ def _ragged(lengths, first):
     return tf.RaggedTensor.from_row_lengths(tf.constant(values, tf.int32), lengths)
 
 
+@pytest.mark.full
 @tokenizers
 @examples(20)
 @hypothesis.given(rows)

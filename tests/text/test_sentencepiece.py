@@ -611,6 +611,7 @@ def test_saved_model(tokenizer, trained, tmp_path):
         assert_the_same_in_a_saved_model(made, batches, tmp_path / str(number))
 
 
+@pytest.mark.full
 def test_tflite(tokenizer):
     """Everything converts but `lstrip_tokens`, which need a regular expression, and the offsets of
     models whose rules join characters, which need SentencePiece's own kernel."""

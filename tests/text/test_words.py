@@ -286,6 +286,7 @@ def test_wikitext(real_data, split, count):
     assert words.numpy().tolist() == [b"" if word == "<eos>" else word.encode() for word in flat]
 
 
+@pytest.mark.full
 def test_a_vocabulary_as_large_as_that_of_wikitext_103(tmp_path):
     size = 267_735
     words = ["<eos>", "<unk>", *(f"w{index}" for index in range(size - 2))]

@@ -139,6 +139,7 @@ def test_outputs_that_belong_to_others(model, smallest, lines, tmp_path, capsys)
     assert output.read_bytes() == stored
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["tsv", "csv", "jsonl"])
 def test_columns(model, tmp_path, form):
     texts = ["a good film", "bad"]

@@ -9,7 +9,6 @@ import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import load_recipe
 from bertfam_tf.train import evaluate, run
-from tests.selection import in_full
 
 SQUAD = {
     "data": [
@@ -46,7 +45,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", in_full(CASES, ["SpanQA", "TokenTagger"]))
+@pytest.mark.full
+@pytest.mark.parametrize("name", CASES)
 def test_a_run_of_each_task(name, smallest, tmp_path, capsys):
     file, content, data = CASES[name]
     (tmp_path / "data").mkdir()
