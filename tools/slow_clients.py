@@ -62,10 +62,10 @@ class Latency(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Result of a run: latencies by kind of request, quiet and besieged, and how it stopped."""
+    """Result of a run: latencies by type of request, and how the server stopped."""
 
     quiet: dict[str, Latency]
-    besieged: dict[str, Latency]
+    with_slow: dict[str, Latency]
     stop_s: float
     status: int
 
@@ -210,27 +210,28 @@ def run(clients: int, calls: int, silent: int, *flags: str, requests: int = REQU
         stack.enter_context(half_sent(up.grpc, [b""] * silent))
         stack.enter_context(half_called(up.grpc, calls))
         stack.enter_context(half_sent(up.rest, beginnings(clients)))
-        besieged = {name: measure(ask, requests) for name, ask in kinds.items()}
+        with_slow = {name: measure(ask, requests) for name, ask in kinds.items()}
         start = time.monotonic()
         up.process.send_signal(signal.SIGTERM)
         status = up.process.wait(120)
-        return Found(quiet, besieged, time.monotonic() - start, status)
+        return Found(quiet, with_slow, time.monotonic() - start, status)
 
 
 def table(found: Found) -> str:
     """What was found, as Markdown."""
     lines = [
-        "| median, slowest ms | alone | besieged | ratio of medians | failed |",
+        "| median, slowest ms | no slow clients | with slow clients | ratio of medians | failed |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, before in found.quiet.items():
-        after = found.besieged[name]
+        after = found.with_slow[name]
         lines.append(
             f"| {name} | {before.median:.1f}, {before.slowest:.0f} "
             f"| {after.median:.1f}, {after.slowest:.0f} "
             f"| {after.median / before.median:.2f} | {after.failed} |"
         )
-    stop = f"After SIGTERM the server ended in {found.stop_s:.1f} s, with status {found.status}."
+    seconds = f"{found.stop_s:.1f} s"
+    stop = f"After SIGTERM the server exited within {seconds} with status {found.status}."
     return "\n".join([*lines, "", stop, ""])
 
 
@@ -247,9 +248,9 @@ def main() -> None:
             "# Slow clients against the local server\n\n"
             f"`python -m tools.slow_clients`, {datetime.date.today()}, {platform.machine()}, "
             f"{os.cpu_count()} cores for server and clients together: {options.clients:,} "
-            f"half-sent requests over REST, {options.silent} silent connections to gRPC's port and "
+            f"incomplete REST requests, {options.silent} silent connections to gRPC's port and "
             f"{options.calls} gRPC calls without a message, against a server with {FILES:,} file "
-            f"descriptors; {REQUESTS} requests of each kind, one after the other.\n\n"
+            f"descriptors; {REQUESTS} requests of each type, one at a time.\n\n"
             f"{table(found)}",
             "utf-8",
         )
