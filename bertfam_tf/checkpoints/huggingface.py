@@ -196,7 +196,7 @@ def _card(values: dict[str, Any], family: str | None) -> Family:
         names = [registry.get(name).huggingface for name in registry.families()]
         known = sorted({each.model_type for each in names if each})
         raise CheckpointError(
-            f"No family reads the model type {shown(kind)}. Known: {', '.join(known)}."
+            f"{CONFIG}: no family has the model type {shown(kind)}. Known: {', '.join(known)}."
         )
     return found
 

@@ -168,8 +168,11 @@ DAMAGES = {
         r"config\.json is not JSON",
     ),
     "no type": (lambda d: (d / "config.json").write_text("{}"), "no 'model_type'"),
-    "other type": (_config(model_type="t5"), "No family reads the model type 't5'. Known: .*bert"),
-    "list as type": (_config(model_type=["bert"]), "No family reads the model type"),
+    "other type": (
+        _config(model_type="t5"),
+        "config.json: no family has the model type 't5'. .*bert",
+    ),
+    "list as type": (_config(model_type=["bert"]), "config.json: no family has the model type"),
     "relative positions": (
         _config(position_embedding_type="relative_key"),
         "position_embedding_type = 'relative_key', which bert does not support; .*'absolute'",
