@@ -36,6 +36,7 @@ SOURCES = {
 OPERATIONS = {
     "SentencepieceOp": "0798c24f70de",
     "TFText>ByteSplitByOffsets": "6eb97db4f5db",
+    "TFText>ByteSplitWithOffsets": "c0d43b039194",
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
@@ -87,7 +86,6 @@ class Tokenizer(tf.Module):
         # that function's graph.
         with tf.init_scope():
             self._texts = tf.constant(self._state.pieces)
-            self._bytes = tf_text.ByteSplitter()
         # Functions make eager calls as fast as calls in a graph.
         signature = [tf.TensorSpec([None], tf.string)]
         self._ids = tf.function(
