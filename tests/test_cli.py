@@ -18,6 +18,7 @@ from bertfam_tf.cli import main
 from bertfam_tf.export import BatchingOptions, ExportError
 from bertfam_tf.serve import load
 from bertfam_tf.train import as_json
+from tests.selection import in_full
 from tests.test_families import PUBLISHED
 from tools import make_family_table
 
@@ -25,6 +26,7 @@ COMMANDS = (
     "families", "train", "evaluate", "predict", "convert", "export", "serve", "tokenize",
     "vocabulary",
 )  # fmt: skip
+
 TEXTS = ["a good film", "it is bad"]
 
 
@@ -72,6 +74,7 @@ def test_families(capsys):
         assert rest == [card.tokenizer.kind, ", ".join(card.objectives), ", ".join(card.heads)]
 
 
+@pytest.mark.full
 def test_the_table_of_families_is_what_the_cards_say():
     stored = make_family_table.FILE.read_text("utf-8")
     assert json.loads(stored) == make_family_table.table(), "python -m tools.make_family_table"
@@ -102,7 +105,9 @@ def test_evaluate(trained, capsys, split):
     assert _last_json(capsys.readouterr().out) == pytest.approx(_last_json(printed), rel=1e-5)
 
 
-@pytest.mark.parametrize(("source", "what"), [("arguments", "run"), ("stdin", "model")])
+@pytest.mark.parametrize(
+    ("source", "what"), in_full([("arguments", "run"), ("stdin", "model")], [("arguments", "run")])
+)
 def test_predict(trained, capsys, monkeypatch, source, what):
     run, _ = trained
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS) + "\n"))
@@ -118,6 +123,7 @@ def test_predict(trained, capsys, monkeypatch, source, what):
         assert next(iter(row["scores"])) == row["label"]
 
 
+@pytest.mark.full
 def test_predict_the_best_alone(trained, capsys, tmp_path):
     run, _ = trained
     assert main(["predict", str(run), TEXTS[0], "--top", "1"]) == 0

@@ -314,7 +314,7 @@ def test_saved_model_round_trip(family, tmp_path):
     np.testing.assert_allclose(outputs, backbone(inputs)["sequence_output"], atol=1e-5)
 
 
-@wired
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_tflite_round_trip(family, tmp_path):
     backbone = _small(family)
     _write_saved_model(backbone, tmp_path, [1, 9])

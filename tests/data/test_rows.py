@@ -473,6 +473,7 @@ REAL = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("file", "form", "columns", "target", "count"), REAL, ids=lambda v: str(v))
 def test_real_files_whole(real_data, file, form, columns, target, count):
     rows = read_rows(real_data(file), columns, format=form, target=target())

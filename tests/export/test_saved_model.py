@@ -190,6 +190,7 @@ CLEAN = """
 """
 
 
+@pytest.mark.full
 def test_a_process_without_the_models_answers_the_same(base, task):
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CLEAN), str(base / "1")],

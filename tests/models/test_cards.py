@@ -58,6 +58,7 @@ def test_one_segment_is_no_choice():
 # ALBERT ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_albert_ablation_has_the_figures_of_the_paper():
     counts = {key: round(count / 1e6) for key, count in albert_ablation.table().items()}
     assert [counts[128, s] for s in albert_ablation.SHARING] == [12, 64, 38, 89]

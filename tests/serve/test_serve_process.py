@@ -50,6 +50,7 @@ def test_serves_text_without_any_framework_until_a_signal(base_path, number):
     assert "Traceback" not in err
 
 
+@pytest.mark.full
 def test_nothing_to_serve(tmp_path):
     with start("-m", "bertfam_tf.serve", tmp_path, "--rest-port", 0) as process:
         out, err = process.communicate(timeout=60)
@@ -59,6 +60,7 @@ def test_nothing_to_serve(tmp_path):
     assert "Traceback" not in err
 
 
+@pytest.mark.full
 def test_a_configuration_file(half_path, tmp_path):
     path = tmp_path / "models.conf"
     models = "".join(

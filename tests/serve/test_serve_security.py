@@ -363,6 +363,7 @@ def test_a_key_with_a_password_is_refused_not_asked_for(folder, tmp_path):
 # ------------------------------------------------------------------------------------- the command
 
 
+@pytest.mark.full
 def test_the_command_takes_keys_and_certificates(folder, half_path):
     (folder / "keys").write_text(f"# ours\n{KEY}\n")
     flags = [f"--tls-certificate={folder}/server.pem", f"--tls-key={folder}/server.key"]

@@ -211,6 +211,7 @@ def test_a_refusal_says_why(protocol, export_server, address):
     assert "Servable not found for request: Latest(y)" in reason
 
 
+@pytest.mark.full
 def test_command(export_server, export, tmp_path, monkeypatch, capsys):
     texts = tmp_path / "texts.jsonl"
     texts.write_text('"a fine film"\n{"text": "dull"}\n', "utf-8")

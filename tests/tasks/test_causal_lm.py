@@ -115,6 +115,7 @@ def test_save_load_and_from_pretrained(model, tmp_path):
 # Generation -----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_rows_together_and_alone(model):
     for options in ({}, {"num_beams": 3}):
         together = model.generate(TEXTS, max_new_tokens=10, **options)

@@ -135,6 +135,7 @@ def test_compile_is_respected(classifier):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+@pytest.mark.full
 def test_compile_with_nothing_takes_the_defaults(classifier):
     classifier.compile()
     assert isinstance(classifier.optimizer, keras.optimizers.AdamW)
@@ -167,6 +168,7 @@ def test_callbacks(classifier, tmp_path):
     assert loss == pytest.approx(min(history["val_loss"]), rel=1e-5)
 
 
+@pytest.mark.full
 def test_an_embedder_has_no_loss_of_its_own(embedder):
     for verb in (embedder.fit, embedder.evaluate):
         with pytest.raises(ValueError, match=r"TextEmbedder has no default loss; call compile"):

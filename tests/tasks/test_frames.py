@@ -45,6 +45,7 @@ def test_bools_are_the_second_label_and_the_first(smallest, names):
         bf.TextClassifier.from_pretrained(smallest, labels=A)._parts.targets.check(wanted)
 
 
+@pytest.mark.full
 def test_several_labels_have_columns(smallest):
     task = bf.MultiLabelClassifier.from_pretrained(smallest, labels=["x", "y"])
     held = pd.DataFrame({"y": [1, 0], "x": [0, 0]})

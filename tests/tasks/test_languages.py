@@ -49,6 +49,7 @@ def test_each_token_has_the_language(checkpoint, tmp_path, language, number):
     np.testing.assert_array_equal(again, found)
 
 
+@pytest.mark.full
 def test_embeddings_too(checkpoint):
     german = bf.TextEmbedder.from_pretrained(checkpoint, language="de").predict(TEXTS)
     english = bf.TextEmbedder.from_pretrained(checkpoint, language="en").predict(TEXTS)

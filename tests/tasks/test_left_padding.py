@@ -56,6 +56,7 @@ def test_the_batch_does_not_change_answers(classifier):
     assert len({tuple(scores.round(4)) for scores in together}) == len(TEXTS)
 
 
+@pytest.mark.full
 def test_text_pairs(checkpoint):
     task = bf.TextClassifier.from_pretrained(checkpoint, pair=True)
     one, other = task.predict((TEXTS, TEXTS[::-1])), task.predict((TEXTS[::-1], TEXTS))

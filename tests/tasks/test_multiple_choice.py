@@ -76,7 +76,7 @@ def _check(task, answers, rows, questions=None):
         assert answer["scores"].dtype == np.float32
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 32])
+@pytest.mark.parametrize("batch_size", in_full([1, 2, 32], [2]))
 def test_scores_are_the_head_s_on_rows_packed_by_hand(task, batch_size):
     _check(task, task.predict(ROWS, batch_size=batch_size), ROWS)
 
@@ -90,6 +90,7 @@ def test_a_question_stands_before_each_choice(smallest):
         task.predict(ROWS)
 
 
+@pytest.mark.full
 def test_the_text_is_cut_and_the_choices_are_not(smallest):
     task = _task(smallest, max_length=16)
     rows = {"text": ["the film was very good " * 9] * 2, "choices": [CHOICES[0], CHOICES[1]]}
@@ -131,6 +132,7 @@ def test_shapes(task):
         np.testing.assert_allclose([a["scores"] for a in task.predict(x)], wanted, atol=2e-6)
 
 
+@pytest.mark.full
 def test_hostile_texts(smallest):
     task = _task(smallest, 2, max_length=20)
     answers = task.predict(HOSTILE, batch_size=3)

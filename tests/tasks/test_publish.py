@@ -158,6 +158,7 @@ def test_tokenizer_json_gives_the_same_ids(family, tmp_path):
     assert layout.type_ids == expected["segment_ids"].numpy()[0].tolist()
 
 
+@pytest.mark.full
 def test_a_mask_that_swallows_spaces_comes_back(tmp_path):
     made = published.tokenizer("bert")
     made = made.from_config({**made.get_config(), "lstrip_tokens": ("[MASK]",)})

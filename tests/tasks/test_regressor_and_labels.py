@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.serve import load
+from tests.selection import in_full
 
 TEXTS = [
     "a good film",
@@ -220,7 +221,7 @@ def test_other_labels_are_refused(several, data, error):
         several.evaluate(*data, verbose=0)
 
 
-@pytest.mark.parametrize("weights", [{"yes": 3.0}, {1: 3, "no": 1.0}])
+@pytest.mark.parametrize("weights", in_full([{"yes": 3.0}, {1: 3, "no": 1.0}], [{"yes": 3.0}]))
 def test_labels_have_weights(smallest, weights):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
     task.compile(keras.optimizers.SGD(0.0))
@@ -244,6 +245,7 @@ def test_independent_labels_have_none(several):
         several.fit(TEXTS, JOINED, class_weight={"fun": 2.0}, verbose=0)
 
 
+@pytest.mark.full
 def test_metrics_by_name(smallest):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
     task.compile(metrics=["accuracy", "f1", "matthews"])

@@ -48,6 +48,7 @@ def test_a_classifier_comes_back(reader, stored):
     np.testing.assert_array_equal(_scores(task), _scores(reader))
 
 
+@pytest.mark.full
 def test_an_embedder_comes_back(smallest, tmp_path):
     task = bf.TextEmbedder.from_pretrained(smallest, max_length=6)
     task.save(tmp_path / "task")

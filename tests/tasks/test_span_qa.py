@@ -18,6 +18,7 @@ from bertfam_tf.text.characters import Characters
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.seeding import seed
+from tests.selection import in_full
 
 QUESTIONS = ["what was the film?", "who?", "", "is it good [CLS] or [SEP] bad", "very long " * 9]
 CONTEXTS = [
@@ -225,6 +226,7 @@ def test_answers_to_all_of_squad(qa, real_data):
     _check_substrings(contexts, qa.predict((questions, contexts)))
 
 
+@pytest.mark.full
 def test_half_precision_adds_logits_in_full(smallest):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -267,7 +269,7 @@ def _byte_task(family, **special):
     return _perturbed(bf.SpanQA(backbone, tokenizer, max_length=48, max_answer=9))
 
 
-@pytest.mark.parametrize("family", ["roberta", "gpt2"])
+@pytest.mark.parametrize("family", in_full(["roberta", "gpt2"], ["gpt2"]))
 def test_parts_of_characters(family):
     options = {
         "roberta": {
@@ -381,6 +383,7 @@ def test_loss_is_the_mean_of_two_cross_entropies(learner):
     assert found["loss"][0] == pytest.approx(weighted, rel=1e-5)
 
 
+@pytest.mark.full
 def test_offsets_may_differ_by_white_space(learner):
     cases = [
         ("plot", 10, "plot"),

@@ -333,6 +333,7 @@ def test_offsets_of_characters_that_are_joined(trained):
         assert together[part].to_list() == alone
 
 
+@pytest.mark.full
 def test_fairseq_ids(trained, lines):
     ours = SentencePieceTokenizer.from_config(
         {"model": trained["nmt_nfkc"], **presets.options("XLMRobertaTokenizer")}
@@ -359,6 +360,7 @@ def test_fairseq_ids(trained, lines):
         SentencePieceTokenizer(proto().SerializeToString(), fairseq_ids=True)
 
 
+@pytest.mark.full
 def test_pieces_that_only_longer_ones_have():
     """Characters that are no pieces themselves are unknown, one by one, and then joined."""
     words = ["▁", "aé", "é<", "a", "日本", "b"]
@@ -477,6 +479,7 @@ def test_names_and_numbers(tokenizer):
     assert Layout(**presets.options("XLNetTokenizer")["layout"]).pad_left
 
 
+@pytest.mark.full
 def test_config_round_trip(tokenizer):
     made = proto().SerializeToString()
     one = make(made, **{**SMALL, "lower_case": False})
@@ -589,6 +592,7 @@ def test_inside_a_dataset(tokenizer):
     assert_the_same_in_a_dataset(tokenizer, [text for text, _, _ in HOSTILE])
 
 
+@pytest.mark.full
 def test_built_inside_a_traced_function():
     made = []
 
@@ -602,6 +606,7 @@ def test_built_inside_a_traced_function():
     assert made[0].tokenize(["a"]).to_list() == [[ID["▁"], ID["a"]]]
 
 
+@pytest.mark.full
 def test_saved_model(tokenizer, trained, tmp_path):
     options = {**presets.options("XLMRobertaTokenizer"), "special_tokens_in_text": False}
     fairseq = make(trained["nmt_nfkc"], **options)

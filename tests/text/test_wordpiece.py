@@ -245,6 +245,7 @@ def test_names_and_numbers(tokenizer):
         _ = WordPieceTokenizer(["[UNK]"]).cls_id
 
 
+@pytest.mark.full
 def test_config_round_trip():
     one = WordPieceTokenizer(PIECES, lower_case=False, strip_accents=True, max_chars_per_word=7)
     two = WordPieceTokenizer.from_config(one.get_config())
@@ -365,6 +366,7 @@ def test_inside_a_dataset(tokenizer):
     assert_the_same_in_a_dataset(tokenizer, [text for text, _, _ in UNCASED])
 
 
+@pytest.mark.full
 def test_built_inside_a_traced_function():
     made = []
 
@@ -378,11 +380,13 @@ def test_built_inside_a_traced_function():
     assert made[0].tokenize(["a"]).to_list() == [[ID["a"]]]
 
 
+@pytest.mark.full
 def test_saved_model(tokenizer, tmp_path):
     rows = [text for text, _, _ in UNCASED]
     assert_the_same_in_a_saved_model(tokenizer, [rows, rows[:1], rows * 8, []], tmp_path)
 
 
+@pytest.mark.full
 def test_tflite(tokenizer):
     texts = [text for text, _, _ in UNCASED if "\0" not in text]
     batches = (texts, texts[:3], ["[MASK]", "a" * 101], ["the"])
@@ -434,6 +438,7 @@ def test_published_tokenizer_json_alone(minilm, tmp_path):
     assert count_differences(ours, theirs, lines, 3)[0] == 0
 
 
+@pytest.mark.full
 def test_the_comparison_can_fail(real_data, real_corpus):
     pytest.importorskip("tokenizers")
     path = real_data("vocab/bert-base-uncased/vocab.txt")

@@ -113,6 +113,7 @@ def test_a_killed_run_ends_as_one_that_was_not(model, lines, tmp_path):
     assert output.read_bytes().startswith(begun)
 
 
+@pytest.mark.full
 def test_outputs_that_belong_to_others(model, smallest, lines, tmp_path, capsys):
     output = tmp_path / "out.jsonl"
     output.write_text("mine\n")

@@ -53,6 +53,7 @@ def test_segments_with_a_memory_are_as_good_as_the_whole():
     assert found["perplexity"] == pytest.approx(whole["a"], rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "overrides"), [("gpt2", {}), ("transformer_xl", TXL)])
 def test_without_a_memory_segments_are_worse_off(family, overrides):
     learner = _learner(family, **{**overrides, **({"mem_len": 0} if overrides else {})})
@@ -60,6 +61,7 @@ def test_without_a_memory_segments_are_worse_off(family, overrides):
     assert learner.perplexity({"a": IDS}, length=7, verbose=False)["a"] != pytest.approx(whole)
 
 
+@pytest.mark.full
 def test_corpora_do_not_see_each_other():
     learner = _learner("transformer_xl", **TXL)
     found = learner.perplexity({"a": IDS, "b": IDS[:30]}, length=7, verbose=False)
