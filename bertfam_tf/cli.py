@@ -14,17 +14,17 @@ from typing import Any
 from bertfam_tf.names import unknown
 from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
 
-# Texts that have a column of their own.
+# Features that are read from one column each.
 _FEATURES = ("text", "text_pair", "question", "context")
 
-# Each command imports what it needs, so that --help and mistakes answer at once.
+# Each command imports what it needs, so that --help and usage errors are fast.
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; the exit status. Errors of the user's are one line on stderr."""
+    """Runs one command and returns the exit status. User errors are one line on stderr."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    # What other libraries log, such as TensorFlow of each file that it writes, is not for users.
+    # Messages of other libraries, such as TensorFlow's about each file it writes, are not shown.
     logging.getLogger("bertfam_tf").setLevel(logging.INFO)
     try:
         options.run(options)
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bertfam {options.command}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
-        if not _is_users(error):
+        if not _is_user_error(error):
             raise
         text = " ".join(str(error).split("\n"))
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _is_users(error: Exception) -> bool:
+def _is_user_error(error: Exception) -> bool:
     if isinstance(error, ValueError | OSError):
         return True
     from bertfam_tf.export import ExportError
@@ -58,14 +58,14 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    families = command("families", _families, "print every family and its sizes' parameters")
-    families.add_argument("name", nargs="*", help="families to print; all if there is none")
+    families = command("families", _families, "print all families with the parameters of each size")
+    families.add_argument("name", nargs="*", help="families to print (default: all)")
 
-    train = command("train", _train, "fine-tune by a recipe; a killed run resumes")
+    train = command("train", _train, "fine-tune with a recipe; an interrupted run resumes")
     train.add_argument("recipe", help="a YAML file")
     train.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
 
-    pretrain = command("pretrain", _pretrain, "train a language model by a recipe")
+    pretrain = command("pretrain", _pretrain, "train a language model with a recipe")
     pretrain.add_argument("recipe", help="a YAML file")
     pretrain.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
 
@@ -73,99 +73,106 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
 
-    predict = command("predict", _predict, "print answers, a line of JSON for each text")
+    predict = command("predict", _predict, "print predictions, one line of JSON per text")
     predict.add_argument("model", help="a saved task, or the output directory of a recipe")
-    predict.add_argument("text", nargs="*", help="texts; lines of standard input if there is none")
-    predict.add_argument("--input", metavar="FILE", help="answer a file of any size, with --output")
+    predict.add_argument("text", nargs="*", help="texts (default: lines of standard input)")
+    predict.add_argument("--input", metavar="FILE", help="read a file of any size, with --output")
     predict.add_argument(
-        "--output", metavar="FILE", help="gets a line of JSON for each row; a killed run resumes"
+        "--output", metavar="FILE", help="one line of JSON per row; an interrupted run resumes"
     )
     predict.add_argument(
-        "--format", help="of the input (by its name, then by the recipe); txt: a text on each line"
+        "--format",
+        help="of the input (default: by file name, then the recipe's); txt has one text per line",
     )
     for name in _FEATURES:
         predict.add_argument(
             f"--{name.replace('_', '-')}",
             dest=f"column_{name}",
             metavar="COLUMN",
-            help=f"with the {name}, by name or number from 0 (the recipe's)",
+            help=f"column of the {name}, by name or index from 0 (default: the recipe's)",
         )
     predict.add_argument(
-        "--choices", metavar="COLUMNS", help="with the choices, separated by commas"
+        "--choices", metavar="COLUMNS", help="columns of the choices, separated by commas"
     )
     predict.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
     predict.add_argument(
-        "--top", type=int, metavar="K", help="of classifiers the K best scores; all if left out"
+        "--top", type=int, metavar="K", help="only the K best scores of classifiers (default: all)"
     )
 
     export = command("export", _export, "write a SavedModel for TF Serving, or a .tflite file")
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
     export.add_argument(
-        "directory", help="gets a subdirectory named by the version; with --tflite, the file"
+        "directory", help="parent of the version's directory; with --tflite, the file"
     )
-    export.add_argument("--version", type=int, help="a number; the next one if left out")
+    export.add_argument("--version", type=int, help="version number (default: the next one)")
     export.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "int8"),
-        help="what weights are stored as (float32)",
+        help="dtype of stored weights (default: float32)",
     )
     export.add_argument(
         "--batching",
         action="store_true",
         default=None,
-        help="the graph answers several requests at a time",
+        help="batch concurrent requests inside the graph",
     )
     export.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
     phone = export.add_argument_group("with --tflite")
-    phone.add_argument("--inputs", choices=("text", "ids"), help="what it takes (text)")
-    phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
     phone.add_argument(
-        "--length", type=int, help="maximum number of tokens; the task's if left out"
+        "--inputs", choices=("text", "ids"), help="inputs of the model (default: text)"
     )
-    phone.add_argument("--calibration", metavar="FILE", help="lines of typical text, for int8-full")
+    phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
+    phone.add_argument("--length", type=int, help="maximum number of tokens (default: the task's)")
+    phone.add_argument(
+        "--calibration", metavar="FILE", help="typical texts, one per line, for int8-full"
+    )
 
     convert = command(
-        "convert", _convert, "write a saved task, or any supported checkpoint, in another format"
+        "convert",
+        _convert,
+        "convert a saved task or any supported checkpoint to Hugging Face's format",
     )
     convert.add_argument(
         "source",
         help="a saved task, the output directory of a recipe, or a checkpoint: a directory, "
         "package:NAME, or a hub id",
     )
-    convert.add_argument("target", help="the directory to make; it is never overwritten")
-    convert.add_argument("--family", help="its family, where the checkpoint does not name it")
+    convert.add_argument("target", help="the directory to create; it is never overwritten")
+    convert.add_argument("--family", help="its family, if the checkpoint does not name it")
 
     serve = command("serve", _serve, "serve exported models over REST and gRPC on this machine")
     add_serve_flags(serve)
 
     tokenize = command("tokenize", _tokenize, "show the pieces, ids and byte offsets of text")
     tokenize.add_argument("path", help="a checkpoint: directory, package:NAME or hub id")
-    tokenize.add_argument("text", nargs="*", help="texts; else lines of --input")
-    tokenize.add_argument("--input", metavar="FILE", help="lines of text (standard input)")
+    tokenize.add_argument("text", nargs="*", help="texts (default: lines of --input)")
+    tokenize.add_argument(
+        "--input", metavar="FILE", help="a file with one text per line (default: standard input)"
+    )
     tokenize.add_argument("--pair", metavar="TEXT", help="a second text; implies --packed")
     tokenize.add_argument(
         "--packed",
         action="store_true",
-        help="as a model takes them, with special tokens and padding",
+        help="show model inputs, with special tokens and padding",
     )
     tokenize.add_argument(
-        "--max-length", type=int, default=512, help="of a packed row (%(default)s)"
+        "--max-length", type=int, default=512, help="of packed texts (default: %(default)s)"
     )
     machine = tokenize.add_mutually_exclusive_group()
-    machine.add_argument("--ids", action="store_true", help="only ids, a line for each text")
-    machine.add_argument("--json", action="store_true", help="a line of JSON for each text")
+    machine.add_argument("--ids", action="store_true", help="only ids, one line per text")
+    machine.add_argument("--json", action="store_true", help="one line of JSON per text")
 
-    vocabulary = command("vocabulary", _vocabulary, "learn a vocabulary from text files")
+    vocabulary = command("vocabulary", _vocabulary, "train a vocabulary on text files")
     vocabulary.add_argument("kind", help="wordpiece, byte-bpe, bpe, sentencepiece or words")
     vocabulary.add_argument(
         "--input", nargs="+", required=True, metavar="FILE", help="text in UTF-8"
     )
-    vocabulary.add_argument("--size", type=int, help="entries, special tokens included")
+    vocabulary.add_argument("--size", type=int, help="number of entries, special tokens included")
     vocabulary.add_argument("--output", required=True, metavar="DIR", help="new or empty")
     vocabulary.add_argument(
         "--special", metavar="TOKENS", help="separated by commas: '[PAD],[UNK]'"
     )
-    vocabulary.add_argument("--min-count", type=int, help="rarer entries are left out")
+    vocabulary.add_argument("--min-count", type=int, help="minimum frequency of entries")
     vocabulary.add_argument(
         "--lower-case", action=argparse.BooleanOptionalAction, help="(depends on the kind)"
     )
@@ -173,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _families(options: argparse.Namespace) -> None:
-    # A table, stored beside the cards: these need Keras, which takes seconds to import.
+    # The table is stored, because the families need Keras, which takes seconds to import.
     table = json.loads((Path(__file__).parent / "models" / "table.json").read_text("utf-8"))
     for name in options.name:
         if name not in table:
@@ -238,14 +245,14 @@ def _check_top(top: int | None, task: Any) -> None:
     if not task.ranked_scores:
         raise ValueError(f"--top is for classifiers; a {type(task).__name__} has no such scores")
     if top < 1:
-        raise ValueError(f"--top is 1 or more, not {top}")
+        raise ValueError(f"--top must be 1 or more, not {top}")
 
 
 def _predict_file(options: argparse.Namespace) -> None:
     if not (options.input and options.output) or options.text:
-        raise ValueError("a file is answered with both --input and --output, and no texts")
+        raise ValueError("predicting on a file needs both --input and --output, and no texts")
     if options.batch_size < 1:
-        raise ValueError(f"the batch size is 1 or more, not {options.batch_size}")
+        raise ValueError(f"the batch size must be 1 or more, not {options.batch_size}")
     from bertfam_tf.config import load_recipe
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.train import answer_file, source_of
@@ -294,7 +301,7 @@ def _export(options: argparse.Namespace) -> None:
     task = _saved_task(options.model)
     if options.tflite:
         if "calibration" in given:
-            # Several texts of an example are separated by tabs.
+            # The texts of an example are separated by tabs.
             lines = Path(given["calibration"]).read_text("utf-8").splitlines()
             given["calibration"] = [tuple(line.split("\t")) for line in lines]
         print(task.export_tflite(options.directory, **given))
@@ -317,7 +324,7 @@ def _convert(options: argparse.Namespace) -> None:
     saved = source / MODEL if tasks.is_saved(source / MODEL) else source
     if tasks.is_saved(saved):
         if options.family is not None:
-            raise ValueError(f"--family is for checkpoints; {saved} says what it is.")
+            raise ValueError(f"--family is for checkpoints; {saved} is a saved task.")
         tasks.load(saved).save_pretrained(options.target)
         print(options.target)
         return
@@ -360,12 +367,12 @@ def _tokenize(options: argparse.Namespace) -> None:
 
 
 def _texts(options: argparse.Namespace) -> Iterator[bytes]:
-    """Texts as bytes, for they need not be UTF-8."""
+    """Yields texts as bytes, because they may not be UTF-8."""
     if options.text and options.input:
-        raise ValueError("texts and --input are given, expected one of them")
+        raise ValueError("both texts and --input are given, expected one of them")
     if options.text:
         return map(os.fsencode, options.text)
-    # Read until the process ends.
+    # Open until the process ends.
     lines = open(options.input, "rb") if options.input else sys.stdin.buffer  # noqa: SIM115
     return (line.removesuffix(b"\n").removesuffix(b"\r") for line in lines)
 
@@ -383,7 +390,7 @@ def _pieces(tokenizer: Any, texts: list[bytes]) -> list[dict[str, list]]:
 def _packed(
     tokenizer: Any, packer: Any, texts: list[bytes], pair: bytes | None
 ) -> list[dict[str, list]]:
-    """The packed row of each text, by column; no offsets and no text (None) at special tokens."""
+    """The packed inputs of each text, by column; offsets and text are None at special tokens."""
     parts = [tokenizer.tokenize_with_offsets(texts)]
     if pair is not None:
         parts.append(tokenizer.tokenize_with_offsets([pair] * len(texts)))
@@ -411,7 +418,7 @@ _HEADINGS = {"token_ids": "id", "padding_mask": "mask", "segment_ids": "segment"
 
 
 def _table(row: dict[str, list], texts: list[bytes]) -> str:
-    """The row as a table, a line for each piece, with the text that each piece covers."""
+    """Formats a table with one line per piece and the text that it covers."""
     from rich.cells import cell_len
 
     sources = row.get("from") or ["a"] * len(row["pieces"])
@@ -438,7 +445,7 @@ def _table(row: dict[str, list], texts: list[bytes]) -> str:
 
 
 def _visible(data: bytes) -> str:
-    """Text in one line, with what cannot be seen written as Python writes it."""
+    """Text in one line, with invisible characters escaped as in Python."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text

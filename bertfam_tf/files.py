@@ -2,9 +2,9 @@
 
 A writer creates a scratch directory next to its target, ``.NAME.xxxxxxxx.tmp``, syncs its content
 to disk and renames it. While it runs it holds a lock (flock) on the scratch directory, which other
-containers and hosts see too. So the next writer of the target can tell the leftovers of a killed
-process, which it removes, from work in progress. On file systems without locks nothing is removed
-and no writer is refused.
+containers and hosts see too. The next writer of the target can therefore distinguish the leftovers
+of a killed process, which it removes, from work in progress. On file systems without locks nothing
+is removed and no writer is refused.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _log = logging.getLogger(__name__)
 def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path for a file or directory that replaces ``target`` on exit.
 
-    Readers see either the previous or the complete new content, also after a kill. An error in the
-    body leaves ``target`` unchanged. Symbolic links are followed.
+    Readers see either the previous or the complete new content, even if the process is killed. An
+    error in the body leaves ``target`` unchanged. Symbolic links are followed.
 
     Args:
         target: the final path; its parent is created if missing.
 
     Raises:
-        OSError: writing failed, for example because the disk is full; it names the target.
+        OSError: if writing fails, for example because the disk is full; the message names the
+            target.
     """
     final = _real_path(target)
     with scratch(final) as directory:
@@ -66,7 +67,7 @@ def scratch(target: str | os.PathLike[str], *, inside: bool = False) -> Iterator
         inside: whether the directory is created in ``target`` instead of next to it.
 
     Raises:
-        OSError: writing failed; it names the target.
+        OSError: if writing fails; the message names the target.
     """
     target = _real_path(target)
     parent = target if inside else target.parent

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-# A value from a file may have megabytes, or be nested a thousand levels deep.
+# A value from a file may be megabytes long, or nested a thousand levels deep.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
-    """A message with the unknown name, the nearest known one, and all known ones."""
+    """An error message with the unknown name, the most similar known one, and all known ones."""
     given, names = short(given), sorted(known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -27,7 +27,7 @@ def listed(names: Iterable[str], limit: int = 12) -> str:
 
 
 def short(text: object, limit: int = 300) -> str:
-    """The text, truncated to ``limit`` characters; of an error without text its type."""
+    """The text, truncated to ``limit`` characters; for an error without text, its type."""
     whole = str(text)
     if not whole and isinstance(text, BaseException):
         whole = type(text).__name__
@@ -35,12 +35,12 @@ def short(text: object, limit: int = 300) -> str:
 
 
 def shown(value: Any) -> str:
-    """The ``repr`` of a value; of a long one without its middle."""
+    """The ``repr`` of a value; the middle of a long one is omitted."""
     return _REPR.repr(value)
 
 
 def unexpected(function: str, given: Iterable[str], known: Iterable[str]) -> str:
-    """Says which keyword argument a function does not have, and which it has."""
+    """An error message for a keyword argument that a function does not have."""
     name = next(iter(given))
     return (
         f"{function}() got an unexpected keyword argument {name!r}. "

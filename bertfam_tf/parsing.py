@@ -15,7 +15,7 @@ import yaml
 
 from bertfam_tf.names import short
 
-# The largest published tokenizer files have 35 MB. Parsed JSON takes about 20 times its size.
+# The largest published tokenizer files have 35 MB. Parsed JSON needs about 20 times its size.
 MAX_BYTES = 64 << 20
 # Model Garden's params.yaml files have 10 KB, recipes less; PyYAML parses 100 KB per second.
 MAX_YAML_BYTES = 256 << 10
@@ -60,7 +60,7 @@ def read_text(file: Path, error: type[ValueError] = ValueError, limit: int = MAX
     except UnicodeDecodeError as cause:
         line = data.count(b"\n", 0, cause.start) + 1
         raise error(
-            f"{file}: line {line} holds the byte 0x{data[cause.start]:02x}, expected UTF-8"
+            f"{file}: line {line} contains the byte 0x{data[cause.start]:02x}, expected UTF-8"
         ) from cause
 
 
@@ -113,10 +113,10 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            self._refuse("aliases (*name) are not supported; repeat the value")
+            self._fail("aliases (*name) are not supported; repeat the value")
         self._depth += 1
         if self._depth > MAX_YAML_DEPTH:
-            self._refuse(f"it is nested more than {MAX_YAML_DEPTH} levels deep")
+            self._fail(f"it is nested more than {MAX_YAML_DEPTH} levels deep")
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -140,7 +140,7 @@ class _Loader(yaml.SafeLoader):
             )
         return number
 
-    def _refuse(self, problem: str) -> NoReturn:
+    def _fail(self, problem: str) -> NoReturn:
         raise yaml.composer.ComposerError(None, None, problem, self.peek_event().start_mark)
 
 

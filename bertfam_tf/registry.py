@@ -1,9 +1,9 @@
-"""The table of families. A family's card registers itself; tests, the CLI and docs loop over it.
+"""The registry of model families. Each family's module registers its ``Family``, the family's card.
 
-Tables of weight names map a path of ours, such as ``layer_{i}/attention/query/kernel``, to a
-checkpoint's tensor. A tensor's name may end in ``|`` and how it is stored: ``1/3``, as the second
-of three equal parts along its first axis; ``T``, transposed; ``F``, with all axes but the first
-flattened; ``H0`` or ``H1``, with that axis split into (heads, head size).
+Tables of weight names map a variable path, such as ``layer_{i}/attention/query/kernel``, to the
+name of a checkpoint's tensor. A name may end in ``|`` and a storage transform: ``1/3``, the second
+of three equal parts along the first axis; ``T``, transposed; ``F``, all axes except the first are
+flattened; ``H0`` or ``H1``, that axis is split into (heads, head size).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from bertfam_tf.names import unknown
 
 @dataclass(frozen=True)
 class Family:
-    """What is particular to one family of models.
+    """The definition of a model family.
 
     Attributes:
         name: the family's name, as in ``bertfam_tf.build(name)``.
-        config: the card's frozen ``Config`` dataclass.
+        config: the family's frozen ``Config`` dataclass.
         wire: ``wire(config, parts) -> (inputs, outputs)``, two dicts of Keras tensors; ``parts``
-            makes the layers, or has them already (``bertfam_tf.models.Parts``). Layers of the
-            stack are called ``layer_{i}``.
+            creates layers or returns existing ones (``bertfam_tf.models.Parts``). The layers of
+            the stack are called ``layer_{i}``.
         sizes: for each published size, the config fields that differ from the defaults.
-        tokenizer: the tokenizer that the published checkpoints use.
-        heads: the heads that the family has upstream, by our names.
+        tokenizer: the tokenizer of the published checkpoints.
+        heads: the family's published heads, by our names.
         objectives: the pretraining objectives of its paper.
-        huggingface: names in Hugging Face's checkpoints; None for a family that they do not have.
+        huggingface: names in Hugging Face's checkpoints; None if Hugging Face lacks the family.
         formats: names in the checkpoints of other libraries, by format.
-        indices: letters in braces in the paths of the tables -> the config field with their number.
+        indices: letters in braces in the paths of the tables -> the config field with their count.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Family:
         }
 
     def expand(self, table: Mapping[str, str], config: Any) -> dict[str, str]:
-        """A table with an entry for each value of the letters in braces."""
+        """Expands a table to an entry for each value of the letters in braces."""
         expanded = dict(table)
         for letter, counted in self.indices.items():
             brace = f"{{{letter}}}"
@@ -71,7 +71,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Convention:
-    """What a library appends to the name of a layer for each of its weights.
+    """The suffixes that a library appends to a layer's name for its weights.
 
     Attributes:
         kernel, bias: of a dense layer.
@@ -88,7 +88,7 @@ class Convention:
     def dense(
         self, path: str, theirs: str, heads: Literal["in", "out"] | None = None, bias: bool = True
     ) -> dict[str, str]:
-        """The rows of a dense layer; ``heads`` is the axis that the library splits into heads."""
+        """The entries of a dense layer; ``heads`` is the axis that the library splits by head."""
         kernel = {"in": "|H0", "out": "|H1", None: ""}[heads]
         rows = {f"{path}/kernel": theirs + self.kernel + kernel}
         if bias:
@@ -96,15 +96,15 @@ class Convention:
         return rows
 
     def norm(self, path: str, theirs: str) -> dict[str, str]:
-        """The rows of a layer norm."""
+        """The entries of a layer norm."""
         return {f"{path}/gamma": theirs + self.gamma, f"{path}/beta": theirs + self.beta}
 
     def embedding(self, path: str, theirs: str) -> dict[str, str]:
-        """The row of an embedding."""
+        """The entry of an embedding."""
         return {f"{path}/embeddings": theirs + self.table}
 
 
-# PyTorch's, and so Hugging Face's: kernels are (out, in).
+# PyTorch's, used by Hugging Face: kernels are (out, in).
 TORCH = Convention(".weight|T", ".bias", ".weight", ".bias", ".weight")
 
 
@@ -118,11 +118,10 @@ class TokenizerSpec:
     Attributes:
         kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"`` or
             ``"words"``.
-        class_name: its class in transformers, without ``Fast``, as ``tokenizer_config.json`` names
-            it.
-        options: arguments of our tokenizer that the class implies and its files need not state, as
-            plain data; special tokens by the names of the fields of ``text.SpecialTokens``, the
-            layout as a dict of the fields of ``text.Layout``.
+        class_name: its class in transformers, without ``Fast``, as in ``tokenizer_config.json``.
+        options: arguments of our tokenizer that the class implies and its files may omit, as plain
+            data; special tokens by the field names of ``text.SpecialTokens``, the layout as a dict
+            with the fields of ``text.Layout``.
     """
 
     kind: str
@@ -132,13 +131,13 @@ class TokenizerSpec:
 
 @dataclass(frozen=True)
 class Field:
-    """In the spec of a head: the value of that field of the backbone's config."""
+    """In the spec of a head: refers to a field of the backbone's config."""
 
     name: str
 
 
 class Labels(Enum):
-    """The type of ``LABELS``: in the spec of a head, the number of labels."""
+    """The type of ``LABELS``, which refers to the number of labels in the spec of a head."""
 
     LABELS = "labels"
 
@@ -148,7 +147,7 @@ LABELS = Labels.LABELS
 
 @dataclass(frozen=True)
 class DropoutSpec:
-    """Part of a head: dropout. Where the field ``rate`` is None, ``dropout`` is the rate."""
+    """Part of a head: dropout. If the config field ``rate`` is None, ``dropout`` is used."""
 
     rate: Field = Field("dropout")
 
@@ -161,11 +160,11 @@ class DenseSpec:
     """Part of a head: a dense layer.
 
     Attributes:
-        name: of our layer.
-        theirs: Hugging Face's name of it.
-        width: of the output: a number, a field, or ``LABELS``.
+        name: our name of the layer.
+        theirs: Hugging Face's name of the layer.
+        width: the output width: a number, a field, or ``LABELS``.
         activation: its name, a field, or None.
-        bias: whether there is one.
+        bias: whether the layer has a bias.
     """
 
     name: str
@@ -195,8 +194,8 @@ class TiedOutputSpec:
     """Part of a head: an output projection tied to the token embedding, and a bias.
 
     Attributes:
-        bias: Hugging Face's name of the bias; None for a projection without.
-        theirs: their name of the layer, under which checkpoints may hold copies of both.
+        bias: Hugging Face's name of the bias; None for a projection without bias.
+        theirs: Hugging Face's name of the layer; checkpoints may contain copies under this name.
     """
 
     bias: str | None
@@ -236,7 +235,7 @@ class HeadSpec:
         reads: an output of the backbone, such as ``"pooled_output"``, ``"sequence_output"`` or
             ``"last_token"``; or ``"first_token"``, the first position of the sequence output.
         parts: its layers, from first to last. If the last has width 1, that axis is squeezed.
-        required: keys of Hugging Face's config -> the values that the head supports.
+        required: keys of Hugging Face's config -> the supported values.
     """
 
     reads: str
@@ -244,25 +243,25 @@ class HeadSpec:
     required: Mapping[str, tuple] = field(default_factory=dict)
 
     def weights(self, name: str) -> dict[str, str]:
-        """Hugging Face's names of the weights of a head that is called ``name``."""
+        """Hugging Face's names of the weights of a head with that name."""
         pairs = [pair for part in self.parts for pair in part.weights().items()]
         return {f"{name}_head/{path}": theirs for path, theirs in pairs}
 
     @property
     def has_labels(self) -> bool:
-        """Whether the number of logits is that of the labels, rather than fixed."""
+        """Whether the number of logits is the number of labels, instead of fixed."""
         return getattr(self.parts[-1], "width", None) is LABELS
 
     @property
     def tied_output(self) -> TiedOutputSpec | None:
-        """The output projection, where it is tied to the token embedding."""
+        """The output projection that is tied to the token embedding, or None."""
         last = self.parts[-1]
         return last if isinstance(last, TiedOutputSpec) else None
 
 
 # Checkpoints -------------------------------------------------------------------------------------
 
-# Hugging Face's class of a model with a head, after the model's name.
+# The suffix of Hugging Face's class for a model with a head.
 CLASSES = {
     "sequence": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
@@ -278,21 +277,21 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class HuggingFaceNames:
-    """One family in Hugging Face's checkpoints.
+    """The names of a family in Hugging Face's checkpoints.
 
     Attributes:
         model_type: the ``model_type`` in ``config.json``.
         model: the prefix of their classes, such as ``"Bert"``.
-        prefix: of the encoder's tensors in checkpoints with a head.
+        prefix: the prefix of the encoder's tensors in checkpoints with a head.
         config: their config key -> our config field.
-        required: config keys that change the computation -> the values that are supported.
+        required: config keys that change the computation -> the supported values.
         weights: our variable path -> their tensor.
-        ignored: regular expressions of tensor names that hold no weight of the encoder.
+        ignored: regular expressions of tensor names that are not weights of the encoder.
         copies: name of a tensor that duplicates another -> name of the other.
-        defaults: values of absent config keys, where they differ from our fields' defaults.
-        read: computes our fields from the renamed ones, where a field follows from others;
-            ``write`` is its inverse.
-        classes: head -> its class after ``model``, where that is not the one in ``CLASSES``.
+        defaults: values of missing config keys, if they differ from our fields' defaults.
+        read: computes our fields from the renamed ones, if a field depends on others; ``write`` is
+            its inverse.
+        classes: head -> suffix of its class, if it is not the one in ``CLASSES``.
     """
 
     model_type: str
@@ -309,7 +308,7 @@ class HuggingFaceNames:
     classes: Mapping[str, str] = field(default_factory=dict)
 
     def class_of(self, head: str | None) -> str:
-        """Their class of a model with that head; None for one without."""
+        """Their class of a model with that head; ``None`` for the model without a head."""
         if head is None:
             return f"{self.model}Model"
         return self.model + (self.classes.get(head) or CLASSES[head])
@@ -317,19 +316,20 @@ class HuggingFaceNames:
 
 @dataclass(frozen=True)
 class FormatNames:
-    """One family in the checkpoints of another library.
+    """The names of a family in the checkpoints of another library.
 
     Attributes:
-        kinds: what that library calls the family: its classes, encoder types, or config files.
-        weights: our variable path -> their tensor, heads' variables included.
+        kinds: the library's names of the family: its classes, encoder types, or config files.
+        weights: our variable path -> their tensor, including variables of heads.
         config: their config key -> our config fields.
         fixed: our config fields that the library hard-codes.
         gelu: the activation that the library computes for ``"gelu"``.
-        ignored: regular expressions of tensor names that hold no weight of the family.
+        ignored: regular expressions of tensor names that are not weights of the family.
         marker: a config key that only this family has.
-        offset: positions at the start of our table that the library's table lacks.
-        absent: our variables that the library lacks, of zeros -> their shape, as config fields.
-        tokenizer: the library's tokenizer files -> Hugging Face's names of them.
+        offset: the number of positions at the start of our table that the library's table lacks.
+        absent: our variables that the library lacks (filled with zeros) -> their shape, as config
+            fields.
+        tokenizer: the library's tokenizer files -> Hugging Face's names of these files.
     """
 
     kinds: tuple[str, ...]
@@ -350,19 +350,19 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> Family:
-    """Adds ``family`` to the table.
+    """Registers a family.
 
     Raises:
-        ValueError: for the name of a family that is registered already.
+        ValueError: if a family with this name is already registered.
     """
     if family.name in _FAMILIES:
-        raise ValueError(f"The family {family.name!r} is registered already.")
+        raise ValueError(f"The family {family.name!r} is already registered.")
     _FAMILIES[family.name] = family
     return family
 
 
 def families() -> list[str]:
-    """Names of all registered families, sorted."""
+    """The names of all registered families, sorted."""
     return sorted(_FAMILIES)
 
 
@@ -372,7 +372,7 @@ def cards() -> list[Family]:
 
 
 def of_model_type(model_type: Any) -> Family | None:
-    """The family with that Hugging Face ``model_type``; of several the one registered first."""
+    """The first registered family with that Hugging Face ``model_type``, or None."""
     for family in _FAMILIES.values():
         if family.huggingface and family.huggingface.model_type == model_type:
             return family
@@ -380,9 +380,9 @@ def of_model_type(model_type: Any) -> Family | None:
 
 
 def of_format(format: str) -> dict[str, Family]:
-    """The families that have names in that format, by what it calls them.
+    """The families that have names in that format, by their name in the format.
 
-    Of several with one name it is the family that was registered first.
+    If several have the same name, the one that was registered first.
     """
     found: dict[str, Family] = {}
     for family in _FAMILIES.values():
@@ -393,7 +393,7 @@ def of_format(format: str) -> dict[str, Family]:
 
 
 def get(name: str) -> Family:
-    """The family of that name; a ``ValueError`` that names the nearest one otherwise."""
+    """The family with that name; raises ``ValueError`` if there is none."""
     if name not in _FAMILIES:
         raise ValueError(unknown("family", name, _FAMILIES))
     return _FAMILIES[name]

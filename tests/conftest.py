@@ -1,4 +1,4 @@
-"""Fixtures that several rooms' tests use."""
+"""Fixtures for all tests."""
 
 import gc
 import json
@@ -20,14 +20,14 @@ _NO_DATA = "no real data: "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Each worker gets whole files, in this order. Were a long one last, the others would idle.
+    # Each worker gets whole files, in this order. If a long one were last, others would be idle.
     items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    # Before any fixture: new heads, dropout and shuffles are the same in any order of tests, alone
-    # and on either worker.
+    # Before any fixture, so that new heads, dropout and shuffles are the same in any order of tests
+    # and on any worker.
     seed(0)
 
 
@@ -45,7 +45,7 @@ def collected_garbage() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Reports tests without real data in one line, not test by test."""
+    """Reports tests that are skipped without real data in one line."""
     stats = terminalreporter.stats
     without = [report for report in stats.get("skipped", []) if _NO_DATA in str(report.longrepr)]
     if without:
@@ -60,7 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Path]:
-    """Finds a file or folder of the real data sets, and skips the test where there is none."""
+    """Finds a file or folder of the real data sets, or skips the test."""
 
     def find(name: str) -> Path:
         path = texts.DATA / name
@@ -81,7 +81,7 @@ def real_corpus(real_data) -> Callable[[int], list[bytes]]:
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """The directory of the one real checkpoint that a package carries."""
+    """The directory of the real checkpoint that a package contains."""
     from bertfam_tf.sources import CheckpointError, resolve
 
     try:
@@ -119,12 +119,12 @@ def small_disk(tmp_path) -> Iterator[Path]:
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
     if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a file system")
+        pytest.skip("needs permission to mount a file system")
     yield directory
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @pytest.fixture
 def tiny_copy(tiny, tmp_path) -> Path:
-    """A copy of it to change."""
+    """A copy of ``tiny`` that may be changed."""
     return Path(shutil.copytree(tiny, tmp_path / "checkpoint"))

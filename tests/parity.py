@@ -1,4 +1,4 @@
-"""Compares a backbone with what the reference implementation computed from the same weights."""
+"""Compares a backbone with the reference implementation's results for the same weights."""
 
 import keras
 import numpy as np
@@ -9,10 +9,10 @@ from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.checkpoints.fill import oriented
 
-# Both sides compute in float64, where rounding leaves some 1e-8.
+# Both compute in float64, where rounding errors are about 1e-8.
 TOLERANCE = 1e-6
-# In float32 rounding alone is seen at this size in perturbed networks, on either side: the
-# reference's own ALBERT of tiny size is 1.1e-4 away from itself in float64.
+# Rounding errors of this size occur in float32 with perturbed networks: the reference's own tiny
+# ALBERT differs by 1.1e-4 from its result in float64.
 FLOAT32_TOLERANCE = 2e-4
 # Outputs other than the hidden states, and their factors in the loss.
 DIRECTIONS = {"pooled_output": "pooled_direction", "query_output": "query_direction"}
@@ -34,8 +34,8 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
     """Relative difference of each output and each weight's gradient.
 
     Args:
-        backbone: with the reference's weights.
-        expected: inputs, outputs, directions and gradients, as ``tools.reference`` makes them.
+        backbone: a backbone with the reference's weights.
+        expected: inputs, outputs, directions and gradients, from ``tools.reference``.
     """
     with tf.GradientTape() as tape:
         hidden, others, memory = _outputs_of_interest(backbone, expected)
@@ -53,8 +53,8 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
         if gradient is None or theirs is None:
             result[f"gradient of {variable.path}"] = 0.0 if gradient is theirs else np.inf
             continue
-        # Softmax does not see a key's bias: its gradient is rounding noise around zero, hence
-        # the floor.
+        # The bias of keys does not affect the softmax: its gradient is rounding noise around
+        # zero, hence the floor.
         result[f"gradient of {variable.path}"] = relative(
             tf.convert_to_tensor(gradient),
             oriented(theirs, transform, variable.shape),
@@ -102,7 +102,7 @@ def assert_equal(directory, family: str, *expected: dict[str, np.ndarray]) -> No
     Args:
         directory: the checkpoint.
         family: what to load it as.
-        expected: of one set of inputs each, as for ``differences``.
+        expected: one dict for each set of inputs, as for ``differences``.
     """
     backbone = bf.load_backbone(directory, family, dtype="float64")
     largest = 0.0
@@ -120,14 +120,14 @@ def assert_equal(directory, family: str, *expected: dict[str, np.ndarray]) -> No
 
 
 def head_differences(directory, family: str, head: str, expected: dict) -> dict[str, float]:
-    """Relative difference of a head's logits and, where they are expected, of all gradients.
+    """Relative difference of a head's logits and, if they are expected, of all gradients.
 
     Computed in float64, as ``differences`` does.
 
     Args:
         directory: the checkpoint with the head.
-        family, head: what it is.
-        expected: inputs and logits, as ``tools.reference`` makes them.
+        family, head: names of the family and the head.
+        expected: inputs and logits, from ``tools.reference``.
     """
     backbone, layer = load_head(directory, family, head, dtype="float64")
     theirs = expected["logits"]
@@ -147,7 +147,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     card = registry.get(family)
     names = {path: card.huggingface.prefix + name for path, name in _sources(backbone).items()}
     names |= card.expand(card.heads[head].weights(head), backbone.config)
-    # What is tied has either name.
+    # Tied weights have either name.
     also, decoder = {}, card.heads[head].tied_output
     if decoder:
         also = {names["token_embedding/embeddings"]: f"{decoder.theirs}.weight"}
@@ -171,7 +171,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
 def load_head(
     directory, family: str, head: str, dtype: str | None = None
 ) -> tuple[keras.Model, keras.layers.Layer]:
-    """A checkpoint's backbone and the head on it, both filled."""
+    """Loads a checkpoint's backbone and head."""
     checkpoint = Checkpoint(directory, family)
     backbone = checkpoint.backbone(dtype=dtype)
     labels = checkpoint.head_labels(head) if registry.get(family).heads[head].has_labels else None
@@ -181,7 +181,7 @@ def load_head(
 
 
 def _outputs(backbone: keras.Model, expected: dict) -> list[dict]:
-    """Of each segment, with the memory of those before."""
+    """The outputs of each segment, with the memory of previous segments."""
     outputs, memory = [], {}
     for piece in segments(backbone, expected):
         outputs.append(backbone({**piece, **memory}, training=False))
@@ -190,7 +190,7 @@ def _outputs(backbone: keras.Model, expected: dict) -> list[dict]:
 
 
 def segments(backbone: keras.Model, expected: dict) -> list[dict[str, tf.Tensor]]:
-    """The inputs of each segment; of one where ``expected`` has no ``segment_length``."""
+    """The inputs of each segment; one segment if ``expected`` has no ``segment_length``."""
     length = expected["token_ids"].shape[1]
     step = int(expected.get("segment_length", length))
     given = {name: expected[name] for name in backbone.input if name in expected}

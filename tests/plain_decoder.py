@@ -1,4 +1,4 @@
-"""Generation without a cache, to compare with."""
+"""Generation without a cache, for comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class PlainDecoder:
-    """A ``generation.Step`` without a cache: it reads everything again for each token.
+    """A ``generation.Step`` without a cache, which processes all tokens again in each call.
 
     Args:
         backbone: has the output ``last_token``.

@@ -1,4 +1,4 @@
-"""Small tasks of every family that has their heads, with a tokenizer of its kind."""
+"""Small tasks for all families with the required heads and tokenizers."""
 
 import functools
 import io
@@ -7,7 +7,7 @@ import numpy as np
 import sentencepiece
 
 import bertfam_tf as bf
-from bertfam_tf import models, registry  # noqa: F401  (fills the registry)
+from bertfam_tf import models, registry  # noqa: F401  (registers the families)
 from bertfam_tf.text import SentencePieceTokenizer, presets
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
@@ -108,7 +108,7 @@ _OF_FAMILY = {"gpt2": _gpt2, "xlm": _xlm, "xlnet": _xlnet, "xlm_roberta": _xlm_r
 
 @functools.cache
 def tokenizer(family):
-    """A small tokenizer of the kind that the family was published with."""
+    """A small tokenizer of the family's published kind."""
     return _OF_FAMILY.get(family, _KINDS.get(registry.get(family).tokenizer.kind))()
 
 
@@ -127,9 +127,9 @@ TASKS = {
 
 
 def families(name):
-    """Those that the task is published for: with the head, and a tokenizer of transformers'.
+    """The families that support a task: with the head and a tokenizer in transformers.
 
-    Of families that are one model to transformers the one that reads its checkpoints.
+    Of families that are the same model in transformers, the one that reads its checkpoints.
     """
     head, _ = TASKS[name]
     cards = map(registry.get, bf.families())
@@ -143,7 +143,7 @@ def families(name):
 
 
 def task(name, family):
-    """A task of that class, perturbed so that every weight matters."""
+    """A task of that class, perturbed so that all weights matter."""
     made = tokenizer(family)
     shape = dict(
         vocab_size=made.vocab_size, hidden_size=16, embedding_size=16, num_heads=2,

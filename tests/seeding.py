@@ -9,8 +9,8 @@ import tensorflow as tf
 def seed(number: int) -> None:
     """Seeds Python's, NumPy's and Keras' generators.
 
-    ``keras.utils.set_random_seed`` seeds TensorFlow's too, and so empties its cache of kernels:
-    functions traced before are set up again, and lookup tables built again, at their next call.
+    ``keras.utils.set_random_seed`` also seeds TensorFlow, which empties its kernel cache: traced
+    functions are then set up again, and lookup tables built again, in their next call.
     """
     with mock.patch.object(tf.random, "set_seed"):
         keras.utils.set_random_seed(number)

@@ -1,4 +1,4 @@
-"""Which cases `make test` runs; `make test-all` runs all."""
+"""Selects the cases that `make test` runs; `make test-all` runs all."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 
 import bertfam_tf as bf
 
-# One family for each way of wiring: an encoder, blocks that share weights, relative attention with
-# two streams, and a decoder.
+# One family for each architecture: an encoder, shared blocks, relative attention with two streams,
+# and a decoder.
 WIRINGS = ("bert", "albert", "xlnet", "gpt2")
 
 
 def in_full(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """All cases; `make test` runs those in ``quick`` alone. Tuples are several parameters."""
+    """All cases; `make test` only runs those in ``quick``. Tuples are several parameters."""
     return [
         case
         if case in quick
@@ -25,11 +25,11 @@ def in_full(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
 def each_once(
     cases: Iterable[Any], parts: Callable[[Any], tuple[Hashable, ...]] = lambda case: case
 ) -> list[Any]:
-    """All cases; `make test` runs those with a part that no case before them has.
+    """All cases; `make test` only runs cases with a part that no previous case has.
 
     Args:
-        cases: of one parameter, or tuples of several.
-        parts: from a case to what shall be covered, such as its family and its head.
+        cases: values of one parameter, or tuples of several.
+        parts: maps a case to the parts to cover, such as family and head.
     """
     cases, quick, seen = list(cases), [], set()
     for case in cases:
@@ -41,5 +41,5 @@ def each_once(
 
 
 def wirings() -> list[Any]:
-    """All families; `make test` runs one for each way of wiring."""
+    """All families; `make test` runs one for each architecture."""
     return in_full(bf.families(), WIRINGS)

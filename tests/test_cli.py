@@ -1,4 +1,4 @@
-"""The command: its verbs on a small run, and mistakes in one line."""
+"""The ``bertfam`` command: subcommands on a small run, and errors in one line."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def _last_json(text):
 def test_families(capsys):
     assert main(["families"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
-    # Columns are two spaces apart and start where their titles do; numbers end there.
+    # Columns are separated by two spaces and aligned with their titles; numbers are right-aligned.
     starts = [header.index(name) for name in ("size", "tokenizer", "objectives", "heads")]
     assert all(line[i - 2 : i] == "  " != line[i - 1 : i + 1] for line in lines for i in starts)
     assert all(line[starts[1] - 3] != " " for line in [header, *lines])
@@ -75,7 +75,7 @@ def test_families(capsys):
 
 
 @pytest.mark.full
-def test_the_table_of_families_is_what_the_cards_say():
+def test_the_table_of_families_is_up_to_date():
     stored = make_family_table.FILE.read_text("utf-8")
     assert json.loads(stored) == make_family_table.table(), "python -m tools.make_family_table"
     assert "models/table.json" in Path("setup.py").read_text("utf-8")
@@ -135,7 +135,7 @@ def test_predict_the_best_alone(trained, capsys, tmp_path):
     assert main([*command, "--output", str(output), "--top", "1"]) == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [list(row["scores"]) for row in rows] == [[row["label"]] for row in rows]
-    # A run resumed after a kill writes lines of the same format.
+    # A resumed run writes lines in the same format.
     capsys.readouterr()
     assert main([*command, "--output", str(output)]) == 1
     assert "has answers for another top" in capsys.readouterr().err
@@ -243,7 +243,7 @@ def test_export_for_phones(trained, tmp_path, capsys, monkeypatch):
 
 @pytest.fixture
 def pieces(tmp_path):
-    """A directory with nothing but a vocabulary."""
+    """A directory that contains only a vocabulary."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "##s", "film", "中"]
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     return str(tmp_path)
@@ -303,7 +303,7 @@ def test_tokenize_shows_packed_pairs(pieces, capsys):
 
 @pytest.mark.parametrize("source", ["stdin", "file"])
 def test_tokenize_lines_to_ids(words, capsys, monkeypatch, tmp_path, source):
-    # More lines than a batch has, and one that is not UTF-8.
+    # More lines than in a batch, and one that is not UTF-8.
     lines = b"a film\r\n\nbad \xff byte\n" * 40
     (tmp_path / "lines").write_bytes(lines if source == "file" else b"")
     _stdin(monkeypatch, lines if source == "stdin" else b"")
@@ -371,13 +371,13 @@ def test_usage(arguments, capsys):
     [
         (["train", "absent.yaml"], "There is no recipe absent.yaml."),
         (["train", "{recipe}", "train.epoch=1"], "Did you mean 'epochs'?"),
-        (["train", "{recipe}"], "holds a run of another recipe"),
+        (["train", "{recipe}"], "contains a run of another recipe"),
         (["train", "{recipe}", "output={tmp}/x", "data.train=absent.tsv"], "no file absent.tsv"),
         (["train", "{recipe}", "output={tmp}/x", "model.path={tmp}"], "No config.json in"),
         (["evaluate", "{tmp}"], "There is no recipe"),
         (["predict", "{tmp}", "text"], "No bertfam.json in"),
         (["predict", "{run}"], "There is no text in the input."),
-        (["predict", "{run}", "a", "--top", "0"], "--top is 1 or more, not 0"),
+        (["predict", "{run}", "a", "--top", "0"], "--top must be 1 or more, not 0"),
         (["export", "{tmp}", "{tmp}/out"], "No bertfam.json in"),
         (["export", "{run}", "{run}/recipe.yaml"], "File exists"),
         (["serve", "{tmp}"], "NOT_FOUND"),
@@ -392,7 +392,7 @@ def test_usage(arguments, capsys):
         (["vocabulary", "bpe", "--input", "{recipe}", "--output", "{tmp}/x"], "needs a size"),
     ],
 )
-def test_mistakes_are_one_line(trained, tiny, tmp_path, capsys, monkeypatch, arguments, error):
+def test_errors_are_one_line(trained, tiny, tmp_path, capsys, monkeypatch, arguments, error):
     run, _ = trained
     names = {"recipe": run.parent / "recipe.yaml", "run": run, "tmp": tmp_path, "tiny": tiny}
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
@@ -412,7 +412,7 @@ def test_an_error_of_several_lines_becomes_one(trained, tmp_path, capsys, tiny_c
     override = [f"output={tmp_path}/x", f"model.path={tiny_copy}"]
     assert main(["train", str(run.parent / "recipe.yaml"), *override]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "do not fit each other. Wrong shapes: " in line
+    assert "do not match. Wrong shapes: " in line
 
 
 def test_a_refused_export_is_a_users_error(trained, tmp_path, capsys, monkeypatch):

@@ -14,7 +14,7 @@ MINIMAL = {"output": "out", "model": {"path": "checkpoint"}, "data": {"train": "
 
 @pytest.fixture
 def recipe(tmp_path):
-    """Loads the smallest recipe with top-level keys replaced, or a text as it is."""
+    """Loads the smallest recipe with replaced top-level keys, or a given text."""
 
     def load(text=None, overrides=(), **keys):
         file = tmp_path / "recipe.yaml"
@@ -96,16 +96,16 @@ def test_errors_name_the_key(recipe, keys, error):
         ("output: o\n", 'missing value for field "model"'),
     ],
 )
-def test_texts_that_are_no_recipe(recipe, text, error):
+def test_invalid_texts(recipe, text, error):
     with pytest.raises(ValueError, match=error):
         recipe(text)
 
 
-def test_files_that_are_no_recipe(tmp_path):
+def test_invalid_files(tmp_path):
     with pytest.raises(ValueError, match=r"There is no recipe .*absent\.yaml"):
         load_recipe(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes("output: é".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.yaml: line 1 holds the byte 0xe9"):
+    with pytest.raises(ValueError, match=r"latin\.yaml: line 1 contains the byte 0xe9"):
         load_recipe(tmp_path / "latin.yaml")
 
 
@@ -124,7 +124,7 @@ def test_files_that_are_no_recipe(tmp_path):
         ("output: o\nmodel: {path: p}\ndata: {train: t}\ntrain: {epsilon: .nan}", "not a finite"),
     ],
 )
-def test_texts_that_are_larger_than_they_look(recipe, text, error):
+def test_texts_that_expand(recipe, text, error):
     with pytest.raises(ValueError, match=rf"(?s)recipe\.yaml.*{error}"):
         recipe(text).to_yaml()
 
@@ -140,7 +140,7 @@ def test_texts_that_are_larger_than_they_look(recipe, text, error):
         ("train.=1", "Unknown key in section train ''"),
     ],
 )
-def test_overrides_that_are_wrong(recipe, override, error):
+def test_invalid_overrides(recipe, override, error):
     with pytest.raises(ValueError, match=error):
         recipe(overrides=[override])
 

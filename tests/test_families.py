@@ -69,7 +69,7 @@ _FIRST_SIZES = {family: (family, size) for family, size in reversed(PUBLISHED)}
 
 @functools.cache
 def _small(family):
-    """A backbone that no test changes."""
+    """A shared backbone that tests must not change."""
     return _build(family)
 
 
@@ -106,15 +106,15 @@ def test_parameters_of_published_sizes(family, size):
 
 
 def test_counting_allocates_nothing():
-    """Two hundred billion parameters fit no machine here: neither counted nor left pending."""
+    """Two hundred billion parameters do not fit in memory: they must not be created."""
     wide = dict(num_layers=4, hidden_size=65536, intermediate_size=4 * 65536)
     assert bf.count_parameters("bert", "large", **wide) > 200e9
     with keras.StatelessScope():
-        pass  # leaving a scope initialises what is pending in its thread
+        pass  # leaving a scope initializes pending variables of its thread
 
 
 @families
-def test_every_family_has_a_tiny_size_and_says_what_it_differs_by(family):
+def test_every_family_has_a_tiny_size_and_describes_its_differences(family):
     card = registry.get(family)
     assert "tiny" in card.sizes
     first = card.config.__doc__.splitlines()[0]
@@ -130,7 +130,7 @@ def test_every_published_size_is_counted(family):
 
 
 @wired
-def test_inputs_that_are_left_out(family):
+def test_missing_inputs(family):
     backbone = _small(family)
     given = _inputs(backbone)
     given |= {k: np.zeros_like(given["token_ids"]) for k in ("segment_ids",) if k in given}
@@ -212,8 +212,8 @@ def test_attention_is_causal(family):
 @pytest.mark.parametrize(
     "lengths", [(3, 1, 5), *(pytest.param(x, marks=pytest.mark.full) for x in ((4, 5), (1,) * 9))]
 )
-def test_segments_give_what_the_whole_gives(family, lengths):
-    """Sequences padded on either side, in segments, with the cache or memory of those before."""
+def test_segments_give_the_same_as_the_whole_input(family, lengths):
+    """Sequences padded on either side, in segments, with the cache or memory of previous ones."""
     backbone = _small(family)
     inputs = _inputs(backbone)
     mask = inputs["padding_mask"]
@@ -253,7 +253,7 @@ def test_left_padding_changes_nothing(family):
 
 
 @wired
-def test_an_example_of_padding_alone_stays_finite(family):
+def test_an_example_of_only_padding_is_finite(family):
     backbone = _small(family)
     inputs = _inputs(backbone)
     inputs["padding_mask"][0] = 0

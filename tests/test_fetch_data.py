@@ -1,4 +1,4 @@
-"""What `make data` stores, from copies on this machine."""
+"""`make data`, with local copies of the files."""
 
 import hashlib
 import io
@@ -64,7 +64,7 @@ def test_files_and_members_of_archives(data, served):
     assert not (data / "sha256.json").exists()
 
 
-def test_what_is_there_stays(data):
+def test_existing_files_are_kept(data):
     data.mkdir()
     (data / "a").write_text("mine")
     assert fetch([Source("a", _sha256(b"theirs"), "https://nowhere.invalid/a")], data) == []
@@ -102,7 +102,7 @@ def test_one_missing_address_does_not_stop_the_others(data, served, tmp_path):
     assert (data / "a").read_bytes() == b"one"
 
 
-def test_files_made_of_others(data, served):
+def test_derived_files(data, served):
     nli = "language\tgold_label\tsentence1\tsentence2\nde\tneutral\ta\tb\nen\tneutral\tc\td\n"
     passages = {f"RACE/dev/{level}/1.txt": b"{}" for level in ("high", "middle")}
     articles = [{"paragraphs": [{"qas": [{"id": f"{x}-1"}]}]} for x in ("thai", "english")]
@@ -133,7 +133,7 @@ def test_the_table(monkeypatch, data, capsys):
 
 
 def test_every_known_digest(real_data, data, served):
-    """The whole table, from archives that are packed here."""
+    """The whole table, from archives that the test creates."""
     sources = [source for source in fetch_data.read_table() if source.sha256]
     members, made_of = {}, {}
     for source in sources:

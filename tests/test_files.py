@@ -1,4 +1,4 @@
-"""Atomic writes: what a kill, a full disk or a second process leaves of a file."""
+"""Atomic writes: with kills, full disks and concurrent processes."""
 
 import errno
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 from bertfam_tf import files
 
-# Fills a target in processes that import no TensorFlow; the nth is killed at its nth call that
-# changes the file system, until one needs no more calls.
+# Writes a target in processes without TensorFlow; the nth process is killed at its nth call that
+# changes the file system, until a process finishes.
 KILLED = """
     import importlib.util, itertools, os, shutil, signal, sys
     from pathlib import Path
@@ -90,11 +90,11 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new(tmp_path, old, way):
     assert _content(points[-1] / "target") == new
 
 
-def test_what_lives_and_what_is_others_is_left_alone(tmp_path):
+def test_running_writers_and_other_files_are_left_alone(tmp_path):
     target = tmp_path / "model"
     for name in ("model.abcdefgh.tmp", ".model.abcdefg.tmp", ".models.abcdefgh.tmp", ".model.tmp"):
         (tmp_path / name).mkdir()
-    (tmp_path / ".model.stalefil.tmp").write_text("a file is none of ours")
+    (tmp_path / ".model.stalefil.tmp").write_text("a file, not a scratch directory")
     (tmp_path / ".model.leftover.tmp").mkdir()
     before = {child.name for child in tmp_path.iterdir()} - {".model.leftover.tmp"}
     with files.atomic(target) as first:
@@ -117,7 +117,7 @@ def test_links_are_followed(tmp_path):
     assert len(list((tmp_path / "disk").iterdir())) == 1
 
 
-def test_nothing_gives_way_where_it_must_not(tmp_path):
+def test_existing_targets_are_not_replaced(tmp_path):
     (tmp_path / "1").mkdir()
     with files.scratch(tmp_path, inside=True) as scratch:
         (scratch / "version").mkdir()
@@ -182,7 +182,7 @@ def test_one_writer_at_a_time(tmp_path):
         with pytest.raises(ValueError, match=error), files.exclusive_lock("out.jsonl", lock):
             pass
         other.kill()
-    # The lock of a process that was killed is free, and its file goes.
+    # The lock of a killed process is free, and its file is removed.
     with files.exclusive_lock("out.jsonl", lock):
         pass
     assert not list(lock.parent.iterdir())

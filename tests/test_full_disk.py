@@ -1,4 +1,4 @@
-"""On a full disk each command names the file that it could not write, and keeps the old one."""
+"""If the disk is full, errors name the file that could not be written, and the old one is kept."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ def task(smallest):
 
 
 def _fill(disk, left):
-    """Leaves so many bytes."""
+    """Fills the disk except for ``left`` bytes."""
     free = os.statvfs(disk)
     (disk / "filler").write_bytes(bytes(max(free.f_bavail * free.f_bsize - left, 0)))
 

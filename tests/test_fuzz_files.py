@@ -1,4 +1,4 @@
-"""Some cases of tools.fuzz_files, in this process: no other error than the documented, soon."""
+"""Some cases of tools.fuzz_files in this process: only documented errors, quickly."""
 
 import pytest
 

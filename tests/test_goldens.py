@@ -12,8 +12,8 @@ from tests.selection import in_full
 GOLDENS = Path(__file__).parent / "goldens"
 CHECKPOINTS = sorted({file.parent for file in GOLDENS.glob("*/*/length_*.npz")})
 CLASSIFIERS = sorted(GOLDENS.glob("*/*/logits.npz"))
-# Each family's default, and those without which make test would not notice that the distance of
-# relative positions is clamped (tools/results/mutations.md).
+# The default of each family, and those that make test needs to detect wrong clamping of relative
+# distances (tools/results/mutations.md).
 QUICK = {
     *(GOLDENS / family / "default" for family in bf.families()),
     GOLDENS / "transformer_xl" / "same_length_clamped",
@@ -31,7 +31,7 @@ def test_every_family_has_goldens():
 
 @pytest.mark.parametrize("directory", in_full(CHECKPOINTS, QUICK), ids=_name)
 def test_outputs_and_gradients(directory):
-    """Of each length that is stored."""
+    """For each stored length."""
     lengths = [dict(np.load(file)) for file in sorted(directory.glob("length_*.npz"))]
     parity.assert_equal(directory, directory.parent.name, *lengths)
 

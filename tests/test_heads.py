@@ -1,4 +1,4 @@
-"""Heads of every family: parity from stored files, properties, and which checkpoints have which."""
+"""Heads of all families: parity with stored files, properties, and detection in checkpoints."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from tests.selection import WIRINGS, each_once, in_full
 GOLDENS = Path(__file__).parent / "goldens"
 FILES = sorted(GOLDENS.glob("*/heads/*/logits.npz"))
 HEADS = [(family, head) for family in bf.families() for head in registry.get(family).heads]
-# Some families have another's heads: one of each kind.
+# Some families share heads with others; one of each kind is enough.
 KINDS = list({id(registry.get(f).heads[head]): (f, head) for f, head in reversed(HEADS)}.values())
 WEIGHTS = "model.safetensors"
 
@@ -34,7 +34,7 @@ every_golden = pytest.mark.parametrize(
     "file", each_once(FILES, _of), ids=lambda file: "-".join(_of(file))
 )
 every_head = pytest.mark.parametrize(("family", "head"), each_once(HEADS))
-# `make test` runs one of each name.
+# `make test` runs one head of each name.
 every_kind = pytest.mark.parametrize(("family", "head"), each_once(KINDS, lambda kind: kind[1:]))
 
 
@@ -68,7 +68,7 @@ def _inputs(rows=3, length=7):
 
 
 def test_every_head_has_a_golden():
-    """Its own, or that of a family whose head is the same one."""
+    """Its own golden, or that of a family with the same head."""
     compared = {_of(file) for file in FILES}
     same = [registry.get(family).heads[head] for family, head in compared]
     for family, head in HEADS:
@@ -84,7 +84,7 @@ def test_logits(file):
 
 @pytest.mark.parametrize("head", in_full(["sequence", "masked_lm", "pair"], ["sequence"]))
 def test_a_wrong_weight_is_noticed(head, tmp_path):
-    """The comparison above fails for one weight of the head that is off."""
+    """The comparison above fails if one weight of the head is wrong."""
     source = GOLDENS / "albert" / "heads" / head
     kind = registry.get("albert").heads[head]
     for name in kind.weights(head).values():
@@ -190,7 +190,7 @@ def test_the_default_dropout_rate_is_the_encoders():
 
 @every_kind
 def test_logits_of_selected_positions(family, head):
-    """So that only masked positions need logits of the whole vocabulary."""
+    """Only masked positions need logits of the whole vocabulary."""
     backbone, layer = _build(family, head)
     outputs = backbone(_inputs())
     everything, x = layer(outputs).numpy(), layer.select(outputs)
@@ -213,7 +213,7 @@ def test_fields_of_heads_are_the_configs(family, head):
     fields = {value.name for value in values if isinstance(value, registry.Field)}
     assert fields <= set(card.config.__dataclass_fields__)
     assert all(getattr(part, "width", None) is not registry.LABELS for part in spec.parts[:-1])
-    # A field's name alone, where the field was meant, would be taken for an activation.
+    # A string instead of a Field would be interpreted as the name of an activation.
     words = {getattr(part, "activation", None) for part in spec.parts}
     assert all(
         word is None or isinstance(word, registry.Field) or activation(word) for word in words
@@ -264,7 +264,7 @@ def test_errors():
         heads.build(backbone, "span", 3)
 
 
-# Which checkpoint has which head --------------------------------------------------------------
+# Detecting heads in checkpoints --------------------------------------------------------------
 
 
 @every_golden
@@ -273,7 +273,7 @@ def test_has_head(file):
     checkpoint = Checkpoint(file.parent, family)
     found = {name for name in registry.get(family).heads if checkpoint.has_head(name)}
     assert head in found
-    # Albert's pretraining class has both heads, XLNet's language model predicts either way.
+    # ALBERT's pretraining class has both heads; XLNet's language model has both directions.
     both = {("albert", "pair"): {"masked_lm"}, ("xlnet", "causal_lm"): {"permutation_lm"}}
     both["xlnet", "permutation_lm"] = {"causal_lm"}
     assert found - {head} <= both.get((family, head), set())

@@ -48,7 +48,7 @@ def test_a_failure_without_mutation_is_a_failure(monkeypatch, capsys):
 
 
 def test_an_edit_that_finds_no_place_is_an_error():
-    with pytest.raises(ValueError, match=r"SelfAttention\.call does not say 'absent' any more"):
+    with pytest.raises(ValueError, match=r"SelfAttention\.call no longer contains 'absent'"):
         mutations._edited(mutations.layers.SelfAttention, "call", "absent", "")
     with pytest.raises(ValueError, match="The table of bert has no such names"):
         mutations._swapped("bert", "absent", "gone")

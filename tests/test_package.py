@@ -62,27 +62,27 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("way", HIDDEN)
-def test_the_check_finds_hidden_imports_and_circles(way, tmp_path):
+def test_the_check_finds_hidden_imports_and_cycles(way, tmp_path):
     package = tmp_path / "bertfam_tf"
     for room in ("models", "checkpoints"):
         (package / room).mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "models" / "base.py").write_text(HIDDEN[way])
     (package / "checkpoints" / "saving.py").write_text("from bertfam_tf.models import base\n")
-    wrong, circle = check_imports.problems(package)
+    wrong, cycle = check_imports.problems(package)
     assert wrong.endswith("base.py: models imports checkpoints, which is not below it")
-    assert circle == "2 files in a circle: checkpoints.saving, models.base"
+    assert cycle == "2 files in a cycle: checkpoints.saving, models.base"
     if way != "below a condition":
         assert not check_imports.problems(package, {("models.base", "save")})
 
 
-def test_the_check_finds_a_circle_within_a_room(tmp_path):
+def test_the_check_finds_a_cycle_within_a_package(tmp_path):
     package = tmp_path / "bertfam_tf"
     (package / "text").mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "text" / "a.py").write_text("from bertfam_tf.text.b import x\n")
     (package / "text" / "b.py").write_text("def y():\n    from .a import z\n")
-    assert check_imports.problems(package) == ["2 files in a circle: text.a, text.b"]
+    assert check_imports.problems(package) == ["2 files in a cycle: text.a, text.b"]
 
 
 def test_every_exception_is_needed():

@@ -1,4 +1,4 @@
-"""Real weights on real text: MiniLM-L6 from its package, with real data sets."""
+"""MiniLM-L6's published weights on real data sets."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_embeddings_score_as_published(minilm, real_data):
 
 @pytest.mark.full
 def test_exported_answers_are_those_of_predict(minilm, real_data, tmp_path):
-    """On all of SST-2's dev split, in a process that cannot import bertfam_tf or Keras."""
+    """On SST-2's dev split, in a process that cannot import bertfam_tf or Keras."""
     file = real_data("glue/SST-2/dev.tsv")
     texts = [line.split("\t")[0] for line in file.read_text("utf-8").split("\n")[1:] if line]
     assert len(texts) == 872

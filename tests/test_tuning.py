@@ -1,4 +1,4 @@
-"""Frozen weights, rates by layer, LoRA."""
+"""Frozen weights, layer-wise learning rates, LoRA."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ def values(task):
 
 
 def fitted(task, optimizer=None):
-    """Weights before and after some steps."""
+    """Weights before and after a few training steps."""
     before = values(task)
     task.compile(optimizer or keras.optimizers.SGD(0.5))
     task.fit(TEXTS, LABELS, epochs=2, verbose=0)
@@ -65,7 +65,7 @@ def test_each_weight_of_a_backbone_has_its_rate(family):
 
 
 def test_steps_are_as_long_as_their_factors():
-    """Adam's first step is as long as the rate, whatever the gradient."""
+    """The length of Adam's first step is the learning rate, for any gradient."""
     a, b = keras.Variable([4.0], name="a"), keras.Variable([4.0], name="b")
     optimizer = optimizers.adamw(0.1, weight_decay=0.5, warmup=0, factors={b.path: 0.25})
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))

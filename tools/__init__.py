@@ -1,1 +1,1 @@
-"""For maintainers: goldens, comparisons with the reference implementation, checks."""
+"""Tools for maintainers: goldens, comparisons with the reference implementation, checks."""

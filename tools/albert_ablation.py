@@ -1,7 +1,7 @@
-"""Prints how many parameters ALBERT's ways of sharing leave: python -m tools.albert_ablation
+"""Prints the number of parameters of ALBERT's sharing schemes: python -m tools.albert_ablation
 
-The ablations of ALBERT (Lan et al. 2019, arXiv 1909.11942, tables 3 and 4) on the base shape,
-counted from the models themselves.
+The ablations of ALBERT (Lan et al. 2019, arXiv 1909.11942, tables 3 and 4) for the base size,
+counted from the models.
 """
 
 from bertfam_tf.models import config_of, count_parameters
@@ -11,10 +11,10 @@ SIZES = (64, 128, 256, 768)
 
 
 def table() -> dict[tuple[int, str], int]:
-    """Parameters for each width of the embeddings and each way of sharing.
+    """The number of parameters by embedding width and sharing scheme.
 
-    As the paper counts them: with the pooler, except where nothing is shared, and without a
-    projection from 768 to 768.
+    Counted as in the paper: with the pooler, except if nothing is shared, and without a projection
+    from 768 to 768.
     """
     hidden = config_of("albert").hidden_size
     return {
@@ -37,7 +37,7 @@ def main() -> None:
     counts = table()
     for size in SIZES:
         print(row.format(size, *(f"{counts[size, sharing] / 1e6:.1f}" for sharing in SHARING)))
-    print("With the pooler (0.6); without it where nothing is shared, as the paper's figures are.")
+    print("With the pooler (0.6), but without it if nothing is shared, as in the paper.")
 
 
 if __name__ == "__main__":

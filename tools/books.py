@@ -1,10 +1,10 @@
-"""Writes the books of the data folder as text for language models.
+"""Writes the books of the data folder as training text for language models.
 
     python -m tools.books runs/books
 
-A line is a paragraph; Project Gutenberg's header and footer are left out. ``train.txt`` has all
-books but two, which ``dev.txt`` has whole; ``train.words.txt`` and ``dev.words.txt`` are the same
-in small letters with spaces around punctuation, for word vocabularies.
+Each line is a paragraph; Project Gutenberg's header and footer are removed. ``train.txt`` has all
+books except two, which are in ``dev.txt``; ``train.words.txt`` and ``dev.words.txt`` have the same
+text in lower case with spaces around punctuation, for word vocabularies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PUNCTUATION = re.compile(r"(--|[^\w\s'’])")
 
 
 def paragraphs(book: Path) -> list[str]:
-    """Its paragraphs, each in one line."""
+    """The paragraphs of a book, each in one line."""
     text = book.read_text("utf-8-sig")
     inside = _HEADER.search(text)
     parts = (inside[1] if inside else text).split("\n\n")
@@ -29,7 +29,7 @@ def paragraphs(book: Path) -> list[str]:
 
 
 def in_words(text: str) -> str:
-    """Words and punctuation with spaces between."""
+    """Lower-cases text and separates words and punctuation by spaces."""
     return " ".join(_PUNCTUATION.sub(r" \1 ", text.lower().replace("_", " ")).split())
 
 

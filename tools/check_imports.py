@@ -1,8 +1,8 @@
-"""Checks that imports go one way, between rooms and between files: python -m tools.check_imports
+"""Checks that imports have one direction and no cycles: python -m tools.check_imports
 
-A room may import only rooms before it in ``LAYERS``, and no files may import each other in a
-circle. All imports count: in functions, relative ones, and calls of ``import_module``; those for
-type checkers alone count between rooms. ``ALLOWED`` lists the exceptions.
+A package may only import packages before it in ``LAYERS``, and files may not import each other in
+cycles. This includes imports in functions, relative imports, and calls of ``import_module``;
+imports under ``TYPE_CHECKING`` are only checked between packages. ``ALLOWED`` lists the exceptions.
 """
 
 import ast
@@ -25,23 +25,23 @@ LAYERS = [
     {"export"},
     {"cli"},
 ]
-# Methods that users look for on the object, and that only call the function that does it; and an
-# operation that Keras does not have, where Keras runs on TensorFlow.
+# Methods for the convenience of users that only call a function; and an operation that Keras lacks,
+# if Keras runs on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
     ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),
 }
-# Keras operations alone, so that they run on each of Keras' backends.
+# These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "layers", "models", "heads"}
 _NOT_KERAS = ("tensorflow", "tensorflow_text", "keras_hub")
-_RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+_RANK = {top_level: rank for rank, layer in enumerate(LAYERS) for top_level in layer}
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import: what is imported, and the class and function that do it (``""`` for none)."""
+    """An import: the imported module, and the enclosing class and function (``""`` for none)."""
 
     name: str
     place: str
@@ -49,7 +49,7 @@ class Import:
 
 
 def imports(tree: ast.Module, package: str) -> Iterator[Import]:
-    """All imports of a module that is in ``package``."""
+    """Yields all imports of a module in ``package``."""
 
     def walk(node: ast.AST, place: str, types_only: bool) -> Iterator[Import]:
         names: list[str] = []
@@ -78,43 +78,43 @@ def imports(tree: ast.Module, package: str) -> Iterator[Import]:
 
 
 def problems(package: Path = PACKAGE, allowed: Collection[tuple[str, str]] = ALLOWED) -> list[str]:
-    """One line for each import that goes the wrong way, and for each circle of files.
+    """Returns one line for each wrong import and each import cycle.
 
     Args:
         package: the directory of the package.
-        allowed: (module within the package, its class and function) of imports that do not count.
+        allowed: (module within the package, class and function) of imports that are allowed.
     """
     modules = {}
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).with_suffix("").parts
         modules[".".join(parts).removesuffix("__init__").removesuffix(".")] = file
-    modules.pop("", None)  # what users import, from every room
+    modules.pop("", None)  # the public API, which imports all packages
     found, edges = [], {module: set[str]() for module in modules}
     for module, file in modules.items():
-        room = module.partition(".")[0]
-        if room not in _RANK:
-            found.append(f"{file}: the room {room!r} has no place in LAYERS")
+        top_level = module.partition(".")[0]
+        if top_level not in _RANK:
+            found.append(f"{file}: {top_level!r} is missing in LAYERS")
             continue
         parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
         within = f"{package.name}.{parent}".rstrip(".")
         for each in imports(ast.parse(file.read_text("utf-8")), within):
             top, _, name = each.name.partition(".")
             permitted = (module, each.place) in allowed
-            if room in KERAS_ONLY and top in _NOT_KERAS and not permitted:
-                found.append(f"{file}: imports {top}; {room} uses Keras operations alone")
+            if top_level in KERAS_ONLY and top in _NOT_KERAS and not permitted:
+                found.append(f"{file}: imports {top}; {top_level} may only use Keras operations")
             if top != package.name or permitted:
                 continue
             target = name if name in modules else name.rpartition(".")[0]
             other = name.partition(".")[0]
-            if other != room and _RANK.get(other, -1) >= _RANK[room]:
-                found.append(f"{file}: {room} imports {other}, which is not below it")
+            if other != top_level and _RANK.get(other, -1) >= _RANK[top_level]:
+                found.append(f"{file}: {top_level} imports {other}, which is not below it")
             if target in modules and target != module and not each.types_only:
                 edges[module].add(target)
-    circles = [sorted(circle) for circle in _circles(edges) if len(circle) > 1]
-    return found + [f"{len(circle)} files in a circle: {', '.join(circle)}" for circle in circles]
+    cycles = [sorted(cycle) for cycle in _components(edges) if len(cycle) > 1]
+    return found + [f"{len(cycle)} files in a cycle: {', '.join(cycle)}" for cycle in cycles]
 
 
-def _circles(edges: Mapping[str, set[str]]) -> list[set[str]]:
+def _components(edges: Mapping[str, set[str]]) -> list[set[str]]:
     """The strongly connected components of a graph."""
     reached = {start: _reachable(edges, start) for start in edges}
     components: list[set[str]] = []
@@ -136,5 +136,5 @@ def _reachable(edges: Mapping[str, set[str]], start: str) -> set[str]:
 
 if __name__ == "__main__":
     lines = problems()
-    print("\n".join(lines) or "Imports go one way.")
+    print("\n".join(lines) or "No wrong imports and no cycles.")
     sys.exit(bool(lines))

@@ -1,15 +1,14 @@
-"""Runs exported files in the mobile text APIs themselves, and compares them with ours.
+"""Runs exported files in the mobile text APIs and compares their results with ours.
 
     python -m tools.check_mobile_apis [DIRECTORY]
 
-DIRECTORY has files of `export_tflite(…, inputs="ids")`; without one, models are fine-tuned on a
-part of SST-2 and exported to build/mobile-apis first. Each classifier runs in MediaPipe's
-TextClassifier and the Task Library's BertNLClassifier on all sentences of SST-2's dev set and some
-hard ones, each embedder in TextEmbedder, each span model in BertQuestionAnswerer on questions of
-SQuAD: scores are compared with
-the interpreter's on the ids that those APIs make (tools/mobile_tokenizers.py), these ids and the
-labels with those of our tokenizer. The APIs have environments of their own: make mobile-apis.
-Writes tools/results/mobile_apis.md; the exit status is 1 where scores differ.
+DIRECTORY has files of `export_tflite(…, inputs="ids")`; by default, models are fine-tuned on a part
+of SST-2 and exported to build/mobile-apis first. Each classifier runs in MediaPipe's TextClassifier
+and the Task Library's BertNLClassifier on all sentences of SST-2's dev set and some hard texts,
+each embedder in TextEmbedder, each span model in BertQuestionAnswerer on questions of SQuAD. Scores
+are compared with the interpreter's on the ids that these APIs compute (tools/mobile_tokenizers.py),
+and ids and labels with those of our tokenizer. The APIs need separate environments: make
+mobile-apis. Writes tools/results/mobile_apis.md; the exit status is 1 if scores differ.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ ENVIRONMENTS = {
     "BertQuestionAnswerer": "task-library",
 }
 PACKAGES = {"mediapipe": "mediapipe", "task-library": "tflite-support"}
-# Scores are float32 of kernels that differ between releases of the runtime.
+# The tolerance for float32 scores of kernels that differ between releases of the runtime.
 TOLERANCE = 1e-4
 _QUESTIONS = 50
 _ROWS = 800
@@ -73,18 +72,18 @@ HARD = {
 
 
 class Comparison(NamedTuple):
-    """One file in one API.
+    """The results of one file in one API.
 
     Fields:
         file, api: their names.
-        texts: how many it was asked.
-        difference: the largest between its scores and the interpreter's on its ids.
-        same_ids: share of the texts whose ids ours are too.
-        same_labels: share with the label, or the best answer, of the interpreter on our ids; for
-            embeddings, with a cosine of more than 0.99 to that of our ids.
-        correct: share of the API's labels that are the data's; None for no classifier.
-        others: what stands in the texts with other ids, and in how many.
-        hard: of each of ``HARD`` whether ids are ours; nothing for questions.
+        texts: the number of texts.
+        difference: the largest difference between its scores and the interpreter's on its ids.
+        same_ids: the share of texts for which its ids equal ours.
+        same_labels: the share of texts with the same label, or best answer, as the interpreter on
+            our ids; for embeddings, with a cosine of more than 0.99.
+        correct: the accuracy of the API's labels; None if it is not a classifier.
+        others: what the texts with different ids contain, with counts.
+        hard: whether ids equal ours for each of ``HARD``; empty for questions.
     """
 
     file: str
@@ -99,11 +98,11 @@ class Comparison(NamedTuple):
 
 
 class Refused(Exception):
-    """The API does not run the file."""
+    """The API rejected the file."""
 
 
 def ask(api: str, file: Path, questions: list[Any]) -> list[Any]:
-    """An API's answers, from its own environment."""
+    """Runs an API in its own environment and returns its answers."""
     python = ROOT / "build" / ENVIRONMENTS[api] / "bin" / "python"
     with tempfile.TemporaryDirectory() as work:
         asked, found = Path(work, "questions.json"), Path(work, "answers.json")
@@ -118,7 +117,7 @@ def ask(api: str, file: Path, questions: list[Any]) -> list[Any]:
 
 
 class Model:
-    """A file in this runtime."""
+    """A file, run with this environment's interpreter."""
 
     def __init__(self, content: bytes):
         self._run = Interpreter(model_content=content).get_signature_runner()
@@ -131,7 +130,7 @@ class Model:
 
 
 def our_tokenizer(described: Metadata) -> Tokenizer:
-    """The library's tokenizer with the vocabulary of the file."""
+    """Our tokenizer with the vocabulary of the file."""
     content = described.files[described.tokenizer]
     if described.tokenizer == SENTENCEPIECE:
         return SentencePieceTokenizer.from_config(
@@ -141,7 +140,7 @@ def our_tokenizer(described: Metadata) -> Tokenizer:
 
 
 def our_rows(tokenizer: Tokenizer, length: int, *columns: list[str]) -> list[dict[str, np.ndarray]]:
-    """Texts, or pairs of them, as the library packs them: int32 (1, length) each."""
+    """Texts or pairs as packed by our library: int32 (1, length) each."""
     packed = IdPacker(tokenizer, length)(*columns)
     return [{name: packed[name][i : i + 1] for name in packed} for i in range(len(columns[0]))]
 
@@ -156,7 +155,7 @@ def equal(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> bool:
 
 
 def of(text: str) -> str:
-    """Why a text may have other ids; texts of data sets are not ours to repeat."""
+    """Why a text may have different ids, without quoting texts of data sets."""
     if not text.isascii():
         return "letters beyond ASCII"
     return "quotation marks (`` and '')" if "``" in text or "''" in text else "something else"
@@ -165,7 +164,7 @@ def of(text: str) -> str:
 def compare_texts(
     file: Path, api: str, described: Metadata, rows: list[tuple[str, str]]
 ) -> Comparison:
-    """A classifier or an embedder, on all sentences (with their labels) and the hard texts."""
+    """Compares a classifier or an embedder on all sentences (with labels) and the hard texts."""
     model = Model(file.read_bytes())
     sentences = [sentence for sentence, _ in rows]
     texts = [*sentences, *HARD.values()]
@@ -207,7 +206,7 @@ def compare_texts(
 def compare_answerer(
     file: Path, api: str, described: Metadata, questions: list[tuple[str, str]]
 ) -> Comparison:
-    """Questions; an answer's score is the sum of its two logits."""
+    """Compares a question answerer; the score of an answer is the sum of its two logits."""
     model = Model(file.read_bytes())
     tokenizer = MobileTokenizer(described)
     theirs = [tokenizer.pair(*row, model.length) for row in questions]
@@ -239,7 +238,7 @@ def compare_answerer(
 def best_spans(
     start: np.ndarray, end: np.ndarray, row: dict[str, np.ndarray]
 ) -> list[tuple[int, int]]:
-    """Spans as BertQuestionAnswerer chooses them, best first: of the five best starts and ends."""
+    """Spans as chosen by BertQuestionAnswerer, best first, from the five best starts and ends."""
     context = np.flatnonzero(row["segment_ids"][0] * row["mask"][0])[:-1]
     spans = [
         (first, last)
@@ -251,7 +250,7 @@ def best_spans(
 
 
 def squad() -> list[tuple[str, str]]:
-    """Questions of SQuAD, one of each context that surely fits into 384 tokens."""
+    """Questions of SQuAD, one for each context that certainly fits into 384 tokens."""
     articles = json.loads((DATA / "squad" / "dev-v1.1.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     found = [(x["qas"][0]["question"], x["context"]) for x in paragraphs if len(x["context"]) < 900]
@@ -271,7 +270,7 @@ def make(directory: Path) -> None:
         task.export_tflite(file, inputs="ids", quantize=quantize)
     embedder = bf.TextEmbedder.from_pretrained(_MINILM, max_length=_LENGTH)
     embedder.export_tflite(directory / "minilm-embedder.tflite", inputs="ids")
-    # Its head starts at random: answers are anything, and the same everywhere.
+    # Its head is random: answers are arbitrary, but must be the same everywhere.
     spans = bf.SpanQA.from_pretrained(_MINILM)
     spans.export_tflite(directory / "minilm-spans-float.tflite", inputs="ids")
     spans.export_tflite(directory / "minilm-spans-fp16.tflite", inputs="ids", quantize="fp16")
@@ -285,7 +284,7 @@ def make(directory: Path) -> None:
 
 
 def apis_of(described: Metadata) -> tuple[str, ...]:
-    """The APIs that a file is for."""
+    """The APIs that support a file."""
     if LABELS in described.files:
         return "TextClassifier", "BertNLClassifier"
     return ("TextEmbedder",) if described.outputs == ["embedding"] else ("BertQuestionAnswerer",)
@@ -300,12 +299,12 @@ def report(found: list[Comparison], passed: list[str]) -> str:
         "",
         f"`python -m tools.check_mobile_apis`, {datetime.date.today()}: {theirs}; {versions}.",
         "",
-        "Scores: the largest difference between the API's and the interpreter's on the ids that "
-        "the API makes. Ids and labels: the share of texts (the sentences of SST-2's dev set, "
-        "questions of SQuAD's) that have those of the library's own tokenizer; the label of a "
-        "question is its best answer, chosen as the API does, and an embedding counts where its "
-        f"cosine to that of our ids is above {_COSINE}. `albert-small` is a small model on random "
-        "weights: its ids and scores count, not its labels.",
+        "Scores: the largest difference between the API's scores and the interpreter's for the "
+        "API's ids. Equal ids and labels: the share of texts (sentences of SST-2's dev set, "
+        "questions of SQuAD's) with the same result as this library's tokenizer. The label of a "
+        "question is its best answer, chosen as the API does; the label of an embedding is equal "
+        f"if the cosine similarity is above {_COSINE}. `albert-small` is a small model with random "
+        "weights, so its labels are not meaningful.",
         "",
         "| file | API | texts | scores | equal ids | equal labels | correct labels |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -320,7 +319,7 @@ def report(found: list[Comparison], passed: list[str]) -> str:
     if hard:
         lines += [
             "",
-            "## Hard texts: are the ids ours?",
+            "## Edge cases: are the ids equal?",
             "",
             f"| text | {' | '.join(x.file for x in hard)} |",
             f"| --- | {' | '.join('---' for _ in hard)} |",
@@ -329,7 +328,7 @@ def report(found: list[Comparison], passed: list[str]) -> str:
                 for name in HARD
             ),
         ]
-    lines += ["", "## What the texts with other ids contain", ""]
+    lines += ["", "## Characters in the texts with different ids", ""]
     for x in files:
         what = ", ".join(f"{name} {count}" for name, count in x.others.most_common())
         lines.append(f"- {x.file}: {what or 'none'}")
@@ -357,7 +356,7 @@ def main() -> int:
     for file in sorted(directory.glob("*.tflite")):
         described = read_metadata(file.read_bytes())
         if described is None or not described.tokenizer:
-            passed.append(f"{file.name} brings no tokenizer.")
+            passed.append(f"{file.name} has no tokenizer.")
             continue
         for api in apis_of(described):
             try:

@@ -1,4 +1,4 @@
-"""Compares our tokenizers with transformers' on the files that a task is published with.
+"""Compares our tokenizers with transformers', which load the files that `save_pretrained` writes.
 
     python -m tools.compare_published                      # all text; writes the table
     python -m tools.compare_published --sample 2000        # some lines of each section
@@ -29,7 +29,7 @@ from tools.subjects import SUBJECTS, Subject
 RESULTS = texts.ROOT / "tools" / "results" / "published_tokenizers.md"
 GROUPS = ("corpus", "hostile", "characters")
 BATCH = 1024
-# How config.json says which model a vocabulary is for.
+# The entries of config.json that identify the model of a vocabulary.
 MODEL_TYPES = {
     "bert-base-uncased": "bert",
     "bert-base-cased": "bert",
@@ -41,16 +41,16 @@ MODEL_TYPES = {
     "openai-gpt": "openai-gpt",
     "xlm-mlm-xnli15-1024": "xlm",
 }
-# XLM's class has to be given the language of other texts. Compared on cased text.
+# XLM's class would need the language of other texts. It is compared on cased text.
 ENGLISH_ONLY = {"xlm-mlm-xnli15-1024"}
 
 
 def published(subject: Subject, directory: Path) -> tuple[Any, Any]:
-    """Our tokenizer, and transformers' of the files that ours wrote."""
+    """Our tokenizer, and that of transformers for the files that ours wrote."""
     import transformers
 
     ours = subject.ours()
-    if subject.name in ENGLISH_ONLY:  # what lower-cases is refused: see save_published
+    if subject.name in ENGLISH_ONLY:  # lower-casing is rejected: see save_published
         ours = ours.from_config({**ours.get_config(), "lower_case": False})
     name = save_published(ours, directory, inputs=["input_ids", "attention_mask"], max_length=10**9)
     config = {"model_type": MODEL_TYPES[subject.name], "tokenizer_class": name}
@@ -59,7 +59,7 @@ def published(subject: Subject, directory: Path) -> tuple[Any, Any]:
 
 
 def rows(ours: Any, theirs: Any, lines: Sequence[bytes | str]) -> Iterator[tuple]:
-    """Each line with both sides' ids."""
+    """Yields each line with the ids of both tokenizers."""
     for begin in range(0, len(lines), BATCH):
         batch = list(lines[begin : begin + BATCH])
         found = ours.tokenize(batch).to_list()
@@ -69,7 +69,7 @@ def rows(ours: Any, theirs: Any, lines: Sequence[bytes | str]) -> Iterator[tuple
 
 
 def compare(subject: Subject, sample: int, show: int) -> dict[str, tuple[int, int, list]]:
-    """By group: lines, lines that differ, and the shortest of these."""
+    """By group: the number of lines, the number of lines that differ, and the shortest of these."""
     counts = {group: [0, 0] for group in GROUPS}
     differing: dict[str, list] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
@@ -97,16 +97,17 @@ def compare(subject: Subject, sample: int, show: int) -> dict[str, tuple[int, in
 
 def table(results: dict[str, dict[str, tuple[int, int, list]]], sample: int) -> str:
     """The results as Markdown."""
-    said = f" --sample {sample}" if sample else ""
+    option = f" --sample {sample}" if sample else ""
     version = importlib.metadata.version
     lines = [
         "# Published tokenizers in transformers",
         "",
-        f"`python -m tools.compare_published{said}`, {datetime.date.today()}: transformers "
+        f"`python -m tools.compare_published{option}`, {datetime.date.today()}: transformers "
         f"{version('transformers')}, tokenizers {version('tokenizers')}.",
         "",
-        "Lines on which `AutoTokenizer`, on the files that `save_pretrained` writes, gives other "
-        "ids than our tokenizer. XLM's is compared without its lower-casing, which is refused.",
+        "Lines for which `AutoTokenizer`, loaded from the files that `save_pretrained` writes, "
+        "returns different ids. XLM is compared without lower-casing, which `save_pretrained` does "
+        "not support.",
         "",
         "| tokenizer | corpus | hostile | characters | shortest |",
         "| --- | ---: | ---: | ---: | --- |",

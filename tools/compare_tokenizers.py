@@ -1,11 +1,11 @@
-"""Compares our tokenizers with the references: ids, offsets, and a SavedModel's answers.
+"""Compares our tokenizers with the references: ids, offsets, and the results of SavedModels.
 
     python -m tools.compare_tokenizers                  # ids and offsets; writes the table
     python -m tools.compare_tokenizers --quick gpt2     # a sample, one tokenizer; writes nothing
-    python -m tools.compare_tokenizers saved-model      # exports, run in a process without us
+    python -m tools.compare_tokenizers saved-model      # exports, run without bertfam_tf
 
-The references of BERT, GPT-2 and RoBERTa are the `tokenizers` library as it runs here; those of
-ALBERT, XLNet, GPT and XLM the files that `make tokenizer-references` wrote. tools/texts.py has the
+The references for BERT, GPT-2 and RoBERTa are computed by the `tokenizers` library; those for
+ALBERT, XLNet, GPT and XLM are files written by `make tokenizer-references`. tools/texts.py has the
 text, tools/results/tokenizers.md the table.
 """
 
@@ -39,15 +39,16 @@ Row = tuple[list[int], list[int], list[int]]
 
 @dataclasses.dataclass
 class Count:
-    """What came out for one section.
+    """The results for one section.
 
     Args:
-        section: which, without its lines.
-        lines: how many were compared.
-        ids: on how many the ids differ.
-        offsets: on how many of the others the offsets differ; None if the reference has none.
-        common, most: pieces in common on each line, added up, and the larger number of pieces.
-        differing: lines that differ.
+        section: the section, without its lines.
+        lines: the number of lines compared.
+        ids: the number of lines with different ids.
+        offsets: the number of other lines with different offsets; None without reference offsets.
+        common, most: the sums over lines of the number of common pieces, and of the larger number
+            of pieces.
+        differing: the lines that differ.
     """
 
     section: texts.Section
@@ -60,7 +61,7 @@ class Count:
 
 
 def _rows_of_ours(tokenizer: Any, lines: Sequence[bytes | str]) -> Iterator[tuple[list[int], Row]]:
-    """Yields each line's ids from `tokenize`, and all that `tokenize_with_offsets` gives."""
+    """Yields each line's ids from `tokenize`, and the result of `tokenize_with_offsets`."""
     for begin in range(0, len(lines), BATCH):
         batch = list(lines[begin : begin + BATCH])
         plain = tokenizer.tokenize(batch).to_list()
@@ -84,8 +85,8 @@ def compare(
     Args:
         tokenizer: ours.
         section: the text.
-        expected: each line's ids, or ids, starts and ends.
-        show: how many differing lines to print.
+        expected: for each line ids, or ids, starts and ends.
+        show: the number of differing lines to print.
     """
     count = Count(dataclasses.replace(section, lines=()))
     ours = _rows_of_ours(tokenizer, section.lines)
@@ -112,7 +113,7 @@ def compare(
 
 
 def _show(line: bytes | str, plain: list[int], found: Row, wanted: Row) -> None:
-    """Prints a line's pieces from the first difference on."""
+    """Prints a line's pieces from the first difference."""
     at = next((i for i, pair in enumerate(zip(plain, found[0], wanted[0], strict=False))
                if len(set(pair)) > 1), 0)  # fmt: skip
     tqdm.write(f"    {ascii(line)[:300]}, from piece {at} on")
@@ -128,13 +129,13 @@ def _show(line: bytes | str, plain: list[int], found: Row, wanted: Row) -> None:
 def count_differences(
     tokenizer: Any, reference: Any, lines: Sequence[bytes | str], show: int
 ) -> tuple[int, int]:
-    """Returns on how many lines the ids differ, and on how many of the others the offsets."""
+    """Returns the number of lines with different ids, and of others with different offsets."""
     section = texts.Section("corpus", "lines", tuple(lines))
     count = compare(tokenizer, section, _rows_of_reference(reference, section), show)
     return count.ids, count.offsets or 0
 
 
-# All of them.
+# All sections.
 
 
 def differences(subjects: list[Subject], sample: int, show: int) -> dict[str, list[Count]]:
@@ -160,7 +161,7 @@ def differences(subjects: list[Subject], sample: int, show: int) -> dict[str, li
                     rows = _rows_of_files(subject.name, section)[:: _step(section, sample)]
                     found.append(compare(ours, part, rows, show))
                     if language == "zh":
-                        found.append(compare(ours, _words_cut(part), rows, show))
+                        found.append(compare(ours, _segmented(part), rows, show))
                 bar.update(len(section.lines))
             for line in _summary(subject.name, found):
                 bar.write(line)
@@ -177,8 +178,8 @@ def _rows_of_files(name: str, section: texts.Section) -> list[list[int]]:
     return rows
 
 
-def _words_cut(section: texts.Section) -> texts.Section:
-    """Returns Chinese lines split into words, as the reference splits them itself."""
+def _segmented(section: texts.Section) -> texts.Section:
+    """Returns Chinese lines segmented into words, as in the reference."""
     import rjieba
 
     lines = (" ".join(rjieba.cut(texts.decoded(line))).encode("utf-8") for line in section.lines)
@@ -195,8 +196,8 @@ def _summary(name: str, counts: list[Count]) -> Iterator[str]:
     for group in GROUPS:
         of_group = [count for count in counts if count.section.group == group]
         lines, ids, offsets = _totals(of_group)
-        told = "no offsets in the reference" if offsets is None else f"{offsets} more in offsets"
-        yield f"{name:30} {group:10} {lines:>9,} lines: {ids} differ in ids, {told}"
+        text = "no offsets in the reference" if offsets is None else f"{offsets} more in offsets"
+        yield f"{name:30} {group:10} {lines:>9,} lines: {ids} differ in ids, {text}"
 
 
 def _totals(counts: list[Count]) -> tuple[int, int, int | None]:
@@ -214,10 +215,10 @@ def _totals(counts: list[Count]) -> tuple[int, int, int | None]:
 def table(counts: dict[str, list[Count]], command: str) -> str:
     """Returns the results in Markdown."""
     parts = [
-        "# Tokenizers against their references",
+        "# Tokenizers compared with their references",
         _made_by(command),
-        "Lines on which our ids differ from the reference's, and, of the others, lines on which "
-        "the byte offsets differ. Each line is tokenized twice, with offsets and without.",
+        "The number of lines with different ids, and of the other lines, those with different byte "
+        "offsets. Each line is tokenized twice, with and without offsets.",
         _main_table(counts),
         "## Text",
         _text_table(counts),
@@ -228,9 +229,9 @@ def table(counts: dict[str, list[Count]], command: str) -> str:
     fast = _fast_table(counts)
     if fast:
         parts += [
-            "## Where the reference's fast classes differ from its Python classes",
-            "Lines whose ids differ between the two, in the same text; ours follow the Python "
-            "classes.",
+            "## Differences between the fast and the Python classes of the reference",
+            "The number of lines with different ids in the two classes; this library follows the "
+            "Python classes.",
             fast,
         ]
     return "\n\n".join(parts) + "\n"
@@ -268,7 +269,7 @@ def _main_table(counts: dict[str, list[Count]]) -> str:
 
     head = ["tokenizer", "reference", *(f"{group}: {total(group):,} lines" for group in GROUPS)]
     return _markdown(head, (list(cells(name)) for name in counts)) + (
-        "\n\n“a + b”: a lines differ in ids, b more in offsets."
+        "\n\n“a + b”: a lines differ in ids, b other lines in offsets."
     )
 
 
@@ -277,8 +278,8 @@ def _text_table(counts: dict[str, list[Count]]) -> str:
     rows = [[c.section.name, f"{c.lines:,}"] for c in first if c.section.group == "corpus"]
     return _markdown(["corpus", "lines"], rows) + (
         "\n\nHostile strings: mixes of scripts and controls, special tokens of every family, bytes "
-        "that are not UTF-8, words of 10,000 characters, white space of every kind, nothing. "
-        "Characters: each of Unicode's between two letters, plane by plane."
+        "that are not UTF-8, words of 10,000 characters, all types of white space, empty strings. "
+        "Characters: every Unicode character between two letters."
     )
 
 
@@ -312,8 +313,8 @@ def _character_lists(counts: dict[str, list[Count]]) -> Iterator[str]:
         listed = set(map(chr, codes))
         yield (
             f"Of the {len(lines):,} lines of the corpus and hostile strings on which {name} "
-            f"differs, {sum(not listed.isdisjoint(line) for line in lines):,} hold one of these, "
-            f"and {sum(any(map(_moves, line)) for line in lines):,} a mark that accent stripping "
+            f"differs, {sum(not listed.isdisjoint(line) for line in lines):,} contain one of these"
+            f", and {sum(any(map(_moves, line)) for line in lines):,} a mark that accent stripping "
             "leaves and canonical order moves (see `WordPieceTokenizer`). The shortest: "
             + ", ".join(f"`{line!a}`" for line in sorted(lines, key=len)[:3]) + "."
         )  # fmt: skip
@@ -364,16 +365,16 @@ def _fast_row(name: str, kind: str) -> list[str]:
 
 
 def saved_models(subjects: list[Subject]) -> tuple[list[str], bool]:
-    """Exports each tokenizer, runs it without us, and lists its operations.
+    """Exports each tokenizer, runs it without bertfam_tf, and lists its operations.
 
     Returns:
-        a line for each, and whether all is as it should be.
+        a line for each, and whether all results are as expected.
     """
     lines = [line for section in texts.sections() if section.group != "characters"
              for line in section.sample(30).lines]  # fmt: skip
     lines = [*(lines * 2)[:511], b""]
     batches = [lines[:256], lines[256:512], [], *([line] for line in lines[::64])]
-    told, right = [], True
+    rows, right = [], True
     for subject in subjects:
         with tempfile.TemporaryDirectory() as directory:
             ours = subject.ours()
@@ -383,24 +384,22 @@ def saved_models(subjects: list[Subject]) -> tuple[list[str], bool]:
             wrong = sum(answer != _answer(ours, batch) for answer, batch in pairs)
             operations = json.loads(_script("list_ops.py", directory))
         right &= not (wrong or operations["python"] or operations["unknown"])
-        told.append(
+        rows.append(
             f"{subject.name}: {wrong} of {len(batches)} batches of 256, 1 and 0 differ; "
             f"{len(operations['core'])} operations of TensorFlow, {len(operations['text'])} of "
             f"tensorflow-text ({', '.join(operations['text'])}), Python: "
             f"{operations['python'] or 'none'}, others: {operations['unknown'] or 'none'}"
         )
-        print(told[-1], flush=True)
-    return told, right
+        print(rows[-1], flush=True)
+    return rows, right
 
 
-def _saved_models_table(told: list[str], command: str) -> str:
+def _saved_models_table(rows: list[str], command: str) -> str:
     return (
         f"# Tokenizers in SavedModels\n\n{_made_by(command)}\n\nEach is exported, loaded by "
         "TensorFlow's C++ loader in a process that can import neither bertfam_tf nor Keras, and "
-        "its ids and offsets compared with those given here; then the operations of its graph "
-        "and of every function in it are looked up.\n\n"
-        + "\n".join(f"- {line}" for line in told)
-        + "\n"
+        "its ids and offsets are compared with those computed here; then the operations of its "
+        "graph and functions are listed.\n\n" + "\n".join(f"- {line}" for line in rows) + "\n"
     )
 
 
@@ -435,7 +434,7 @@ def _answer(tokenizer: Any, batch: list[bytes]) -> dict[str, list[int]]:
 
 
 def _run(directory: str, batches: list[list[bytes]]) -> list[dict[str, list[int]]]:
-    """Returns the answers of another process to each batch."""
+    """Returns the results of another process for each batch."""
     requests = "\n".join(
         json.dumps({"text": [line.decode("utf-8", "surrogateescape") for line in batch]})
         for batch in batches
@@ -471,9 +470,9 @@ def main() -> None:
     complete = len(subjects) == len(SUBJECTS) and not arguments.quick
     RESULTS.mkdir(exist_ok=True)
     if served:
-        told, right = saved_models(subjects)
+        text, right = saved_models(subjects)
         if complete:
-            (RESULTS / "saved_models.md").write_text(_saved_models_table(told, command), "utf-8")
+            (RESULTS / "saved_models.md").write_text(_saved_models_table(text, command), "utf-8")
         sys.exit(not right)
     counts = differences(subjects, 200 if arguments.quick else 0, arguments.show)
     if complete:
@@ -482,7 +481,7 @@ def main() -> None:
 
 
 def _fails(subject: Subject, counts: list[Count]) -> bool:
-    """Returns whether differences remain that the table cannot explain."""
+    """Returns whether there are unexplained differences."""
     corpus = [count for count in counts if count.section.group == "corpus"]
     ids = sum(count.ids for count in counts if count.section.group != "cut")
     return not subject.by_language and bool(ids or _totals(corpus)[2])

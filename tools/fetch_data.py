@@ -1,11 +1,11 @@
-"""Fills data/ with the public data sets that tests, recipes and measurements read.
+"""Downloads the public data sets of tests, recipes and measurements to data/.
 
-    python -m tools.fetch_data [NAME …]    # of one folder or file, such as glue/SST-2; else all
+    python -m tools.fetch_data [NAME …]    # folders or files, such as glue/SST-2 (default: all)
 
-tools/data_sources.tsv says where each file comes from, and the SHA-256 of what is stored. Files
-that are there stay as they are. A digest that the table does not know is printed, kept in
-data/sha256.json, and checked the next time. The licences of the sets are theirs: several allow
-research alone. What is fetched goes to $BERTFAM_DATA where that is set.
+tools/data_sources.tsv has the source of each file and the SHA-256 of the stored file. Existing
+files are kept. If the table has no digest, the digest is printed, stored in data/sha256.json, and
+verified the next time. The data sets have their own licences; several allow only research. Files
+are stored in $BERTFAM_DATA if it is set.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from bertfam_tf import files
 from tools.texts import DATA
 
 TABLE = Path(__file__).with_name("data_sources.tsv")
-_TIMEOUT = 60  # seconds without a byte
+_TIMEOUT = 60  # seconds without data
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where one file comes from.
+    """The source of a file.
 
     Attributes:
-        path: in the data folder.
-        sha256: of the stored file, in hexadecimal; empty where nobody has compared one.
-        url: of the file, or of an archive with it; without "://", another file of the data folder.
-        part: the file's name in the archive, or "=" and one of ``DERIVED``; empty for all of it.
+        path: the path in the data folder.
+        sha256: the digest of the stored file, in hexadecimal; empty if it is not known.
+        url: the file or an archive that contains it; without "://", another file of the data
+            folder.
+        part: the file's name in the archive, or "=" and one of ``DERIVED``; empty for the whole
+            file.
     """
 
     path: str
@@ -50,16 +52,16 @@ class Source:
 
 
 def read_table(path: Path = TABLE) -> list[Source]:
-    """The sources that a table lists, a file a line."""
+    """Reads a table with one source per line."""
     with path.open(encoding="utf-8", newline="") as stream:
         return [Source(**row) for row in csv.DictReader(stream, delimiter="\t")]
 
 
-# Files that are made of others ----------------------------------------------------------------
+# Derived files ----------------------------------------------------------------
 
 
 def _mrpc(wanted: Callable[[bool], bool]) -> Callable[[Path, Path], bytes]:
-    """GLUE's split of MRPC's training pairs by the ids of the dev set, which lie beside them."""
+    """GLUE's split of MRPC's training pairs, by the ids of the dev set in the same folder."""
 
     def split(file: Path, data: Path) -> bytes:
         ids = (data / "glue/MRPC/dev_ids.tsv").read_text("utf-8").splitlines()
@@ -95,7 +97,7 @@ def _xnli(language: str) -> Callable[[Path, Path], bytes]:
 
 
 def _tydiqa_english(file: Path, data: Path) -> bytes:
-    """The English articles of TyDi QA's gold passages, whose question ids begin with a language."""
+    """The English articles of TyDi QA's gold passages; question ids begin with the language."""
     whole = json.loads(file.read_bytes())
     english = [
         article
@@ -129,12 +131,12 @@ DERIVED: dict[str, Callable[[Path, Path], bytes]] = {
 
 
 def content(source: Source, file: Path, data: Path) -> bytes:
-    """What is stored: a download, one file of an archive, or what is made of it.
+    """The content to store: a download, a file of an archive, or a derived file.
 
     Args:
-        source: what is wanted.
+        source: the source.
         file: the download.
-        data: the data folder, for what is made of several files.
+        data: the data folder, for files derived from several files.
     """
     if not source.part:
         return file.read_bytes()
@@ -151,14 +153,14 @@ def content(source: Source, file: Path, data: Path) -> bytes:
 
 
 def fetch(sources: Iterable[Source], data: Path) -> list[str]:
-    """Stores the files that are not there yet.
+    """Stores the missing files.
 
     Args:
-        sources: in an order in which files that others are made of come first.
+        sources: the sources; files come before those derived from them.
         data: the data folder.
 
     Returns:
-        What went wrong, a line for each file.
+        The errors, one line per file.
     """
     record = data / "sha256.json"
     known = json.loads(record.read_text("utf-8")) if record.is_file() else {}
@@ -208,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{TABLE.name} has nothing under {', '.join(names)}")
     problems = fetch(wanted, DATA)
     print("\n".join(problems), file=sys.stderr)
-    print(f"{len(wanted) - len(problems)} of {len(wanted)} files lie in {DATA}")
+    print(f"{len(wanted) - len(problems)} of {len(wanted)} files are in {DATA}")
     return bool(problems)
 
 

@@ -1,7 +1,7 @@
-"""What ``tools.fuzz_files`` does to a file: from a flipped byte to a vocabulary of 20 million.
+"""The mutations of ``tools.fuzz_files``: from a flipped byte to a vocabulary of 20 million entries.
 
-``mutate`` chooses one of a directory's files and one of the ways that its format allows. The same
-random numbers make the same changes.
+``mutate`` chooses one of a directory's files and one of the mutations for its format. The same
+random numbers give the same changes.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-# Content of a file outside every case's directory; a file of this name shows that code was run.
+# Content of a file outside of every case's directory; a file of this name proves that code was run.
 SECRET = b"a secret of the user's "
 EXECUTED = "executed"
 
@@ -34,13 +34,13 @@ _HUGE = (10**6, 2 * 10**7, 2**31 - 1, 10**12)
 
 
 def mutate(directory: Path, base: Path, secret: Path, rng: random.Random) -> str:
-    """Changes one file of a directory; returns a description.
+    """Changes one file of a directory and returns a description.
 
     Args:
-        directory: what is changed.
-        base: the good directories, for files that are swapped.
-        secret: a file outside, for links to lead to.
-        rng: chooses.
+        directory: the directory to change.
+        base: the valid directories, for swapping files.
+        secret: a file outside of the directory, as the target of links.
+        rng: the random number generator.
     """
     file = rng.choice(sorted(file for file in directory.rglob("*") if file.is_file()))
     ways: list[Callable] = [*_ANY]
@@ -51,21 +51,21 @@ def mutate(directory: Path, base: Path, secret: Path, rng: random.Random) -> str
     try:
         done = way(file, rng, base, secret) or ""
     except (LookupError, TypeError, ValueError, OSError) as error:
-        done = f"(left as it was: {type(error).__name__}: {error})"[:120]
+        done = f"(unchanged: {type(error).__name__}: {error})"[:120]
     if (directory / "bertfam.json").is_file() and rng.random() < 0.7:
         _sign(directory)
     return f"{file.relative_to(directory)}: {way.__name__.strip('_')} {done}".strip()
 
 
 def _sign(directory: Path) -> None:
-    """Gives a saved task the digests of its files as they are now."""
+    """Updates the digests of the files of a saved task."""
     import hashlib
 
     file = directory / "bertfam.json"
     try:
         stored = json.loads(file.read_text("utf-8"))
         for name in stored["sha256"]:
-            if not (directory / name).is_file():  # reading a pipe would wait for ever
+            if not (directory / name).is_file():  # reading a pipe would block
                 continue
             content = (directory / name).read_bytes()
             stored["sha256"][name] = hashlib.sha256(content).hexdigest()
@@ -174,7 +174,7 @@ def _replaced(value: Any, path: tuple, new: Any) -> Any:
 
 
 def _chosen(value: Any, rng: random.Random) -> tuple:
-    # By level, or a vocabulary's thousand entries would have all the cases.
+    # Chosen by level, otherwise most cases would be entries of a vocabulary.
     paths = [path for path in _paths(value) if path]
     depth = rng.choice(sorted({len(path) for path in paths}))
     return rng.choice([path for path in paths if len(path) == depth])
@@ -188,7 +188,7 @@ def _json_value(file: Path, rng: random.Random, *_: Any) -> str:
 
 
 def _json_size(file: Path, rng: random.Random, *_: Any) -> str:
-    """Only numbers, only huge ones."""
+    """Replaces numbers by huge ones."""
     value = json.loads(file.read_text("utf-8"))
     numbers = [p for p in _paths(value) if type(_at(value, p)) in (int, float)]
     if not numbers:
@@ -231,7 +231,7 @@ def _json_deep(file: Path, rng: random.Random, *_: Any) -> None:
 
 
 def _json_many(file: Path, rng: random.Random, *_: Any) -> None:
-    """Megabytes of it."""
+    """Makes it megabytes long."""
     value = json.loads(file.read_text("utf-8"))
     many = rng.choice([[[]] * 500_000, {str(i): i for i in range(300_000)}, "a" * 4_000_000])
     file.write_text(json.dumps(_replaced(value, _chosen(value, rng), many)), "utf-8")
@@ -306,7 +306,7 @@ def _lines(file: Path, rng: random.Random, *_: Any) -> str:
 
 
 def _header(file: Path, rng: random.Random, *_: Any) -> str:
-    """Of safetensors: a value of the header, with the length that it then has."""
+    """For safetensors: changes a value of the header, and adapts its length."""
     data = file.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     value = json.loads(data[8 : 8 + size])
@@ -324,7 +324,7 @@ def _header(file: Path, rng: random.Random, *_: Any) -> str:
 
 
 def _tensor(file: Path, rng: random.Random, *_: Any) -> str:
-    """Of safetensors: another shape, type or value, all valid."""
+    """For safetensors: another valid shape, type or value."""
     from safetensors.numpy import load_file, save_file
 
     tensors = dict(load_file(file))
@@ -407,7 +407,7 @@ _H5: dict[str, Callable] = {
 
 
 def damage_index(file: Path, rng: random.Random, *_: Any) -> str:
-    """Of a TensorFlow checkpoint: bytes of its table, with the checksums that they then have."""
+    """For TensorFlow checkpoints: changes bytes of the table, and updates its checksums."""
     data = bytearray(file.read_bytes())
     blocks = _blocks(data)
     start, size = blocks[0]
@@ -423,7 +423,7 @@ def damage_index(file: Path, rng: random.Random, *_: Any) -> str:
 
 
 def _blocks(data: bytes) -> list[tuple[int, int]]:
-    """Offsets of the first blocks of a table, those before its footer."""
+    """Offsets of the first blocks of a table, before its footer."""
     footer = data[-48:]
     numbers, at = [], 0
     while len(numbers) < 4:
@@ -506,7 +506,7 @@ def _pickle(file: Path, rng: random.Random, *_: Any) -> str:
         key = rng.choice(sorted(state))
         state[key] = _Runs() if kind == "code" else rng.choice(_ODD)
         file.write_bytes(pickle.dumps(state, rng.randrange(5)))
-    elif kind == "patch":  # of a class that readers may hand out
+    elif kind == "patch":  # of a class that readers may return
         state = b"}(X\x07\x00\x00\x00__add__cos\nmkdir\nu"
         file.write_bytes(b"\x80\x02ccollections\nCounter\n" + state + b"b0" + data[2:])
     elif kind == "again":  # copies of copies
@@ -570,8 +570,8 @@ def _sentencepiece(file: Path, rng: random.Random, *_: Any) -> str:
 
 
 def trie_bomb(levels: int) -> bytes:
-    """Normalization rules of which each node has two children that share theirs: 2^levels keys, or
-    for 0 levels a node that is its own child."""
+    """Normalization rules in which the two children of each node share their children: 2^levels
+    keys, or for 0 levels a node that is its own child."""
     page = 256
     units = np.zeros((levels + 2) * page, np.uint32)
     units[0] = page << 10
@@ -588,7 +588,7 @@ def trie_bomb(levels: int) -> bytes:
     return units.nbytes.to_bytes(4, "little") + units.tobytes() + b"x\0"
 
 
-# By what a file's name ends with, or by one of its suffixes; the last that fits.
+# By the end of a file name or one of its suffixes; the last match is used.
 _WAYS: dict[str, list[Callable]] = {
     ".json": _JSON,
     ".yaml": [_yaml_value, _yaml_value, _yaml_number, _yaml_bomb],

@@ -1,11 +1,11 @@
-"""Fine-tunes by one of our recipes with the reference implementation.
+"""Fine-tunes with one of our recipes and the reference implementation.
 
     python -m tools.finetune_reference configs/bert/sst2.yaml [key=value …] [--split test]
 
-Same checkpoint, examples, batch size, optimizer and schedule as ``bertfam train``; torch and
-transformers (tools/requirements.txt) do the rest. ``TASKS`` has the tasks of recipes that it knows.
-Prints the dev split's metrics and the time; ``--split test`` adds those of the test split, with
-``test_`` before their names.
+Uses the same checkpoint, examples, batch size, optimizer and schedule as ``bertfam train``, with
+torch and transformers (tools/requirements.txt). ``TASKS`` has the supported tasks. Prints the dev
+split's metrics and the time; ``--split test`` adds those of the test split, with the prefix
+``test_``.
 """
 
 import argparse
@@ -34,10 +34,11 @@ from bertfam_tf.metrics import (
 from bertfam_tf.sources import resolve
 from bertfam_tf.train.run import read_split
 
-_IGNORED = -100  # a target that the reference's loss leaves out
+_IGNORED = -100  # a target that the reference's loss ignores
 _SPAN_DEFAULTS = {"max_question": 64, "max_answer": 30, "stride": 128, "null_threshold": None}
 
-# What fine-tuning returns: a function from a split's name to its metrics, and the cost of training.
+# The result of fine-tuning: a function from a split's name to its metrics, and the cost of
+# training.
 Outcome = tuple[Callable[[str], dict[str, float]], dict[str, Any]]
 
 
@@ -49,7 +50,7 @@ def _chunks(values: list, size: int) -> list[list]:
 
 
 def _by_length(lengths: list[int], size: int, window: int = 32) -> list[list[int]]:
-    """Batches as bertfam_tf.data.shuffled_batches makes them."""
+    """Batches as in bertfam_tf.data.shuffled_batches."""
     batches = []
     for some in _chunks(torch.randperm(len(lengths)).tolist(), window * size):
         batches += _chunks(sorted(some, key=lambda i: lengths[i]), size)
@@ -59,13 +60,13 @@ def _by_length(lengths: list[int], size: int, window: int = 32) -> list[list[int
 def _train(
     model: Any, settings: Any, lengths: list[int], batch_of: Callable[[list[int]], dict]
 ) -> dict[str, Any]:
-    """Fine-tunes as ``bertfam train`` does, and says how long it took.
+    """Fine-tunes like ``bertfam train``, and returns the time.
 
     Args:
-        model: a model of transformers' with a ``loss``.
+        model: a transformers model with a ``loss``.
         settings: the recipe's section ``train``.
-        lengths: bytes of each example.
-        batch_of: from the indices of a batch's examples to the model's arguments.
+        lengths: the number of bytes of each example.
+        batch_of: maps the indices of a batch's examples to the model's arguments.
     """
     plain = [n for n, _ in model.named_parameters() if "bias" in n or "LayerNorm" in n]
     named = list(model.named_parameters())
@@ -105,7 +106,7 @@ def _train(
 
 
 def _logits(model: Any, count: int, batch_of: Callable[[list[int]], dict], size: int = 64) -> Any:
-    """Of all examples, float32 (examples, labels)."""
+    """The logits of all examples, float32 (examples, labels)."""
     with torch.no_grad():
         found = [
             model(**batch_of(batch)).logits.numpy() for batch in _chunks(list(range(count)), size)
@@ -117,7 +118,7 @@ def _logits(model: Any, count: int, batch_of: Callable[[list[int]], dict], size:
 
 
 def _read_texts(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The texts of each example, one or two, and the labels as written."""
+    """The one or two texts of each example, and the labels as strings."""
     lines = expand(getattr(data, split)).read_text("utf-8-sig").removesuffix("\n").split("\n")
     cells = [line.removesuffix("\r").split("\t") for line in lines]
     columns = [c for c in (data.text, data.text_pair, data.label) if c is not None]
@@ -142,7 +143,7 @@ def _metrics(found: np.ndarray, labels: Any, regression: bool) -> dict[str, floa
 
 
 def fine_tune_texts(recipe: Any) -> Outcome:
-    """A sequence classifier; for ``TextRegressor`` with one output."""
+    """Fine-tunes a sequence classifier; for ``TextRegressor`` with one output."""
     data, settings = recipe.data, recipe.train
     directory = resolve(recipe.model.path)
     texts, labels = _read_texts(data, "train")
@@ -203,7 +204,7 @@ def _targets(encoded: Any, tags: list[list[int]]) -> torch.Tensor:
 
 
 def fine_tune_tagger(recipe: Any) -> Outcome:
-    """Words are split by the Hugging Face tokenizer, and the first piece of each has its tag."""
+    """Fine-tunes a tagger; the first piece of each word is labelled."""
     directory = resolve(recipe.model.path)
     words, tags = _read_words(recipe.data, "train")
     names = sorted({tag for sentence in tags for tag in sentence})
@@ -255,14 +256,14 @@ def _passages(path: Path) -> Iterator[dict]:
         return
     with tarfile.open(archive) as members:
         inside = str(path.relative_to(archive)).removeprefix(".")
-        # In the archive's order, as ours: ``data.limit`` takes the first.
+        # In the archive's order, like ours: ``data.limit`` takes the first ones.
         for member in members:
             if member.isfile() and f"/{inside}/" in f"/{member.name}":
                 yield json.load(members.extractfile(member))
 
 
 def read_questions(data: Any, split: str) -> list[tuple[str, str, list[str], int]]:
-    """Articles, a question on each, its options, and the index of the right one.
+    """Articles, a question on each, its options, and the index of the correct one.
 
     ``data.train`` and ``data.dev`` are folders of passages, or of an archive, such as
     ``race-middle.tar.gz/RACE/train/middle``.
@@ -278,7 +279,7 @@ def read_questions(data: Any, split: str) -> list[tuple[str, str, list[str], int
 
 
 def fine_tune_choice(recipe: Any) -> Outcome:
-    """As ``MultipleChoice`` packs them: the article, truncated, then question, space and option."""
+    """Fine-tunes on the inputs of ``MultipleChoice``: truncated article, question and option."""
     directory = resolve(recipe.model.path)
     examples = read_questions(recipe.data, "train")
     torch.manual_seed(recipe.train.seed)
@@ -309,7 +310,7 @@ def fine_tune_choice(recipe: Any) -> Outcome:
 
 
 class Question(NamedTuple):
-    """``start`` is the answer's first character, -1 for none; ``answers`` are all gold ones."""
+    """``start`` is the answer's first character, -1 for none; ``answers`` are all gold answers."""
 
     text: str
     context: str
@@ -319,12 +320,12 @@ class Question(NamedTuple):
 
 
 class Window(NamedTuple):
-    """One sequence of the tokenizer's: which question it belongs to, and where its pieces are.
+    """A window: one sequence of the tokenizer, and the positions of its pieces.
 
     Attributes:
-        question: its index in the batch.
-        positions: of the context's pieces in the sequence, (pieces,).
-        offsets: their characters in the context, (pieces, 2).
+        question: the index of the question in the batch.
+        positions: the positions of the context's pieces in the sequence, (pieces,).
+        offsets: the offsets of these pieces in the context, in characters, (pieces, 2).
         null: the position of the cls token.
     """
 
@@ -351,8 +352,8 @@ class WindowReader:
     """Splits questions and contexts into windows.
 
     Args:
-        tokenizer: a fast one.
-        max_length, stride, max_question: as ``SpanQA`` takes them.
+        tokenizer: a fast tokenizer.
+        max_length, stride, max_question: as for ``SpanQA``.
     """
 
     def __init__(self, tokenizer: Any, max_length: int, stride: int, max_question: int):
@@ -393,10 +394,10 @@ class WindowReader:
 
 
 class WithoutPadding(torch.nn.Module):
-    """A model whose loss leaves padding out of the softmax; transformers' own counts it.
+    """A model whose loss excludes padding from the softmax; that of transformers includes it.
 
     Args:
-        model: for question answering.
+        model: a model for question answering.
     """
 
     def __init__(self, model: Any):
@@ -418,7 +419,7 @@ class WithoutPadding(torch.nn.Module):
 
 
 def _span_target(window: Window, row: Question) -> tuple[int, int]:
-    """Positions of the answer's first and last piece; of the cls token where it is not whole."""
+    """Positions of the answer's first and last piece, or of the cls token if it is not complete."""
     begin = row.start + len(row.answer) - len(row.answer.lstrip())
     stop = begin + len(row.answer.strip())
     starts, ends = window.offsets.T
@@ -429,7 +430,7 @@ def _span_target(window: Window, row: Question) -> tuple[int, int]:
 
 
 def _most_context(windows: list[Window], stride: int) -> Iterator[np.ndarray]:
-    """For each window of a document, bool (pieces,): whether it has most context around a piece."""
+    """For each window, bool (pieces,): whether it has the most context for a piece."""
     sizes = [len(window.positions) for window in windows]
     firsts = np.cumsum([0, *(size - stride for size in sizes[:-1])])
     around = np.full((len(sizes), firsts[-1] + sizes[-1]), -1.0)
@@ -500,10 +501,10 @@ def _span_scores(found: list[str], questions: list[Question]) -> dict[str, float
 
 
 def fine_tune_spans(recipe: Any) -> Outcome:
-    """Windows are the Hugging Face tokenizer's, and a batch has all windows of its questions.
+    """Fine-tunes on windows of the Hugging Face tokenizer; batches have all windows of questions.
 
-    Windows without the whole answer are trained to the cls token. The answer is the best span of
-    all windows. Defaults of the recipe's ``options`` are those of ``SpanQA``.
+    The target of windows without the complete answer is the cls token. The answer is the best span
+    of all windows. The defaults of the recipe's ``options`` are those of ``SpanQA``.
     """
     directory = resolve(recipe.model.path)
     length = recipe.model.max_length or 384
@@ -553,7 +554,7 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     recipe = load_recipe(given.recipe, given.override)
     if recipe.task not in TASKS:
-        parser.error(f"{recipe.task} has no reference here; tasks are {', '.join(TASKS)}")
+        parser.error(f"{recipe.task} is not supported; tasks are {', '.join(TASKS)}")
     scores, cost = TASKS[recipe.task](recipe)
     found = {}
     for split in dict.fromkeys(["dev", given.split]):

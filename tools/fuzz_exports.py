@@ -1,8 +1,8 @@
-"""Requests of every rank, type and nesting to exports, and the answers that are right.
+"""Requests of all ranks, types and nestings to exports, and the expected answers.
 
-Small exports with each tokenizer, most tasks and in-graph batching. A request that fits its
-signature must get the rows that each of its inputs gets alone, in this process; any other must be
-refused as the client's error.
+Uses small exports with each tokenizer, most tasks and in-graph batching. A request that matches its
+signature must give the same results as each of its examples alone, computed in this process; all
+others must be rejected as client errors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Answers are rounded by JSON, and sums by the order in which a batch of some size adds them.
+# Tolerance: JSON rounds answers, and the order of summation depends on the batch size.
 _TOLERANCE = 1e-3
 _STRING, _INT32 = 7, 3
-_NO_EXAMPLE = b"x"  # a text, and no serialized tf.Example
-_ONLY = ""  # JSON does not name the only output
+_NO_EXAMPLE = b"x"  # a text that is not a serialized tf.Example
+_ONLY = ""  # JSON does not name a single output
 _ROOT = Path(__file__).resolve().parents[1]
 _TEXTS = [
     "TensorFlow Serving answers.",
@@ -37,15 +37,15 @@ _SHORT = dict(max_length=24)
 
 
 class Request(NamedTuple):
-    """A request and the answers that are right.
+    """A request and the expected answers.
 
     Fields:
-        kind: of the tables.
-        path: of the URL, or of the method where `grpc`.
+        kind: the kind of request, for the tables.
+        path: the path of the URL, or of the gRPC method.
         body: JSON, or a message.
-        grpc: how it is sent.
-        expected: inputs by name as (name, shape, values), whose rows have to be answered, in
-            `target`; `()` where it has to be refused; None where either is right, as of no rows.
+        grpc: whether it is sent over gRPC.
+        expected: the inputs as (name, shape, values), if answers are expected; `()` if an error is
+            expected; None if both are allowed, for example without examples.
         target: the model and the signature.
     """
 
@@ -121,7 +121,7 @@ def _language_model(tokenizer: Any) -> tuple[Any, dict[str, Any]]:
     return task, dict(max_new_tokens=3)
 
 
-# By name: the kind of tokenizer, and what makes the task and the options of its export.
+# By name: the kind of tokenizer, and the function that builds the task and its export options.
 EXPORTS: dict[str, tuple[str, Callable[[Any], tuple[Any, dict[str, Any]]]]] = {
     "classifier": ("wordpiece", _classifier),
     "choice": ("wordpiece", _choice),
@@ -135,7 +135,7 @@ _SIZES = {"wordpiece": 200, "byte-bpe": 400, "bpe": 200, "sentencepiece": 150, "
 
 
 def write(directory: Path, name: str) -> None:
-    """Writes the export of this name as `directory/1`."""
+    """Writes the export with this name to `directory/1`."""
     from bertfam_tf.text.training import train_vocabulary
 
     kind, make = EXPORTS[name]
@@ -152,7 +152,7 @@ def write(directory: Path, name: str) -> None:
 
 
 class _Spec(NamedTuple):
-    """An input. Fields: its name, dimensions (None where free), TensorFlow's number of its type."""
+    """An input. Fields: its name, dimensions (None if variable), number of its dtype."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -160,7 +160,7 @@ class _Spec(NamedTuple):
 
 
 class Exports:
-    """Exports `directory/<name>/1`, requests to them, and the right answers."""
+    """The exports `directory/<name>/1`, requests to them, and the expected answers."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         from bertfam_tf.serve import load
@@ -174,10 +174,10 @@ class Exports:
         ]
         self._known: dict[Any, dict[str, np.ndarray]] = {}
 
-    # What is sent -------------------------------------------------------------------------------
+    # Requests -----------------------------------------------------------------------------------
 
     def request(self, generator: random.Random) -> Request:
-        """A request of any shape and type to one of the signatures."""
+        """A request with any shape and type to one of the signatures."""
         target = generator.choice(self._targets)
         signature = self._servables[target[0]].signatures[target[1]]
         if target[1] in ("classify", "regress") and generator.random() < 0.7:
@@ -187,7 +187,7 @@ class Exports:
             for name, i in sorted(signature.inputs.items())
         ]
         if generator.random() < 0.6:
-            # What fits, but for one input now and then.
+            # Matching inputs, except for one input in some cases.
             sizes = [generator.choice((0, 1, 1, 2, 3)) for _ in range(3)]
             values = {s.name: self._value(generator, target, s, _fitting(s, sizes)) for s in specs}
             if generator.random() < 0.4:
@@ -202,7 +202,7 @@ class Exports:
     def _value(
         self, generator: random.Random, target: tuple[str, str], spec: _Spec, shape: tuple[int, ...]
     ) -> Any:
-        """Nested lists of that shape."""
+        """Nested lists with that shape."""
         if not shape:
             return self._leaf(generator, target, spec)
         return [self._value(generator, target, spec, shape[1:]) for _ in range(shape[0])]
@@ -225,7 +225,7 @@ class Exports:
         return example
 
     def _examples(self, generator: random.Random, target: tuple[str, str]) -> Request:
-        """A request to Classify or Regress, after which the signatures are named."""
+        """A request to Classify or Regress, which determine the signature."""
         from tensorflow_serving.apis import classification_pb2, regression_pb2
 
         kinds = {
@@ -258,10 +258,10 @@ class Exports:
         path = f"/v1/models/{target[0]}:{method}"
         return Request(f"{method} REST", path, body, False, expected, target)
 
-    # What comes back ----------------------------------------------------------------------------
+    # Answers ------------------------------------------------------------------------------------
 
     def fault(self, request: Request, status: str, body: bytes) -> str:
-        """What is wrong with an answer; empty if nothing is."""
+        """The error in an answer, empty if there is none."""
         good = status == ("OK" if request.grpc else "200")
         if not good:
             refusals = ("INVALID_ARGUMENT", "FAILED_PRECONDITION") if request.grpc else ("400",)
@@ -283,7 +283,7 @@ class Exports:
             if len(values) != len(rows):
                 return f"{len(values)} rows of {name}, expected {len(rows)}"
             for row, value in zip(rows, values, strict=True):
-                # Of equal choices either is the best.
+                # Ties: either choice is correct.
                 tied = "choice" in row and np.ptp(row["scores"]) < _TOLERANCE
                 if not _same(value, row[name]) and not (tied and name in ("choice", "text")):
                     return f"wrong {name}: {value}, expected {row[name]!r}"
@@ -292,7 +292,7 @@ class Exports:
         return ""
 
     def _alone(self, request: Request) -> list[dict[str, np.ndarray]]:
-        """The answers to each example of a request when it is sent alone."""
+        """The answers to each example of a request, computed separately."""
         assert request.expected
         model, signature = request.target
         inputs = {}
@@ -326,7 +326,7 @@ def _lists(feature: Any) -> list[Any]:
 
 
 def _break(generator: random.Random, example: Any) -> None:
-    """Makes of an Example one that the signature cannot read."""
+    """Makes an Example invalid for the signature."""
     name = generator.choice(sorted(example.features.feature))
     feature = example.features.feature[name]
     match generator.randint(0, 3):
@@ -341,11 +341,11 @@ def _break(generator: random.Random, example: Any) -> None:
             feature.float_list.value.append(1.5)
 
 
-# Of nested values a message or JSON, with mistakes -----------------------------------------------
+# Nested values to messages and JSON, with mistakes -----------------------------------------------
 
 
 def _array(value: Any, dtype: int) -> tuple[tuple[int, ...], tuple[Any, ...]] | None:
-    """Shape and leaves of nested lists; None where they are of no shape or another type."""
+    """Shape and leaves of nested lists; None if they have no shape or another type."""
     if not isinstance(value, list):
         kind = bytes if dtype == _STRING else int
         return ((), (value,)) if type(value) is kind else None
@@ -359,7 +359,7 @@ def _array(value: Any, dtype: int) -> tuple[tuple[int, ...], tuple[Any, ...]] | 
 
 
 def _expected(target: tuple[str, str], specs: list[_Spec], values: dict[str, Any]) -> Any:
-    """As `Request.expected`."""
+    """The value of `Request.expected`."""
     if values.keys() != {spec.name for spec in specs}:
         return ()
     arrays = {spec.name: _array(values[spec.name], spec.dtype) for spec in specs}
@@ -382,7 +382,7 @@ def _expected(target: tuple[str, str], specs: list[_Spec], values: dict[str, Any
 
 
 def _in_range(target: tuple[str, str], spec: _Spec) -> Callable[[int], bool]:
-    # What relative segments are called does not matter.
+    # The ids of relative segments do not matter.
     if target[0] == "language_model" and spec.name == "segment_ids":
         return lambda value: -(2**31) <= value < 2**31
     return lambda value: 0 <= value <= (50 if spec.name == "token_ids" else 1)
@@ -412,7 +412,7 @@ def _changed(generator: random.Random, values: dict[str, Any], specs: list[_Spec
 
 
 def _json(value: Any, generator: random.Random) -> Any:
-    """As JSON has it: bytes as a string, or in base64."""
+    """Converts a value to JSON: bytes become a string or base64."""
     if isinstance(value, list):
         return [_json(part, generator) for part in value]
     if isinstance(value, dict):
@@ -432,13 +432,13 @@ def _of_columns(
     generator: random.Random, target: tuple[str, str], specs: list[_Spec], values: dict[str, Any]
 ) -> Request:
     _changed(generator, values, specs)
-    # Names that the signature does not have are passed over.
+    # Unknown names are ignored.
     known = {spec.name: values[spec.name] for spec in specs if spec.name in values}
     expected = _expected(target, specs, known)
     inputs = _json(values, generator)
     if len(specs) == 1 and inputs.keys() == {specs[0].name} and generator.random() < 0.5:
         inputs = inputs[specs[0].name]
-        # An object is columns by name.
+        # An object has columns by name.
         expected = None if isinstance(inputs, dict) else expected
     return _rest("inputs", target, inputs, expected)
 
@@ -453,12 +453,12 @@ def _of_rows(
         return _rest("instances", target, instances, None if isinstance(instances, list) else ())
     if len(specs) == 1 and values.keys() == {specs[0].name} and generator.random() < 0.5:
         instances = _json(values[specs[0].name], generator)
-        # Objects are inputs by name, or base64.
+        # Objects have inputs by name, or base64.
         named = any(isinstance(row, dict) and row.keys() != {"b64"} for row in instances)
         return _rest("instances", target, instances, None if named else expected)
     count = max(map(len, values.values()), default=0)
     rows = [{n: v[i] for n, v in values.items() if i < len(v)} for i in range(count)]
-    # Names of empty inputs cannot be seen.
+    # Names of empty inputs are not visible.
     unseen = not rows or any(not value for value in values.values())
     return _rest("instances", target, _json(rows, generator), None if unseen else expected)
 
@@ -496,7 +496,7 @@ def _of_message(
         spec = generator.choice(specs)
         tensor = message.inputs[spec.name]
         _change_tensor(generator, tensor)
-        # As Serving does, tensors are filled with the last of too few values.
+        # As in TensorFlow Serving, tensors with too few values are filled with the last one.
         filled = tensor.dtype == spec.dtype and len(tensor.tensor_shape.dim) == len(spec.shape)
         expected = None if filled else ()
     if generator.random() < 0.1:
@@ -510,7 +510,7 @@ def _of_message(
 
 
 def _change_tensor(generator: random.Random, tensor: Any) -> None:
-    """Gives it another type, or more dimensions."""
+    """Changes the type or adds dimensions."""
     if generator.random() < 0.6:
         types = [*range(24), 101, 102, 107, 10**6]
         tensor.dtype = generator.choice([t for t in types if t != tensor.dtype])
@@ -519,11 +519,11 @@ def _change_tensor(generator: random.Random, tensor: Any) -> None:
         tensor.tensor_shape.dim.add(size=generator.choice((-1, 0, 1, 2, 2**40, 2**62)))
 
 
-# Of answers rows ----------------------------------------------------------------------------------
+# Parsing answers ----------------------------------------------------------------------------------
 
 
 def _answers(request: Request, body: bytes) -> dict[str, Any]:
-    """Values by output, (examples, …)."""
+    """The values of each output, (examples, …)."""
     method = request.path.rpartition("/")[2] if request.grpc else request.path.rpartition(":")[2]
     found = {"predict": _predicted, "classify": _classified, "regress": _regressed}
     return found[method.lower()](request, body)
@@ -568,7 +568,7 @@ def _regressed(request: Request, body: bytes) -> dict[str, Any]:
 
 
 def _same(found: Any, expected: np.ndarray) -> bool:
-    one = np.array(found, object)  # strings of numpy lose a NUL at their end
+    one = np.array(found, object)  # numpy strings lose trailing NULs
     if one.shape != np.shape(expected):
         return False
     right = np.array(expected, object)

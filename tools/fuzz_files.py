@@ -1,14 +1,14 @@
-"""Damages checkpoints, tokenizers, recipes and saved tasks, loads them, and counts outcomes.
+"""Damages checkpoints, tokenizers, recipes and saved tasks, loads them, and counts the outcomes.
 
     python -m tools.fuzz_files --cases 2000 --seed 0 --output tools/results/fuzz_files.md
 
-Each case copies a small good directory, changes one of its files (``tools.file_mutations``), and
-calls what a user would: ``load_backbone``, ``convert``, ``from_pretrained``, ``load_tokenizer``,
-``load`` or ``load_recipe``, in worker processes whose time and memory are measured. Loading is
-fine, and so is a ``ValueError`` (``CheckpointError`` is one). All else is an escape: another type
-of error, a process that dies, a case above 10 s or 1 GB, a file outside of the directory that is
-read into what ``convert`` writes, code that runs. An escape, and an error that names no file, is
-printed with its case, which ``--only`` repeats. Exit status: 1 if there was any.
+Each case copies a small valid directory, changes one of its files (``tools.file_mutations``), and
+calls ``load_backbone``, ``convert``, ``from_pretrained``, ``load_tokenizer``, ``load`` or
+``load_recipe`` in worker processes whose time and memory are measured. Success and ``ValueError``
+(including ``CheckpointError``) are allowed outcomes. Everything else is an escape: another type of
+error, a process that dies, more than 10 s or 1 GB, a file outside of the directory in the output of
+``convert``, executed code. Escapes, and errors that do not name a file, are printed with their case
+number, which ``--only`` repeats. The exit status is 1 if there were any.
 """
 
 import argparse
@@ -41,15 +41,15 @@ _KILL_S, _RECYCLE = 60.0, 400
 _TEXTS = ["Good news!", "größe ½ 🙂 \u200b", "", "hello world the cat"]
 
 
-# What is damaged -------------------------------------------------------------------------------
+# Subjects --------------------------------------------------------------------------------------
 
 
 def subjects(directory: Path, all_kinds: bool = True) -> dict[str, list[str]]:
-    """Makes the good directories; the name of each and the verbs that it is read by.
+    """Creates the valid directories; returns the name of each and the functions that read it.
 
     Args:
-        directory: where to.
-        all_kinds: whether those too that take seconds to make or to load.
+        directory: the parent directory.
+        all_kinds: whether to include those that take seconds to create or load.
     """
     made: dict[str, list[str]] = {}
 
@@ -234,7 +234,7 @@ def _task(directory: Path, checkpoint: Path) -> None:
 
 
 def run(verb: str, directory: Path, out: Path) -> None:
-    """Reads a directory as a user would."""
+    """Calls one of the functions on a directory."""
     import bertfam_tf as bf
     from bertfam_tf.checkpoints import convert
     from bertfam_tf.config import load_recipe
@@ -254,14 +254,14 @@ def run(verb: str, directory: Path, out: Path) -> None:
 
 
 def chosen(made: dict[str, list[str]], seed: int, number: int) -> tuple[random.Random, str, str]:
-    """A case's random generator, its directory, and the action on it."""
+    """The random generator of a case, its directory, and the function to call."""
     rng = random.Random(f"{seed}/{number}")
     name = rng.choice(sorted(made))
     return rng, name, rng.choice(made[name])
 
 
 def case(base: Path, made: dict[str, list[str]], seed: int, number: int) -> dict[str, Any]:
-    """Runs one case in this process; returns the action, the outcome, seconds and MB."""
+    """Runs one case in this process; returns the function, the outcome, seconds and MB."""
     rng, name, verb = chosen(made, seed, number)
     result: dict[str, Any] = {"case": number, "subject": name, "verb": verb}
     with tempfile.TemporaryDirectory() as scratch:
@@ -275,11 +275,12 @@ def case(base: Path, made: dict[str, list[str]], seed: int, number: int) -> dict
             before = _reset_peak()
             begun = time.monotonic(), time.process_time()
             result["outcome"], result["text"] = _outcome(verb, directory, Path(scratch, "out"))
-            # On a busy machine a case waits, and a process may have several threads.
+            # Processor time: on a busy machine a case waits, and a process may have several
+            # threads.
             spent = time.monotonic() - begun[0], time.process_time() - begun[1]
             result["seconds"] = min(spent)
             result["mb"] = max(0.0, _memory("VmHWM") - before)
-            # Where a pickle or a tag of YAML would have left it.
+            # The file that code in a pickle or a YAML tag would have created.
             if Path(scratch, file_mutations.EXECUTED).exists():
                 result["outcome"] = "ESCAPE: code ran"
             if _leaked(Path(scratch, "out")):
@@ -335,13 +336,13 @@ def _reset_peak() -> float:
 
 
 def _work(base: Path, seed: int) -> None:
-    """Reads numbers of cases, writes a line of JSON for each."""
+    """Reads case numbers, and writes one line of JSON for each."""
     import keras
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     made = json.loads((base / "subjects.json").read_text())
-    for name in ("wordpiece", "hf_bert"):  # what a process does once is no case's
+    for name in ("wordpiece", "hf_bert"):  # one-time initialization is not part of a case
         run(made[name][0], base / name, base / "none")
     for line in sys.stdin:
         print(json.dumps(case(base, made, seed, int(line))), file=answers, flush=True)
@@ -399,7 +400,7 @@ class _Worker:
 
 
 class _Watch(threading.Thread):
-    """Kills a process that has computed for so many seconds, or waited ten times as long."""
+    """Kills a process after that many seconds of processor time, or ten times as long in total."""
 
     def __init__(self, process: subprocess.Popen, seconds: float):
         super().__init__(daemon=True)
@@ -426,7 +427,7 @@ class _Watch(threading.Thread):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> bool:
-        """Whether it was killed."""
+        """Returns whether the process was killed."""
         self._done.set()
         self.join()
         return self.expired
@@ -469,9 +470,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, nargs="*", help="run these cases, and say all of them")
+    parser.add_argument(
+        "--only", type=int, nargs="*", help="run these cases, and print all of them"
+    )
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--output", type=Path, help="write the table there")
+    parser.add_argument("--output", type=Path, help="the file of the table")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

@@ -1,14 +1,14 @@
-"""Kills each verb that writes at random points, and makes the next run:
+"""Kills each command that writes at random points, and runs it again.
 
     python -m tools.kill_runs [--points 50] [--verbs fit predict …] [--seed 0] [--report FILE]
 
-Half of the points are moments, spread over the time that the verb takes, and half are calls that
-change files, spread over all that it makes in its directory. At each, the process gets a SIGKILL.
-Then what is there has to be what was there before, or all that the verb writes, and the same verb
-is run again to its end: its results have to be those of a run that nobody killed, and nothing else
-may be left, in the directory or among the system's temporary files.
+Half of the points are times, spread over the duration of the command, and half are calls that
+change files, spread over all such calls in its directory. At each point the process gets a SIGKILL.
+Then the target must be either unchanged or complete, and the same command is run again to its end:
+the results must equal those of an uninterrupted run, and nothing else may remain in the directory
+or in the system's temporary directory.
 
-Processes are forked from one that has imported TensorFlow and run none of it.
+Processes are forked from one that has imported TensorFlow but not used it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from bertfam_tf import cli
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "goldens" / "bert" / "classifier"
 _CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
-_SLOW = 3600  # seconds after which a process hangs
+_SLOW = 3600  # seconds after which a process is considered to hang
 
 
 class Verb(NamedTuple):
-    """What is killed.
+    """A command to kill.
 
     Fields:
-        run: makes it in a directory; the exit status.
-        target: what it makes, in that directory.
-        before: what is there before, from the directory of inputs; None for nothing.
-        resumes: whether a killed run leaves parts of its target that the next one goes on from.
-        again: exit statuses of the next run where the killed one had ended all but its clean-up.
+        run: runs the command in a directory, and returns the exit status.
+        target: the output, in that directory.
+        before: existing content of the target, from the directory of inputs; None for nothing.
+        resumes: whether a killed run leaves a partial target, from which the next run resumes.
+        again: exit statuses of the next run if the killed one had finished except for clean-up.
     """
 
     run: Callable[[Path, Path], int]
@@ -101,7 +101,7 @@ VERBS = {
 
 
 def _inputs(directory: Path) -> int:
-    """Makes the inputs of the commands, and outputs that are there before."""
+    """Creates the inputs of the commands, and existing outputs."""
     # One layer: the time to trace a training step grows with the variables.
     small = directory / "checkpoint"
     shutil.copytree(CHECKPOINT, small)
@@ -154,13 +154,13 @@ class Machine:
         call: int | None = None,
         root: Path | None = None,
     ) -> int | None:
-        """The exit status; None when it was killed.
+        """Runs a function and returns the exit status; None if it was killed.
 
         Args:
-            function: runs in a process of its own.
-            seconds: until it is killed.
-            call: the number of the change of a file in ``root`` before which it is killed.
-            root: where changes are counted.
+            function: runs in a separate process.
+            seconds: the time after which it is killed.
+            call: the number of the file change in ``root`` before which it is killed.
+            root: the directory in which changes are counted.
         """
         process = os.fork()
         if not process:
@@ -215,7 +215,7 @@ class Machine:
 
 
 def _content(path: Path) -> dict[str, str]:
-    """Digests by name; for files that differ from run to run, only their names."""
+    """Digests by file name; for files that differ between runs, only the name."""
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
     found = {}
     for file in files:
@@ -228,7 +228,7 @@ def _content(path: Path) -> dict[str, str]:
 
 
 def _check_export(version: Path) -> None:
-    """An export lists the digests of its files."""
+    """Checks the digests of files that an export lists."""
     if not version.is_dir():
         return
     card = json.loads((version / "assets.extra" / "bertfam.json").read_text("utf-8"))
@@ -237,10 +237,10 @@ def _check_export(version: Path) -> None:
 
 
 def _left(directory: Path, temporary: Path) -> list[str]:
-    """Names of what should not be there.
+    """Names of unexpected files.
 
-    TensorFlow's autograph writes the code that it makes into the system's temporary files and
-    removes it when Python ends, so a kill leaves it; no name tells which process it belonged to.
+    TensorFlow's autograph writes generated code to temporary files and removes them when Python
+    ends, so a kill leaves them; their names do not contain the process.
     """
     found = [path for path in directory.rglob("*") if path.name.startswith(".")]
     found += [p for p in temporary.iterdir() if not p.name.startswith("__autograph_generated_file")]
@@ -251,7 +251,7 @@ def kill(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
     """Kills a command; returns its row of the report.
 
     Raises:
-        AssertionError: when something was lost, or is left.
+        AssertionError: if something was lost, or remains.
     """
     verb, machine, numbers = VERBS[name], Machine(work), random.Random(f"{seed} {name}")
     inputs, temporary = work / "inputs", work / "tmp"
@@ -317,7 +317,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=50, help="(%(default)s)")
     parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--report", type=Path, help="gets the table, in Markdown")
+    parser.add_argument("--report", type=Path, help="the file of the table, in Markdown")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()

@@ -1,8 +1,8 @@
-"""Lists the operations of a SavedModel by the library that has them: python tools/list_ops.py DIR
+"""Lists the operations of a SavedModel by library: python tools/list_ops.py DIR
 
-Prints JSON ``{"core": [names], "text": […], "python": […], "unknown": […]}``: TensorFlow's own,
-tensorflow-text's, those that call back into Python, and the rest. Counts the main graph and every
-function in its library, and needs neither bertfam_tf nor Keras.
+Prints JSON ``{"core": [names], "text": […], "python": […], "unknown": […]}``: operations of
+TensorFlow, of tensorflow-text, those that call Python, and the rest. Includes the main graph and
+all functions in its library, and needs neither bertfam_tf nor Keras.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ def operations(directory: str) -> set[str]:
 def main() -> None:
     used = operations(sys.argv[1])
     core = _registered()
-    # Not by an import, which would need Keras.
+    # Not with an import, which would need Keras.
     folder = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
     tf.load_library(str(Path(folder) / "python" / "ops"))
     text = _registered() - core

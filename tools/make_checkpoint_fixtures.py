@@ -1,15 +1,15 @@
-"""Writes tests/fixtures: checkpoints as the libraries that made the format write them.
+"""Writes tests/fixtures: checkpoints written by the original libraries.
 
     python -m venv garden && garden/bin/pip install -c constraints.txt -e ".[garden]"
     git clone https://github.com/google-research/bert && git -C bert checkout fe35475
     git clone https://github.com/google-research/albert
     garden/bin/python -m tools.make_checkpoint_fixtures --bert bert --albert albert
 
-Each directory holds a small perturbed checkpoint with its config, and what that library computed
-from it (``expected.npz``). The two clones give TF1's checkpoints; Model Garden gives its own. The
-environment is apart because Model Garden brings Keras 2. BERT's clone is at its first
-release, whose GELU is the exact one that the published weights were trained with; later commits
-approximate it.
+Each directory contains a small perturbed checkpoint with its config, and the library's outputs
+(``expected.npz``). The two clones write TF1 checkpoints, and Model Garden its own. A separate
+environment is needed because Model Garden installs Keras 2. BERT's clone is at its first release,
+whose GELU is the exact one that the published weights were trained with; later commits approximate
+it.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _store(directory: Path, given: dict, sequence, pooled) -> None:
 
 
 def _layer_norm(inputs, begin_norm_axis=-1, begin_params_axis=-1, scope=None):
-    """TF1's contrib layer norm, which TensorFlow 2 has not: its names and its epsilon."""
+    """TF1's contrib layer norm, which TensorFlow 2 lacks, with its names and epsilon."""
     assert begin_norm_axis == begin_params_axis == -1
     v1 = tf.compat.v1
     with v1.variable_scope(scope, "LayerNorm", [inputs]):
@@ -99,23 +99,23 @@ def _layer_norm(inputs, begin_norm_axis=-1, begin_params_axis=-1, scope=None):
 
 
 def _modeling(clone: Path, name: str):
-    """The clone's modeling.py, run by the present TensorFlow through its v1 interface."""
+    """The clone's modeling.py, run with the v1 interface of the current TensorFlow."""
     layers = types.ModuleType("tensorflow.contrib.layers")
     layers.layer_norm = _layer_norm
     contrib = types.ModuleType("tensorflow.contrib")
     contrib.layers = layers
     v1 = types.ModuleType("tensorflow")
     v1.__dict__.update(tf.compat.v1.__dict__, contrib=contrib)
-    stand_ins = {
+    stubs = {
         "tensorflow": v1,
         "tensorflow.contrib": contrib,
         "tensorflow.contrib.layers": layers,
         "tensorflow.compat": types.ModuleType("tensorflow.compat"),
         "tensorflow.compat.v1": v1,
     }
-    stand_ins["tensorflow.compat"].v1 = v1
-    before = {module: sys.modules.get(module) for module in stand_ins}
-    sys.modules.update(stand_ins)
+    stubs["tensorflow.compat"].v1 = v1
+    before = {module: sys.modules.get(module) for module in stubs}
+    sys.modules.update(stubs)
     try:
         spec = importlib.util.spec_from_file_location(name, clone / "modeling.py")
         module = importlib.util.module_from_spec(spec)
@@ -127,7 +127,7 @@ def _modeling(clone: Path, name: str):
 
 
 def write_tf1(name: str, clone: Path, config: dict, config_class: str, model_class: str) -> None:
-    """One of the clones' models, with the slots of its optimizer beside the weights."""
+    """Writes the model of a clone, with optimizer slots in addition to the weights."""
     modeling = _modeling(clone, name)
     kind = "albert" if "embedding_size" in config else "bert"
     directory = _directory(name, f"{kind}_config.json", config)
@@ -162,7 +162,7 @@ def write_tf1(name: str, clone: Path, config: dict, config_class: str, model_cla
 
 
 def write_garden(name: str, kind: str, key: str, config_file: str) -> None:
-    """An encoder of Model Garden's, saved as its trainers do, under ``key``."""
+    """Writes a Model Garden encoder, saved under ``key`` as by its trainers."""
     import yaml
     from official.nlp.configs import encoders
 

@@ -2,8 +2,7 @@
 
     pip install seqeval==1.2.2 && python tools/make_entity_goldens.py
 
-Sentences of three schemes, each with tags that obey the scheme, and predictions that are drawn at
-random, rules or not.
+Sentences in three schemes, with tags that follow the scheme, and random predictions that may not.
 """
 
 import json

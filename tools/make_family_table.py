@@ -1,6 +1,6 @@
 """The table that `bertfam families` prints: python -m tools.make_family_table
 
-To be run after a card or its sizes have changed; tests/test_cli.py compares the two.
+Run it after a family or its sizes have changed; tests/test_cli.py compares the table.
 """
 
 import json
@@ -13,7 +13,7 @@ FILE = Path(models.__file__).parent / "table.json"
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """What the cards say, by family; the parameters of each size are counted."""
+    """The definition of each family, with the number of parameters of each size."""
     found = {}
     for name in models.families():
         card = registry.get(name)

@@ -70,7 +70,7 @@ def _write_head(family: str, head: str) -> None:
 
 
 def _write_language_model(variant: str) -> None:
-    """Transformer-XL's with the gradients, as it has no live test."""
+    """Writes Transformer-XL's with gradients, because it has no live test."""
     family, head = "transformer_xl", "causal_lm"
     settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
     model = reference.build_task(family, head, **settings)

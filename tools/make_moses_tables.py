@@ -1,6 +1,6 @@
 """Writes `text/kernels/moses_tables.py` from sacremoses, the Python port of Moses' tokenizer.
 
-XLM's Python tokenizer cuts words with it.  Runs where sacremoses is installed
+XLM's Python tokenizer uses it to split words.  Needs sacremoses
 (tools/references-requirements.txt).
 
     python tools/make_moses_tables.py            # rewrite the table
@@ -48,7 +48,7 @@ def main() -> None:
     text = build()
     if arguments.check:
         if TARGET.read_text(encoding="utf-8") != text:
-            sys.exit(f"{TARGET.name} differs from what this sacremoses gives")
+            sys.exit(f"{TARGET.name} differs from the output for this sacremoses")
         return
     TARGET.write_text(text, encoding="utf-8")
     print(f"{TARGET.name}: {len(text):,} bytes")

@@ -1,12 +1,12 @@
 """Writes `bertfam_tf/text/kernels/unicode_tables_python.py` from Python's `unicodedata`.
 
-The tokenizers of GPT and XLM are Python programs, so what a character is to them depends on the
-Python that runs them.  The tables are those of Unicode 14.0, which Python 3.11 has.  Only what
-differs from the tables of the `tokenizers` library is stored.
+The tokenizers of GPT and XLM are Python programs, so their character classes depend on the version
+of Python.  The tables are those of Unicode 14.0, which Python 3.11 has.  Only the differences from
+the tables of the `tokenizers` library are stored.
 
     python3.11 tools/make_python_unicode_tables.py            # rewrite the table
     python3.11 tools/make_python_unicode_tables.py --check    # exit 1 if it is out of date
-    python3.11 tools/make_python_unicode_tables.py --list     # characters the two disagree about
+    python3.11 tools/make_python_unicode_tables.py --list     # characters that differ
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHITE_CONTROLS = "\t\n\r"
 
 
 def members(test: Callable[[str], bool]) -> np.ndarray:
-    """Returns the mask of the characters that pass."""
+    """Returns the mask of the characters for which `test` is true."""
     return np.array(
         [not 0xD800 <= code < 0xE000 and test(chr(code)) for code in range(unicode.CODEPOINTS)]
     )
@@ -128,7 +128,7 @@ def main() -> None:
     text = build()
     if arguments.check:
         if TARGET.read_text(encoding="utf-8") != text:
-            sys.exit(f"{TARGET.name} differs from what this Python gives")
+            sys.exit(f"{TARGET.name} differs from the output for this Python")
         return
     TARGET.write_text(text, encoding="utf-8")
     print(f"{TARGET.name}: {len(text):,} bytes")

@@ -2,13 +2,13 @@
 
     make tokenizer-references
 
-Runs in an environment of its own (tools/references-requirements.txt), because no later
-transformers has the Python tokenizers that the published models were trained behind. Each section
-of tools/texts.py becomes one file, build/tokenizer-references/TOKENIZER/KIND/SECTION.npz, with the
-ids on end, the number of ids in each line and the digest of the lines; files that are there
-already are kept, so that a run that was stopped goes on. KIND is "python" or, with --fast, "fast-"
-and the version of transformers: the fast classes are not the reference, but where they differ is
-worth a list.
+Runs in a separate environment (tools/references-requirements.txt), because later versions of
+transformers do not have the Python tokenizers that the published models were trained with. For each
+section of tools/texts.py, one file build/tokenizer-references/TOKENIZER/KIND/SECTION.npz is
+written, with the concatenated ids, the number of ids of each line and the digest of the lines;
+existing files are kept, so that an interrupted run can be continued. KIND is "python" or, with
+--fast, "fast-" and the version of transformers: the fast classes are not the reference, but their
+differences are listed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools import texts
 
 DIRECTORY = texts.ROOT / "build" / "tokenizer-references"
 NAMES = ("albert-base-v2", "xlnet-base-cased", "openai-gpt", "xlm-mlm-xnli15-1024")
-# The classes that have a twin on the `tokenizers` library, and the files by the names it looks for.
+# The classes that also exist for the `tokenizers` library, and the file names that these expect.
 FAST = {
     "albert-base-v2": ("AlbertTokenizer", {"30k-clean.model": "spiece.model"}),
     "xlnet-base-cased": ("XLNetTokenizer", {"spiece.model": "spiece.model"}),
@@ -49,7 +49,7 @@ def path_of(name: str, kind: str, section: texts.Section) -> Path:
 
 
 def read_ids(path: Path, section: texts.Section) -> list[list[int]] | None:
-    """Returns each line's ids; None if there is no such file, or it is of other lines."""
+    """Returns the ids of each line; None if the file does not exist or is for other lines."""
     if not is_done(path, section):
         return None
     stored = np.load(path)
@@ -57,7 +57,7 @@ def read_ids(path: Path, section: texts.Section) -> list[list[int]] | None:
 
 
 def is_done(path: Path, section: texts.Section) -> bool:
-    """Returns whether the file is there and of these lines."""
+    """Returns whether the file exists and is for these lines."""
     return path.exists() and str(np.load(path)["digest"]) == section.digest()
 
 
@@ -78,11 +78,11 @@ def write_ids(path: Path, section: texts.Section, rows: list[list[int]]) -> None
 
 
 def xlm_vocabulary(source: Path) -> dict[str, int]:
-    """Turns fastBPE's list of counted pieces into the map that XLM's vocab.json is.
+    """Converts fastBPE's list of pieces with counts to the mapping in XLM's vocab.json.
 
-    The special tokens come first, in the order in which XLM's own code makes its dictionary, then
-    the file's pieces, until there are as many as the published model has embeddings. fastBPE marks
-    pieces that go on by a trailing "@@", the map those that end a word by "</w>".
+    The special tokens come first, in the order of the dictionary in XLM's code, then the file's
+    pieces, up to the number of embeddings of the published model. fastBPE marks pieces that do not
+    end a word by a trailing "@@", the mapping marks those that do by "</w>".
     """
     pieces = list(XLM_SPECIAL)
     for line in source.read_text("utf-8").split("\n"):
@@ -120,7 +120,7 @@ def python_tokenizer(name: str, scratch: Path) -> Callable[[str, str], list[int]
 
 
 def fast_tokenizer(name: str, scratch: Path) -> Any:
-    """Returns an object of the class built on the `tokenizers` library, made in a folder.
+    """Builds a tokenizer of the fast class in a folder.
 
     Raises:
         KeyError: there is no such class.
@@ -144,7 +144,7 @@ def fast_ids(name: str, scratch: Path) -> Callable[[str, str], list[int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}; all of them")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--fast", action="store_true", help="the fast classes")
     arguments = parser.parse_intermixed_args()
     possible = FAST if arguments.fast else NAMES

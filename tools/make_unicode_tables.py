@@ -1,8 +1,8 @@
-"""Writes `bertfam_tf/text/kernels/unicode_tables.py` from what the `tokenizers` library does.
+"""Writes `bertfam_tf/text/kernels/unicode_tables.py` with the help of the `tokenizers` library.
 
-The library's own Unicode data is of several ages at once (its list of punctuation is older than
-its list of capital letters), so no version of Python's `unicodedata` reproduces it.  Each of the
-1,112,064 characters is therefore put to the library, and the answers are stored as ranges.
+The library combines several versions of Unicode (its list of punctuation is older than its list of
+capital letters), so no version of Python's `unicodedata` reproduces it.  Each of the 1,112,064
+characters is therefore passed to the library, and the results are stored as ranges.
 
     python tools/make_unicode_tables.py            # rewrite the table
     python tools/make_unicode_tables.py --check    # exit 1 if the committed table is out of date
@@ -115,8 +115,8 @@ def build() -> str:
             space.append(codepoint)
         elif words == ["a", char, "b"]:
             punctuation.append(codepoint)
-        # Characters of one class stay together; a space joins what follows it unless that is
-        # white space.
+        # Characters of the same class are not split; a space is joined with what follows it unless
+        # that is white space.
         for kind, example in ((letter, "a"), (number, "1")):
             if len(byte_level.pre_tokenize_str(example + char)) == 1:
                 kind.append(codepoint)
@@ -166,7 +166,9 @@ def main() -> None:
     text = build()
     if arguments.check:
         if TARGET.read_text(encoding="utf-8") != text:
-            sys.exit(f"{TARGET.name} differs from what tokenizers {tokenizers.__version__} gives")
+            sys.exit(
+                f"{TARGET.name} differs from the output for tokenizers {tokenizers.__version__}"
+            )
         return
     TARGET.write_text(text, encoding="utf-8")
     print(f"{TARGET.name}: {len(text):,} bytes")

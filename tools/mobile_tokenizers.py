@@ -1,8 +1,8 @@
-"""How the mobile text APIs tokenize, written again in Python to compare with ours.
+"""The tokenization of the mobile text APIs in Python, for comparison with ours.
 
-Their C++ hands no ids out. What is here was read in mediapipe's bert_tokenizer.h and
+Their C++ code does not expose ids. This module follows mediapipe's bert_tokenizer.h and
 bert_preprocessor_calculator.cc, tflite-support's bert_question_answerer.cc and tensorflow-text's
-wordpiece_tokenizer.cc, and check_mobile_apis shows by the scores that it is the same.
+wordpiece_tokenizer.cc; check_mobile_apis verifies with scores that it is equivalent.
 """
 
 import unicodedata
@@ -68,17 +68,17 @@ def _word_piece(vocabulary: list[str]) -> Split:
                 return [unknown]
         return found
 
-    # For this tokenizer a text ends at its first NUL.
+    # This tokenizer truncates texts at the first NUL.
     return lambda text: [
         i for word in _words(text.partition("\0")[0].translate(_SMALL)) for i in pieces(word)
     ]
 
 
 class MobileTokenizer:
-    """Tokenizes as the APIs do with the vocabulary in a file.
+    """Tokenizes like the APIs, with the vocabulary in a file.
 
     Args:
-        metadata: the file's.
+        metadata: the metadata of the file.
     """
 
     def __init__(self, metadata: Metadata):
@@ -99,7 +99,7 @@ class MobileTokenizer:
         return _row(ids, len(ids), length)
 
     def pair(self, question: str, context: str, length: int) -> dict[str, np.ndarray]:
-        """The same of a question and a context, which is split at spaces first."""
+        """The same for a question and a context, which is split at spaces first."""
         asked = [self._cls, *self._split(question)[:_MAX_QUESTION], self._sep]
         read = [i for word in context.split(" ") for i in self._split(word)]
         return _row([*asked, *read[: length - len(asked) - 1], self._sep], len(asked), length)

@@ -3,11 +3,12 @@
     python -m tools.mobile_variants          # tools/results/mobile_variants.md
     python -m tools.mobile_variants sizes    # … mobile_sizes.md, docs/mobile.png
 
-The first trains a small model of each family from nothing on SST-2 and CoNLL-2003 and MiniLM-L6 on
-SST-2 and questions, exports each whole and quantized, and scores the files on dev sets, with
-LiteRT; small span QA heads are not trained (that takes pretraining), so of these the best spans are
-compared. The second exports published sizes with random weights: their files and their speed. Needs
-the extra bench. What is done stands in runs/mobile_variants.json; one that was killed goes on.
+The first trains a small model of each family from random weights on SST-2 and CoNLL-2003, and
+MiniLM-L6 on SST-2 and questions, exports each with and without quantization, and scores the files
+on dev sets with LiteRT. Small span QA heads are not trained (this would need pretraining), so only
+their best spans are compared. The second exports published sizes with random weights and measures
+file size and speed. Needs the extra bench. Results are stored in runs/mobile_variants.json, from
+which an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Case(NamedTuple):
     """A trained task with its test examples.
 
     Fields:
-        name: of the data.
+        name: the name of the data.
         task: the task.
-        rows: texts by name, one row each.
-        score: of the answers to all rows: a score between 0 and 100, or None.
-        calibration: texts for "int8-full"; none leaves it out.
-        packed: whether the rows are ids already.
+        rows: the examples, texts by name.
+        score: computes a score between 0 and 100 from the answers to all examples, or None.
+        calibration: texts for "int8-full"; if there are none, it is skipped.
+        packed: whether the examples are already ids.
     """
 
     name: str
@@ -132,7 +133,7 @@ def _squad(backbone: Any, tokenizer: Any) -> Case:
 
 
 def _tydiqa(backbone: Any, tokenizer: Any, epochs: int, rate: float) -> Case:
-    """Trained on TyDi QA's English questions, scored on SQuAD's."""
+    """A task trained on TyDi QA's English questions and scored on SQuAD."""
     recipe = load_recipe("configs/bert/tydiqa.yaml", [f"data.limit={TRAINED}"])
     task = bf.SpanQA(backbone, tokenizer, max_length=SPAN_WINDOW, stride=SPAN_WINDOW // 3)
     train = read_split(recipe.data, "train", "SpanQA").shuffle(TRAINED, seed=0).batch(12)
@@ -188,7 +189,7 @@ def _rows(**texts: list[str]) -> list[dict[str, np.ndarray]]:
 
 
 def _ask(file: Path, asked: list[dict[str, np.ndarray]]) -> tuple[Answers, float]:
-    """The answers, and the median of the milliseconds that each took on one thread."""
+    """The answers, and the median time for one on one thread, in milliseconds."""
     run = tflite.interpreter(file.read_bytes()).get_signature_runner()
     answers, times = [], []
     for row in asked:
@@ -239,7 +240,7 @@ def _case(what: str, case: Case, length: int, folder: Path) -> Iterable[list[str
 
 
 def _texts(case: Case, folder: Path) -> str:
-    """Files with texts as inputs beside the SavedModel, whose labels have to be the same."""
+    """Compares files with text inputs with the SavedModel; their labels must be equal."""
     texts = np.concatenate([row["text"] for row in case.rows]).astype(object)
     texts = np.array([text.encode() for text in texts], object)
     expected = load(case.task.export(folder / "saved")).run("", {"text": texts})
@@ -289,12 +290,12 @@ def scores() -> str:
             lines += done[key]
             DONE.write_text(json.dumps(done, indent=1), "utf-8")
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    title = "## Texts in: MiniLM-L6 on SST-2's dev sentences, beside its SavedModel"
+    title = "## Text inputs: MiniLM-L6 on SST-2's dev sentences, compared with its SavedModel"
     return f"{table}\n\n{title}\n\n{done['texts']}"
 
 
 def sizes() -> str:
-    """Exports published sizes; returns the table, and draws it."""
+    """Exports published sizes, draws the plot, and returns the table."""
     lines = [["model", "parameters", "stored", "MB", "ms"], ["---"] * 5]
     drawn = []
     with tempfile.TemporaryDirectory() as folder:
@@ -349,17 +350,18 @@ def main() -> None:
     file = {"scores": "mobile_variants.md", "sizes": "mobile_sizes.md"}[what]
     title, text = {
         "scores": (
-            "Files for phones: what quantizing costs",
-            "Small models (2 layers of 128) trained from nothing, and MiniLM-L6: SST-2, accuracy "
-            f"on all 872 dev sentences, and CoNLL-2003, F1 on {SENTENCES} dev sentences, in rows "
-            f"of {LENGTH} tokens. SQuAD: the best start and end on {QUESTIONS} questions of an "
-            f"untrained head, rows of {WINDOW}; of MiniLM-L6, trained on {TRAINED} questions of "
-            "TyDi QA, F1 on the first question of four paragraphs of each dev article, rows of "
-            f"{SPAN_WINDOW}. Δ is the largest difference of a probability from the float32 file.",
+            "TFLite files: the effect of quantization",
+            "Small models (2 layers, width 128) trained from scratch, and MiniLM-L6: SST-2, "
+            f"accuracy on all 872 dev sentences, and CoNLL-2003, F1 on {SENTENCES} dev sentences, "
+            f"with {LENGTH} tokens. SQuAD: the best start and end on {QUESTIONS} questions with an "
+            f"untrained head and {WINDOW} tokens; for MiniLM-L6, trained on {TRAINED} questions of "
+            "TyDi QA, F1 on the first question of four paragraphs of each dev article, with "
+            f"{SPAN_WINDOW} tokens. Δ is the largest difference of a probability from the float32 "
+            "file.",
         ),
         "sizes": (
-            "Files for phones: published sizes",
-            f"Classifiers on rows of {WINDOW} tokens, random weights.",
+            "TFLite files: published model sizes",
+            f"Classifiers with {WINDOW} tokens, random weights.",
         ),
     }[what]
     command = "python -m tools.mobile_variants" + ("" if what == "scores" else " sizes")

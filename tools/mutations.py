@@ -1,12 +1,12 @@
-"""Breaks the code on purpose, to see that each family's goldens notice.
+"""Introduces mistakes into the code, to verify that each family's golden tests fail.
 
     python -m tools.mutations [FAMILY …] [--selection test]
 
-One mistake at a time is made in memory, and the family's golden tests run as pytest runs them,
-those that `make test` runs first. One has to fail by the size of a difference; an error of loading
-or of shapes does not count. ``--selection test`` leaves out what only `make test-all` runs. For all
-families and tests the result goes into tools/results/mutations.md. The exit status is 1 when a
-mistake survives.
+One mistake at a time is made in memory, and the family's golden tests are run as in pytest,
+starting with those of `make test`. One of them must fail because of the size of a difference;
+errors when loading and wrong shapes do not count. ``--selection test`` skips tests that only `make
+test-all` runs. For all families and tests, the result is written to tools/results/mutations.md. The
+exit status is 1 if a mistake is not caught.
 """
 
 import argparse
@@ -46,14 +46,14 @@ def _edited(owner: Any, name: str, old: str, new: str) -> AbstractContextManager
 def _edit(function: Any, where: str, old: str, new: str) -> Any:
     source = textwrap.dedent(inspect.getsource(function))
     if old not in source:
-        raise ValueError(f"{where}.{function.__name__} does not say {old!r} any more.")
+        raise ValueError(f"{where}.{function.__name__} no longer contains {old!r}.")
     made: dict[str, Any] = {}
     exec(source.replace(old, new), function.__globals__, made)
     return made[function.__name__]
 
 
 def _rewired(family: str, old: str, new: str) -> AbstractContextManager:
-    """The family's card with another text in ``wire``."""
+    """Replaces text in the source of the family's ``wire``."""
     card = registry.get(family)
     wire = _edit(card.wire, family, old, new)
     return mock.patch.dict(registry._FAMILIES, {family: replace(card, wire=wire)})
@@ -68,7 +68,7 @@ def _all(*mistakes: AbstractContextManager) -> Iterator[None]:
 
 
 def _renamed(family: str, rename: Callable[[str, str], tuple[str, str]]) -> AbstractContextManager:
-    """The family's card with other entries in its table of weights."""
+    """Changes entries of the family's table of weights."""
     card = registry.get(family)
     table = dict(rename(*entry) for entry in card.huggingface.weights.items())
     if table == card.huggingface.weights:
@@ -87,7 +87,7 @@ def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
 
 
 def _fused(family: str) -> bool:
-    """Whether query, key and value are one tensor, as decoders have them."""
+    """Whether query, key and value are one tensor, as in decoders."""
     return any("query_key_value" in path for path in registry.get(family).huggingface.weights)
 
 
@@ -142,7 +142,7 @@ def _uses_gelu(family: str) -> bool:
     return "gelu" in registry.get(family).config().activation
 
 
-# What is broken -> how, given the family's name.
+# Mistakes by name: functions that make the mistake in a family.
 MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "norms swapped": lambda family: _swapped(family, "attention_norm", "feed_forward_norm"),
     "q/k biases swapped": _queries_as_keys,
@@ -195,7 +195,7 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         "attention_mask=ops.logical_or(mask, ops.equal(distances, 0)),",
     ),
 }
-# Which families a mistake can be made in, where that is not all.
+# The families in which a mistake can be made, if not all.
 _WHERE: dict[str, Callable[[str], bool]] = {
     "q/k biases swapped": lambda family: _fused(family) or _has("query/bias")(family),
     "wrong GELU": _uses_gelu,
@@ -213,16 +213,16 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "query sees itself": _has("mask_embedding"),
 }
 _MEANING = """
-* **norms swapped**, **q/k biases swapped**: in the card's table of names.
-* **wrong GELU**: the tanh approximation for the exact one and the reverse.
-* **epsilon**: 1e-5 where it is 1e-12, 1e-12 where it is larger, in the norm of the embeddings or
-  in those of the layers.
-* **query not transposed**: its kernel is square, so it loads all the same.
-* Decoders hold query, key and value in one tensor: there queries and keys are swapped whole, and
-  the attention's output is transposed.
-* **mask ignored**: padding is attended to, and in causal models later tokens are.
+* **norms swapped**, **q/k biases swapped**: in the family's table of names.
+* **wrong GELU**: the tanh approximation instead of the exact function, or the reverse.
+* **epsilon**: 1e-5 instead of 1e-12, and 1e-12 instead of larger values, in the norm of the
+  embeddings or in those of the layers.
+* **query not transposed**: its kernel is square, so it loads anyway.
+* Decoders store query, key and value in one tensor: in these, queries and keys are swapped
+  completely, and the attention's output is transposed.
+* **mask ignored**: queries attend to padding, and to later tokens in causal models.
 * **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
-* –: the family has no such thing.
+* –: does not apply to the family.
 """
 
 
@@ -236,13 +236,13 @@ def applies(family: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a family's golden tests made of one mutation.
+    """The result of a family's golden tests for one mutation.
 
     Attributes:
-        variant: the golden that failed; None when all passed.
-        quick: whether that golden is one of `make test`.
-        outputs, gradients: largest relative difference that it saw of each.
-        error: what went wrong where that was not a difference.
+        variant: the golden that failed; None if all passed.
+        quick: whether that golden is part of `make test`.
+        outputs, gradients: the largest relative difference of each.
+        error: the error, if it was not a difference.
     """
 
     variant: str | None = None
@@ -265,11 +265,11 @@ class Outcome:
 
 
 def goldens(family: str, quick: bool = False) -> list[Path]:
-    """The family's goldens: those of `make test` first, the default settings' before all.
+    """The family's goldens: default settings first, then others of `make test`, then the rest.
 
     Args:
-        family: its name.
-        quick: only those of `make test`.
+        family: the name of the family.
+        quick: whether to return only those of `make test`.
     """
     root = test_goldens.GOLDENS / family
     found = [path for path in test_goldens.CHECKPOINTS if path.parent == root]
@@ -279,7 +279,7 @@ def goldens(family: str, quick: bool = False) -> list[Path]:
 
 
 def run_test(directory: Path) -> Outcome:
-    """One golden test, and the largest differences that it saw in float64."""
+    """Runs one golden test, and returns the largest differences in float64."""
     variant, quick = directory.name, directory in test_goldens.QUICK
     seen = {"outputs": 0.0, "gradients": 0.0}
     compare = parity.differences
@@ -305,7 +305,7 @@ def run_test(directory: Path) -> Outcome:
 def run(
     family: str, mutation: Callable[[str], AbstractContextManager], quick: bool = False
 ) -> Outcome:
-    """The family's goldens under the mutation, up to the first that fails."""
+    """Runs the family's goldens with the mutation, up to the first that fails."""
     outcome = Outcome()
     for directory in goldens(family, quick):
         with mutation(family):
@@ -316,7 +316,7 @@ def run(
 
 
 def unbroken(family: str) -> Outcome:
-    """The default golden without a mutation, which has to pass."""
+    """Runs the default golden without a mutation, which must pass."""
     return run_test(goldens(family)[0])
 
 
@@ -324,7 +324,7 @@ def unbroken(family: str) -> Outcome:
 
 
 def table(outcomes: dict[str, dict[str, Outcome]], clean: dict[str, Outcome]) -> str:
-    """Families down, mutations across, as Markdown."""
+    """A Markdown table of families (rows) and mutations (columns)."""
     rows = [["family", "unbroken", *MUTATIONS], ["---"] * (len(MUTATIONS) + 2)]
     for family, found in outcomes.items():
         first = f"{clean[family].outputs:.0e} / {clean[family].gradients:.0e}"
@@ -333,20 +333,20 @@ def table(outcomes: dict[str, dict[str, Outcome]], clean: dict[str, Outcome]) ->
 
 
 def report(text: str, seconds: float) -> str:
-    """What tools/results/mutations.md holds."""
+    """The content of tools/results/mutations.md."""
     return (
         "# Mutations\n\n"
         f"`python -m tools.mutations`, {datetime.now(UTC):%Y-%m-%d}, {seconds:.0f} s on "
         f"{platform.machine()}, one process. Python {platform.python_version()}, TensorFlow "
         f"{tf.__version__}, Keras {keras.__version__}.\n\n"
         "Each cell: the largest relative difference of an output / of a gradient in the golden "
-        "test that\nfailed, and the golden's name where it is not `default`. The test allows "
+        "test that\nfailed, and the golden's name unless it is `default`. The tolerance is "
         f"{parity.TOLERANCE:.0e}.\n\n{text}{_MEANING}"
     )
 
 
 def counts(outcomes: dict[str, dict[str, Outcome]]) -> str:
-    """How many mistakes each of the two selections of tests catches."""
+    """The number of mistakes that each of the two selections of tests catches."""
     found = [outcome for family in outcomes.values() for outcome in family.values()]
     caught = [outcome for outcome in found if outcome.caught]
     return (

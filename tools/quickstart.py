@@ -1,6 +1,6 @@
-"""All steps on real weights: fine-tune, evaluate, export, serve, ask. Run by `make quickstart`.
+"""Fine-tunes, evaluates, exports, serves and queries a model with real weights: `make quickstart`.
 
-Everything is written under runs/quickstart.
+All output is in runs/quickstart.
 """
 
 import json
@@ -70,7 +70,7 @@ def _evaluate(console, task, test) -> float:
         table.add_row(name, f"{right}/{len(got)}", bar, mistakes)
     console.print(table)
     hits = [f == label for f, label in zip(found, labels, strict=True)]
-    # The messages of an intent follow each other, the unusual ones first.
+    # The messages of an intent are consecutive, the unusual ones first.
     size = len(labels) // len(task.labels)
     unusual = [hit for i, hit in enumerate(hits) if i % size < size // 2]
     everyday = [hit for i, hit in enumerate(hits) if i % size >= size // 2]

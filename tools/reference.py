@@ -1,7 +1,7 @@
 """The reference implementation (Hugging Face transformers on torch) with perturbed weights.
 
-Used by ``make_goldens.py`` and by the live tests; nothing in the package imports it. Transformer-XL
-is in transformers 4 alone (tools/references-requirements.txt), the others are in 5.
+Used by ``make_goldens.py`` and the live tests; nothing in the package imports it. Transformer-XL is
+only in transformers 4 (tools/references-requirements.txt), the others are in 5.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-# A small shape of each family, under the names of transformers' config classes.
+# A small config of each family, with the field names of transformers' config classes.
 _BERT = dict(
     vocab_size=64,
     hidden_size=32,
@@ -71,7 +71,7 @@ SMALL: dict[str, dict] = {
     "xlm_roberta": _ROBERTA,
     "xlnet": _XLNET,
 }
-# As wide as the tiny sizes, and long enough for 130 tokens.
+# With the width of the tiny sizes, and long enough for 130 tokens.
 TINY: dict[str, dict] = {
     family: dict(
         hidden_size=128,
@@ -89,8 +89,7 @@ TINY: dict[str, dict] = {
     "transformer_xl": {**_TRANSFORMER_XL, "d_model": 128, "d_embed": 128, "d_inner": 512},
     "xlnet": dict(d_model=128, n_layer=2, n_head=2, d_inner=512),
 }
-# Settings of each family that take different paths through the code: each gets a golden and a
-# live comparison.
+# Settings of each family that use different code paths; each has a golden and a live comparison.
 VARIANTS: dict[str, dict[str, dict]] = {
     "albert": {
         "default": {},
@@ -165,7 +164,7 @@ _NAMES = {
     "xlm_roberta": "XLMRoberta",
     "xlnet": "XLNet",
 }
-# Config and encoder of the families that the installed transformers has.
+# Config and encoder classes of the families in the installed transformers.
 _BASE: dict[str, tuple[type, type]] = {
     family: (getattr(transformers, name + "Config"), getattr(transformers, name + "Model"))
     for family, name in _NAMES.items()
@@ -200,7 +199,7 @@ _TASKS["gpt2"] |= {
     "choice": transformers.GPT2DoubleHeadsModel,
 }
 _TASKS["electra"]["rtd"] = transformers.ElectraForPreTraining
-# The class without the suffix searches with beams: another head.
+# The class without the suffix uses beam search, a different head.
 _TASKS["xlm"]["span"] = transformers.XLMForQuestionAnsweringSimple
 _TASKS["xlm"]["masked_lm"] = transformers.XLMWithLMHeadModel
 _TASKS["xlnet"]["span"] = transformers.XLNetForQuestionAnsweringSimple
@@ -209,7 +208,7 @@ _TASKS["xlnet"]["permutation_lm"] = transformers.XLNetLMHeadModel
 if "transformer_xl" in FAMILIES:
     _TASKS["transformer_xl"]["causal_lm"] = transformers.TransfoXLLMHeadModel
 HEADS = [(family, head) for family, tasks in _TASKS.items() for head in tasks]
-# Heads' activations and epsilons are the config's in some families and fixed in others.
+# The activations and epsilons of heads are from the config in some families and fixed in others.
 _UNUSUAL: dict[str, dict] = {
     family: {**SMALL[family], "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3}
     for family in _TASKS
@@ -229,7 +228,7 @@ BATCH = 3
 
 
 def perturbed(model: torch.nn.Module, seed: int = 0, stddev: float = 0.3) -> torch.nn.Module:
-    """Adds N(0, stddev) to all weights, in place: default weights hide most mistakes."""
+    """Adds N(0, stddev) to all weights, in place, because default weights hide most mistakes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -244,7 +243,7 @@ def build(family: str, **settings) -> torch.nn.Module:
 
 
 def config(family: str, **settings) -> Any:
-    """The family's config; what ``settings`` leave out is transformers' default."""
+    """The family's config; ``settings`` override transformers' defaults."""
     return _BASE[family][0](**settings)
 
 
@@ -266,10 +265,10 @@ def build_task(family: str, head: str, **settings) -> torch.nn.Module:
 def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[str, np.ndarray]:
     """Random int32 inputs (BATCH, length) with examples of different lengths, padded on the right.
 
-    XLNet's are padded on the left, the last one on the right. No real token is the padding id:
-    the reference gives that row of the table no gradient. Without a head, families with a memory
-    read short inputs as three segments, of ``segment_length``; with them go XLNet's ``perm_mask``
-    and ``target_mapping``.
+    XLNet's are padded on the left, the last one on the right. No real token has the padding id,
+    because the reference computes no gradient for it. Without a head, families with a memory read
+    short inputs as three segments of ``segment_length``, for XLNet with ``perm_mask`` and
+    ``target_mapping``.
     """
     rng = np.random.default_rng(seed + length)
     pad, family = config.pad_token_id, config.model_type
@@ -287,7 +286,7 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
     mask = np.arange(length)[None] < lengths
     if family == "xlnet":
         mask = mask[:, ::-1].copy()
-        if head is None:  # heads read the last column
+        if head is None:  # heads use the last column
             mask[-1] = mask[-1, ::-1]
     # Positions restart in the middle of each example, as in translation pairs.
     positions = np.arange(length)[None] - np.where(
@@ -310,9 +309,9 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
 
 
 def _permutation(rng, config, mask: np.ndarray, segment_length: int) -> dict[str, np.ndarray]:
-    """A random order of each segment's real tokens, and a prediction in each that allows one.
+    """A random permutation of each segment's real tokens, and a target in each that allows one.
 
-    What sees nothing is no target: the reference shows it all alike.
+    Positions that attend to nothing are not targets, because the reference's attention is uniform.
     """
     rows, length = mask.shape
     starts = range(0, length, segment_length)
@@ -336,7 +335,7 @@ def _permutation(rng, config, mask: np.ndarray, segment_length: int) -> dict[str
 
 
 def segments(given: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The inputs of each segment; of one without ``segment_length`` all of it."""
+    """The inputs of each segment; without ``segment_length``, there is one segment."""
     length = given["token_ids"].shape[1]
     step = int(given.get("segment_length", length))
     pieces = []
@@ -365,14 +364,14 @@ _ARGUMENTS = {
 def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs and gradients of an encoder, computed in float64.
 
-    There, two right implementations agree to 1e-8; in float32 rounding alone makes perturbed
-    networks differ by more than 1e-5, and a ReLU near its kink by a hundredth.
+    In float64, two correct implementations agree to 1e-8; in float32, rounding makes perturbed
+    networks differ by more than 1e-5, and by a hundredth with a ReLU near zero.
 
     Returns:
         ``hidden_states`` (layers + 1, batch, length, hidden), ``pooled_output`` and
-        ``query_output`` where there are such, each with a direction whose product with it (at real
-        tokens) is summed into the scalar loss, ``gradient/NAME`` of that loss for each of the
-        model's weights, and ``new_memory`` (layers, batch, length, hidden) where there is one.
+        ``query_output`` if they exist, each with a direction whose product with it (at real tokens)
+        is summed to the scalar loss, ``gradient/NAME`` of that loss for each of the model's
+        weights, and ``new_memory`` (layers, batch, length, hidden) if it exists.
     """
     hidden_parts, queries, memory = [], [], None
     with _doubled(model):
@@ -382,7 +381,7 @@ def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.nd
             memory = getattr(out, "mems", None)
             states = out.hidden_states
             if "target_mapping" in arguments:
-                states = states[::2]  # between them are those of the queries
+                states = states[::2]  # in between are those of the queries
                 queries.append(out.last_hidden_state)
             hidden_parts.append(torch.stack(states))
     hidden = torch.cat(hidden_parts, dim=2)
@@ -409,7 +408,7 @@ def run(model: torch.nn.Module, given: dict[str, np.ndarray]) -> dict[str, np.nd
 def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) -> dict:
     """Logits and gradients of an encoder with a head, computed in float64.
 
-    The rows of ``given`` are the choices of one example where the head chooses.
+    With the head ``choice``, the rows of ``given`` are the choices of one example.
 
     Returns:
         ``logits``, the ``direction`` whose product with them (at real tokens) sums to the scalar
@@ -427,7 +426,7 @@ def run_task(model: torch.nn.Module, head: str, given: dict[str, np.ndarray]) ->
                 arguments = {name: value[None] for name, value in arguments.items()}
                 if "mc_token_ids" in arguments:
                     arguments["attention_mask"] = (
-                        mask  # GPT's supports only one mask for each example
+                        mask  # GPT supports only one mask for each example
                     )
             out = model(**arguments)
             memory = getattr(out, "mems", None)
@@ -451,7 +450,7 @@ def _logits(out: Any, head: str) -> torch.Tensor:
 
 @contextmanager
 def _doubled(model: torch.nn.Module) -> Iterator[None]:
-    """Everything in float64, even where the reference asks for float32."""
+    """Computes everything in float64, even if the reference requests float32."""
     torch.set_default_dtype(torch.float64)
     model.double()
     model.zero_grad()
@@ -461,7 +460,7 @@ def _doubled(model: torch.nn.Module) -> Iterator[None]:
             module.inv_freq = 1 / 10000 ** (torch.arange(0.0, width, 2.0) / width)
     as_other = torch.Tensor.type_as
 
-    def type_as(self, other=None, dtype=None):  # Transformer-XL's call has no such argument
+    def type_as(self, other=None, dtype=None):  # Transformer-XL's call does not have this argument
         return as_other(self, other) if dtype is None else self.to(dtype)
 
     float_ = mock.patch.object(torch.Tensor, "float", lambda self: self)
@@ -473,7 +472,7 @@ def _doubled(model: torch.nn.Module) -> Iterator[None]:
 
 
 class _ForEachRow:
-    """XLNet's causal mask: one for the batch, to which each example's is added."""
+    """XLNet's causal mask: one for the batch, combined with that of each example."""
 
     def __init__(self, mask: torch.Tensor):
         self.mask = mask
@@ -514,7 +513,7 @@ def prompts(config, seed: int = 3) -> dict[str, np.ndarray]:
 
 
 def generation_cases(model: torch.nn.Module, given: dict[str, np.ndarray]) -> list[dict]:
-    """Options of each search, with no stop tokens and with ones that the model writes."""
+    """Options of each search, without stop tokens and with some that the model generates."""
     greedy = generate(model, given, {"max_new_tokens": 20})
     often = np.bincount(greedy.flatten()).argsort()[::-1]
     none, one, other = [], [int(often[1])], sorted(int(i) for i in often[[0, 2]])
@@ -535,28 +534,28 @@ def generate(
     case: dict,
     draw: Callable[[np.ndarray, int], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """New tokens by transformers' own search, int32 (rows, new tokens), 0 after stop tokens.
+    """New tokens generated by transformers, int32 (batch, new tokens), 0 after stop tokens.
 
     Args:
         model: from ``build_generator``.
         given: from ``prompts``.
-        case: options, as ours takes them.
-        draw: from logarithms of probabilities (1, vocabulary), and how many tokens were drawn
-            before, to the next token, (1,). Random numbers come from no generator that torch has.
+        case: options, as for our ``generate``.
+        draw: maps log-probabilities (1, vocabulary) and the number of tokens drawn before to the
+            next token, (1,), because torch cannot reproduce our random numbers.
     """
     case = dict(case)
     options = {
         "eos_token_id": case.pop("stop_ids", []) or None,
         "pad_token_id": 0,
         "do_sample": draw is not None,
-        # Filters that are on by default.
+        # Filters that are enabled by default.
         **({} if draw is None else {"top_k": 0}),
         **case,
     }
     width = given["token_ids"].shape[1]
     rows = []
-    # GPT's class counts positions from the padding, and XLNet's forgets that it is padding: each
-    # row goes alone.
+    # GPT's class counts padding in positions, and XLNet's loses the padding mask, so examples are
+    # generated one by one.
     together = model.config.model_type == "gpt2" and draw is None
     for i in [slice(None)] if together else range(len(given["token_ids"])):
         mask = given["padding_mask"][i]
@@ -569,7 +568,7 @@ def generate(
         rows.extend(found[:, (width if together else tokens.shape[1]) :].numpy())
     longest = max(map(len, rows))
     tokens = np.stack([np.pad(row, (0, longest - len(row))) for row in rows]).astype("i4")
-    # Beam search fills up with the stop token where padding is 0.
+    # Beam search fills up with the stop token instead of 0.
     stops = np.isin(tokens, options["eos_token_id"] or [])
     return np.where(np.cumsum(stops, axis=1) - stops > 0, 0, tokens).astype("i4")
 
@@ -590,7 +589,7 @@ def _drawing(draw: Callable[[np.ndarray, int], np.ndarray] | None) -> AbstractCo
 def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any = None) -> dict:
     taken = inspect.signature(model.forward).parameters.keys()
     if model.config.model_type in ("xlm", "openai-gpt", "gpt2"):
-        taken -= {"token_type_ids"}  # there it adds the embeddings of pieces
+        taken -= {"token_type_ids"}  # in this family it adds token embeddings
     arguments: dict[str, Any] = {
         theirs: torch.tensor(given[ours]).long()
         for ours, theirs in _ARGUMENTS.items()
@@ -600,7 +599,7 @@ def _arguments(model: torch.nn.Module, given: dict[str, np.ndarray], memory: Any
         if name in arguments:
             arguments[name] = arguments[name].double()
     if "mems" in taken:
-        # Where none is given, Transformer-XL's memory is zeros that are attended to.
+        # By default, Transformer-XL's memory is zeros that are attended to.
         rows, config = len(given["token_ids"]), model.config
         empty = [torch.empty(0, rows, config.d_model) for _ in range(config.n_layer)]
         arguments["mems"] = memory or empty
@@ -620,10 +619,10 @@ def save(model: torch.nn.Module, directory: Path) -> None:
     if model.config.model_type != "transfo-xl":
         model.save_pretrained(directory)
         return
-    # Its own way to save refuses weights that layers share.
+    # transformers' save method rejects weights that layers share.
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
-    # As in its files, without what the head shares with the embedding.
+    # As in its files, without weights that the head shares with the embedding.
     once = {name for name, _ in model.named_parameters()}
     tensors = {
         name: parameter.detach().clone().contiguous()

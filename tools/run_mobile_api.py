@@ -1,9 +1,9 @@
-"""Asks one of the mobile text APIs, in that API's own environment; check_mobile_apis starts it.
+"""Runs one of the mobile text APIs in its own environment; started by check_mobile_apis.
 
     python tools/run_mobile_api.py API FILE QUESTIONS ANSWERS
 
-QUESTIONS and ANSWERS are JSON files: a list of texts, or of [question, context]; and one answer for
-each, as the API gives it. It imports nothing of the project.
+QUESTIONS and ANSWERS are JSON files: a list of texts or [question, context]; and one answer for
+each, as returned by the API. It does not import bertfam_tf.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 @contextmanager
 def text_classifier(file: str) -> Iterator[Callable[[str], Any]]:
-    """MediaPipe's: labels to scores."""
+    """MediaPipe's text classifier: labels to scores."""
     from mediapipe.tasks.python import BaseOptions, text
 
     options = text.TextClassifierOptions(base_options=BaseOptions(model_asset_path=file))
@@ -28,7 +28,7 @@ def text_classifier(file: str) -> Iterator[Callable[[str], Any]]:
 
 @contextmanager
 def text_embedder(file: str) -> Iterator[Callable[[str], Any]]:
-    """MediaPipe's: numbers."""
+    """MediaPipe's text embedder: vectors."""
     from mediapipe.tasks.python import BaseOptions, text
 
     options = text.TextEmbedderOptions(base_options=BaseOptions(model_asset_path=file))
@@ -38,7 +38,7 @@ def text_embedder(file: str) -> Iterator[Callable[[str], Any]]:
 
 @contextmanager
 def bert_nl_classifier(file: str) -> Iterator[Callable[[str], Any]]:
-    """The Task Library's: labels to scores."""
+    """The Task Library's classifier: labels to scores."""
     from tflite_support.task import text
 
     api = text.BertNLClassifier.create_from_file(file)
@@ -50,7 +50,7 @@ def bert_nl_classifier(file: str) -> Iterator[Callable[[str], Any]]:
 
 @contextmanager
 def bert_question_answerer(file: str) -> Iterator[Callable[[list[str]], Any]]:
-    """The Task Library's: answers, each a text, the first and last token, and the logits' sum."""
+    """The Task Library's answerer: text, first and last token, and the sum of the logits."""
     from tflite_support.task import text
 
     api = text.BertQuestionAnswerer.create_from_file(file)

@@ -1,11 +1,11 @@
-"""Runs an exported model as TensorFlow Serving does.
+"""Runs an exported model in the same way as TensorFlow Serving.
 
     python tools/run_saved_model.py DIR [SIGNATURE] < TEXTS
 
-Reads JSON ``{"input": [strings], …}``, one a line, and prints ``{"output": values, …}`` for each;
-bytes that are not UTF-8 are lone surrogates, as Python's "surrogateescape" makes them. Independent
-of bertfam_tf and of Keras, which it makes impossible to import: TensorFlow's C++ loader
-(``TF_LoadSessionFromSavedModel``) with tensorflow-text's ops, XLA switched off.
+Reads lines of JSON ``{"input": [strings], …}`` and prints ``{"output": values, …}`` for each; bytes
+that are not UTF-8 are lone surrogates, as in Python's "surrogateescape". It uses TensorFlow's C++
+loader (``TF_LoadSessionFromSavedModel``) with tensorflow-text's operations, without XLA, and blocks
+imports of bertfam_tf and Keras.
 """
 
 import ctypes

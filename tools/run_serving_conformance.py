@@ -2,11 +2,10 @@
 
     python -m tools.run_serving_conformance CHECKOUT [--only NAME …] [--work DIRECTORY]
 
-CHECKOUT is a work tree of https://github.com/tensorflow/serving, of which nothing is kept here.
-The file `model_servers/tensorflow_model_server_test.py` is run as it is, with a launcher in the
-place of the binary that translates that binary's flags. It needs portpicker, six, tf_keras (the
-test's models are of Keras 2) and what `bertfam serve` needs. Writes
-tools/results/serving_conformance.md.
+CHECKOUT is a work tree of https://github.com/tensorflow/serving. The file
+`model_servers/tensorflow_model_server_test.py` is run unchanged, with a launcher instead of the
+binary that translates the binary's flags. Needs portpicker, six, tf_keras (the test's models use
+Keras 2) and the requirements of `bertfam serve`. Writes tools/results/serving_conformance.md.
 """
 
 import argparse
@@ -23,14 +22,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tools" / "results" / "serving_conformance.md"
 TEST = pathlib.Path("tensorflow_serving/model_servers/tensorflow_model_server_test.py")
 
-# The flags of tensorflow_model_server that are called otherwise here.
+# The flags of tensorflow_model_server that have different names here.
 RENAMED = {
     "--port": "--grpc-port",
     "--rest_api_port": "--rest-port",
     "--rest_api_timeout_in_ms": "--rest-timeout-ms",
 }
 
-# Why a case fails, where it is known.
+# Known reasons of failures.
 REASONS = {
     "testPredictOnTfLite": "serves model.tflite, an experiment of upstream's; SavedModels only",
     "testPredictWithSignatureDefOnTfLite": "serves model.tflite; SavedModels only",
@@ -46,8 +45,8 @@ from tools.run_serving_conformance import launch
 sys.exit(launch(sys.argv[1:]))
 """
 
-# The test's base class lies in the checkout, the stubs in the installed package of one name; and
-# the test finds `os` in a module that no longer has it.
+# The test's base class is in the checkout, the stubs in an installed package with the same name;
+# and the test uses `os` from a module that no longer contains it.
 _RUNNER = """
 import os, runpy, sys
 import tensorflow_serving
@@ -60,12 +59,14 @@ runpy.run_path({test!r}, run_name="__main__")
 
 
 def launch(arguments: list[str]) -> int:
-    """Serves, by the flags of tensorflow_model_server; those that have no meaning here are
-    named on stderr and left out."""
+    """Starts the server with the flags of tensorflow_model_server; unsupported flags are printed to
+    stderr and ignored."""
     from bertfam_tf.serve.__main__ import add_flags, run
     from bertfam_tf.serve.status import ServingError
 
-    translated = ["--allow-reload-config"]  # Serving has no such flag: any client may
+    translated = [
+        "--allow-reload-config"
+    ]  # TensorFlow Serving has no such flag: any client may do it
     for argument in arguments:
         flag, equals, value = argument.partition("=")
         if flag == "--model_base_path":
@@ -76,7 +77,7 @@ def launch(arguments: list[str]) -> int:
     add_flags(parser)
     options, unknown = parser.parse_known_args(translated)
     if unknown:
-        print(f"left out: {' '.join(unknown)}", file=sys.stderr)
+        print(f"ignored: {' '.join(unknown)}", file=sys.stderr)
     try:
         run(options)
     except (ServingError, OSError, ValueError) as error:
@@ -102,7 +103,7 @@ def main() -> int:
 
 
 def lay_out(checkout: pathlib.Path, work: pathlib.Path) -> None:
-    """The tree that the test expects under TEST_SRCDIR."""
+    """Creates the directory tree that the test expects in TEST_SRCDIR."""
     package = work / "srcdir" / "tf_serving" / "tensorflow_serving"
     (package / "model_servers").mkdir(parents=True, exist_ok=True)
     launcher = package / "model_servers" / "tensorflow_model_server"
@@ -153,7 +154,7 @@ def run_tests(
 
 
 def lacks(checkout: pathlib.Path) -> bool:
-    """Whether the checkout came without the model of test_tf_text, a large file."""
+    """Whether the checkout lacks the large model file of test_tf_text."""
     testdata = checkout / "tensorflow_serving" / "servables" / "tensorflow" / "testdata"
     return not (testdata / "tf_text_regression" / "01" / "saved_model.pb").exists()
 
@@ -173,10 +174,11 @@ def report(cases: list[tuple[str, str, str]]) -> str:
         "# TensorFlow Serving's black-box tests against `bertfam serve`\n\n"
         "`model_servers/tensorflow_model_server_test.py` of tensorflow/serving, unmodified, by\n"
         f"`python -m tools.run_serving_conformance`, {datetime.date.today()}: {counted}.\n\n"
-        "The file is as upstream has it. Around it: a launcher that translates the binary's flags\n"
-        "and leaves out those that have no counterpart; TF_USE_LEGACY_KERAS=1, as the models are\n"
-        "of Keras 2; and `os` where the file looks for it in TensorFlow's `flags` module.\n"
-        "`test_session` is no case of upstream's but comes with `tf.test.TestCase`.\n\n"
+        "The file is unmodified. Around it: a launcher that translates the binary's flags and\n"
+        "ignores those without a counterpart; TF_USE_LEGACY_KERAS=1, because the models use\n"
+        "Keras 2; and an `os` attribute in TensorFlow's `flags` module, where the file expects "
+        "it.\n"
+        "`test_session` is not one of upstream's cases, but part of `tf.test.TestCase`.\n\n"
         f"| case | result | why |\n|---|---|---|\n{rows}\n"
     )
 

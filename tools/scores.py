@@ -1,11 +1,11 @@
-"""Fine-tunes by recipes, beside the reference implementation, and writes what both score.
+"""Fine-tunes with recipes, with ours and the reference implementation, and writes the scores.
 
     python -m tools.scores [NAME …]     # writes tools/results/scores.md
-    python -m tools.scores --table      # only the table, of the runs that are done
+    python -m tools.scores --table      # only the table of finished runs
 
-Each run is a process of its own, ours and the reference's alternately, and is done once: scores are
-kept in tools/results/scores.json, where the next call resumes, as does a run of ours that was
-killed. To score again, remove its entry. Needs what `make live` installs.
+Each run is a separate process, alternating between ours and the reference. Scores are stored in
+tools/results/scores.json, from which the next call resumes; interrupted runs of ours also resume.
+Remove an entry to run it again. Needs the packages that `make live` installs.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Score:
     """One line of the table.
 
     Fields:
-        recipe: under ``configs``, without its suffix.
-        metrics: of what both print; with "test_" before it, of the test split.
-        reference: whether the reference runs too.
-        overrides: of the recipe.
-        seeds: one run for each.
-        prepare: writes files that the overrides name.
-        to_percent: what the metrics are multiplied with in the table.
+        recipe: path in ``configs``, without suffix.
+        metrics: names of metrics that both print; with the prefix "test_" for the test split.
+        reference: whether the reference is run too.
+        overrides: overrides of the recipe.
+        seeds: seeds, one run for each.
+        prepare: writes files that the overrides refer to.
+        to_percent: factor of the metrics in the table.
     """
 
     recipe: str
@@ -60,7 +60,7 @@ class Score:
 
 
 def hold_out() -> None:
-    """Writes TyDi QA's training questions as two files, the last tenth as the dev split."""
+    """Splits TyDi QA's training questions into two files, the last tenth as the dev split."""
     file = DATA / "tydiqa" / "tydiqa.goldp.en.train.json"
     whole = json.loads(file.read_text("utf-8"))
     cut = len(whole["data"]) * 9 // 10
@@ -69,16 +69,16 @@ def hold_out() -> None:
 
 
 _ONE_EPOCH = ("train.epochs=1",)
-# All of it would take a day on two cores; with so few steps the recipe's rate is too low.
+# Full training would take a day on two cores; for fewer steps, the recipe's rate is too low.
 _RACE = (
     *("train.epochs=1", "train.learning_rate=1.0e-4"),
     *("data.limit=3000", "model.max_length=128"),
 )
-# TyDi QA's dev split has no answers: a tenth of the training questions takes its place.
+# TyDi QA's dev split has no answers, so a tenth of the training questions is used instead.
 _HELD_OUT = tuple(f"data.{split}=runs/scores/tydiqa.{split}.json" for split in ("train", "dev"))
 _SUFFIX = ", frozen"
-# The embeddings and all six blocks. The checkpoint averages words: its pooler never saw a task, and
-# learns beside the head.
+# The embeddings and all six blocks are frozen. The checkpoint uses mean pooling, so its pooler is
+# untrained, and is trained with the head.
 _FROZEN = ("model.frozen=6", "train.learning_rate=2.0e-3")
 SCORES = {
     "mrpc": Score("bert/mrpc", ("accuracy",)),
@@ -101,7 +101,7 @@ SCORES = {
 
 
 def run(name: str, side: str, seed: int) -> dict:
-    """Metrics of one run, and how long processors took for all of it."""
+    """The metrics of one run, and its total processor time."""
     score = SCORES[name]
     if score.prepare is not None:
         score.prepare()
@@ -128,13 +128,13 @@ def run(name: str, side: str, seed: int) -> dict:
     else:
         found = json.loads(done.stdout.decode().strip().splitlines()[-1])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Processor time, which other processes do not change much.
+    # Processor time, which other processes hardly affect.
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {**found, "cpu_seconds": round(seconds)}
 
 
 def table(found: dict[str, dict]) -> str:
-    """Of all runs that are done."""
+    """The table of all finished runs."""
     rows = [
         "| recipe | metric | ours | mean | reference | mean | Δ | core seconds, ours / reference |",
         "|---|---|---|---|---|---|---|---|",
@@ -149,27 +149,26 @@ def table(found: dict[str, dict]) -> str:
                 cells += [" ".join(f"{v:.2f}" for v in values) or "–"]
                 means += [statistics.mean(values)] if values else []
                 cells += [f"{means[-1]:.2f}" if values else "–"]
-                # Other processes can only have added.
+                # The minimum, because other processes can only increase it.
                 times += [f"{min(run['cpu_seconds'] for run in runs)}" if runs else "–"]
             cells += [f"{means[0] - means[1]:+.2f}" if len(means) == 2 else "–"]
             if cells[2] != "–":
                 rows.append(f"| {' | '.join(cells)} | {' / '.join(times)} |")
     rows += ["", *_fire_and_snowflake(found)]
     return (
-        "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned by the recipes under "
-        "`configs/bert`, one x86-64 core, on the dev split where none is named, one value for "
-        "each seed, and means of those that are done; the reference is transformers on torch with "
-        "the same rows, batches, optimizer and schedule. Times are of whole processes, the "
-        "least of the seeds, start and scores included; those of ours so far leave out the test "
-        "split's. Where the encoder is frozen, its embeddings and blocks keep their weights; the "
-        "head, and the pooler where the head reads it, learn at a rate of 2e-3.\n\n"
-        + "\n".join(rows)
-        + "\n"
+        "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned with the recipes in "
+        "`configs/bert` on one x86-64 core. Scores are on the dev split unless another is named, "
+        "one for each seed, and the mean of the completed runs. The reference is transformers on "
+        "torch with the same examples, batches, optimizer and schedule. Times are of whole "
+        "processes including startup and evaluation, the minimum over seeds; our times do not "
+        "include the evaluation on the test split. In frozen runs, embeddings and blocks are not "
+        "trained; the head, and the pooler if the head uses it, are trained with a learning rate "
+        "of 2e-3.\n\n" + "\n".join(rows) + "\n"
     )
 
 
 def _fire_and_snowflake(found: dict[str, dict]) -> list[str]:
-    """The comparison of Peters, Ruder and Smith (arXiv 1903.05987), as far as it is measured."""
+    """The comparison of Peters, Ruder and Smith (arXiv 1903.05987), as far as measured."""
     names = [name.removesuffix(_SUFFIX) for name in SCORES if name.endswith(_SUFFIX)]
     means: dict[str, list[float]] = {name: [] for name in names}
     for name in names:
@@ -198,12 +197,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*SCORES, []])
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    os.environ.setdefault("BERTFAM_DATA", str(DATA))  # which recipes name
+    os.environ.setdefault("BERTFAM_DATA", str(DATA))  # used in recipes
     RUNS.mkdir(parents=True, exist_ok=True)
     found = json.loads(DONE.read_text("utf-8")) if DONE.is_file() else {}
     todo = [
         (name, side, seed)
-        # The first seed of all first, so that the table is complete early.
+        # The first seed of all recipes first, so that the table is complete early.
         for turn in range(max(len(score.seeds) for score in SCORES.values()))
         for name in options.names or SCORES
         for seed in SCORES[name].seeds[turn : turn + 1]

@@ -1,4 +1,4 @@
-"""The tokenizers under comparison, ours and the reference's, made from the published files."""
+"""The tokenizers to compare, ours and the reference's, built from the published files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Subject:
 
     Args:
         name: the folder of its vocabulary.
-        make: makes ours from that folder.
-        live: makes the reference from that folder with the `tokenizers` library; None where the
-            reference are files (tools/make_tokenizer_references.py).
-        by_language: whether `make` takes the language of the text.
+        make: builds ours from that folder.
+        live: builds the reference from that folder with the `tokenizers` library; None if the
+            reference ids are in files (tools/make_tokenizer_references.py).
+        by_language: whether `make` needs the language of the text.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Subject:
         return self.make(VOCABULARIES / self.name, **options)
 
     def reference(self) -> Any:
-        """Returns the reference's."""
+        """Returns the reference's tokenizer."""
         assert self.live is not None
         return self.live(VOCABULARIES / self.name)
 
 
-# The reference's, put together as transformers' fast classes are.
+# The reference's tokenizers, built like transformers' fast classes.
 
 
 def bert_reference(vocabulary: Path, lower_case: bool, **flags: Any) -> Any:
@@ -60,7 +60,7 @@ def bert_reference(vocabulary: Path, lower_case: bool, **flags: Any) -> Any:
 
 
 def byte_level_reference(folder: Path, special: list[str], processor: Any) -> Any:
-    """Builds the pipeline that GPT2TokenizerFast and RobertaTokenizerFast are."""
+    """Builds the pipeline of GPT2TokenizerFast and RobertaTokenizerFast."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
@@ -110,7 +110,7 @@ def expected_rows(reference: Any, lines: Any) -> list[tuple[list[int], list[int]
     return rows
 
 
-# Ours.
+# Our tokenizers.
 
 
 def _wordpiece(folder: Path) -> Any:

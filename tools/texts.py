@@ -1,8 +1,7 @@
-"""Text that tokenizers are compared on: real lines, hostile ones, and every character.
+"""Texts for comparing tokenizers: real lines, hostile ones, and every character.
 
-Needs nothing but Python, so that reference implementations can read the same lines in an
-environment of their own. Real data are found at $BERTFAM_DATA, or in data/, which
-`python -m tools.fetch_data` fills.
+Needs only Python, so that reference implementations can read the same lines in other environments.
+Real data are in $BERTFAM_DATA or in data/, to which `python -m tools.fetch_data` downloads them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("BERTFAM_DATA") or ROOT / "data")
 
-# Those of every family, each of which is common text for the others.
+# The special tokens of all families; each is ordinary text for other families.
 SPECIAL_TOKENS = (
     "[UNK] [SEP] [PAD] [CLS] [MASK] <unk> <s> </s> <pad> <mask> <|endoftext|> <cls> <sep> <eod> "
     "<eop> <special0> <special1> <special9>"
@@ -59,13 +58,13 @@ class Section:
 
 
 def sections() -> Iterator[Section]:
-    """Yields everything: the corpus, the hostile strings, the characters plane by plane."""
+    """Yields all sections: the corpus, the hostile strings, the characters by plane."""
     yield from corpus()
     yield Section("hostile", "hostile strings", hostile())
     yield from characters()
 
 
-# Real lines.
+# Real text.
 
 CORPUS = (
     *("gutenberg", "glue/SST-2", "conll2003", "squad", "tydiqa", "xnli", "multi30k/raw"),
@@ -132,14 +131,14 @@ def _contexts(*names: str) -> list[bytes]:
 
 
 def corpus_lines(count: int = 15_000) -> list[bytes]:
-    """Returns real lines, as many from each source."""
+    """Returns real lines, the same number from each source."""
     sources = list(corpus())
     samples = (source.sample(count // len(sources)).lines for source in sources)
     return list(itertools.chain.from_iterable(samples))
 
 
 def book_lines() -> list[bytes]:
-    """Returns the books' lines as they were typeset, without their ends."""
+    """Returns the original lines of the books, without line ends."""
     lines = next(corpus()).lines
     return [line.removesuffix(b"\r") for line in lines]
 
@@ -149,7 +148,7 @@ def book_paragraphs() -> list[bytes]:
     return list(next(itertools.islice(corpus(), 1, None)).lines)
 
 
-# Made up.
+# Synthetic text.
 
 
 def characters() -> Iterator[Section]:
@@ -166,7 +165,7 @@ def every_character() -> list[bytes]:
 
 
 def hostile() -> tuple[bytes, ...]:
-    """Returns text to make tokenizers disagree: mixes, not UTF-8, long words, spaces, nothing."""
+    """Returns texts that are hard for tokenizers: mixed, not UTF-8, long words, spaces, empty."""
     return (*hostile_lines(5_000), *broken_lines(1_000), *long_lines(), *blank_lines())
 
 
@@ -269,7 +268,7 @@ def long_lines(size: int = 10_000, seed: int = 2) -> list[bytes]:
 
 
 def blank_lines() -> list[bytes]:
-    """Returns nothing, and white space of every kind."""
+    """Returns an empty text, and white space of every kind."""
     spaces = [" ", "\t", "\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\xa0", "\u1680",
               "\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\ufeff",
               "\0"]  # fmt: skip

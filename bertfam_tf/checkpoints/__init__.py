@@ -1,4 +1,4 @@
-"""Readers of published checkpoints, the one loader that applies a card's tables, and a writer."""
+"""Readers of published checkpoints, a loader for all formats, and a writer."""
 
 from bertfam_tf.checkpoints.fill import fill
 from bertfam_tf.checkpoints.loader import Checkpoint, load_backbone

@@ -1,7 +1,7 @@
-"""Checks the index of a TensorFlow checkpoint: a damaged one makes TensorFlow abort the process.
+"""Validates the index of a TensorFlow checkpoint: TensorFlow aborts the process for a damaged one.
 
-``*.index`` is a table in LevelDB's format: the entry of the empty key describes the bundle, each
-other a tensor. TensorFlow's reader takes what its checksums do not catch for granted, and aborts.
+``*.index`` is a table in LevelDB's format: the entry with the empty key describes the bundle, all
+others a tensor. TensorFlow's reader only verifies checksums; other damage makes it abort.
 """
 
 import math
@@ -18,21 +18,21 @@ from bertfam_tf.sources import CheckpointError
 
 _FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
 _TYPE_AND_CHECKSUM = 5
-# The types of tensors; others make TensorFlow abort too.
+# The valid types of tensors; TensorFlow aborts for all others.
 _KNOWN_TYPES = frozenset(
     types_pb2.DataType.Value(f"DT_{name}")
     for name in """
     FLOAT DOUBLE HALF BFLOAT16 BOOL STRING INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64
     """.split()
 )
-_MOST_ELEMENTS = 2**62
+_MAX_ELEMENTS = 2**62
 
 
 def check(index: Path) -> None:
-    """Reads the whole index.
+    """Validates the whole index.
 
     Raises:
-        CheckpointError: for one that TensorFlow could not read, or that describes no tensors.
+        CheckpointError: for an index that TensorFlow cannot read, or whose entries are not tensors.
     """
     data = parsing.read_bytes(index, CheckpointError)
     try:
@@ -43,7 +43,7 @@ def check(index: Path) -> None:
                 tensor_bundle_pb2.BundleHeaderProto.FromString(value)
     except (ValueError, IndexError, struct.error, DecodeError) as error:
         raise CheckpointError(
-            f"{index} cannot be read as a TensorFlow checkpoint; it may be cut off or damaged: "
+            f"{index} cannot be read as a TensorFlow checkpoint; it may be truncated or damaged: "
             f"{error}"
         ) from error
 
@@ -52,20 +52,20 @@ def _check_entry(value: bytes) -> None:
     entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
     sizes = [dim.size for dim in entry.shape.dim]
     if entry.dtype not in _KNOWN_TYPES:
-        raise ValueError(f"a tensor has the type {entry.dtype}, which no tensor can have")
+        raise ValueError(f"a tensor has the invalid type {entry.dtype}")
     if entry.shape.unknown_rank or min(sizes, default=0) < 0 or len(sizes) > 254:
-        raise ValueError(f"a tensor has the shape {sizes[:8]}")
-    if math.prod(size or 1 for size in sizes) > _MOST_ELEMENTS:
-        raise ValueError(f"a tensor has the shape {sizes[:8]}")
+        raise ValueError(f"a tensor has the invalid shape {sizes[:8]}")
+    if math.prod(size or 1 for size in sizes) > _MAX_ELEMENTS:
+        raise ValueError(f"a tensor has the invalid shape {sizes[:8]}")
     if min(entry.offset, entry.size, entry.shard_id) < 0:
         raise ValueError(f"a tensor has the offset {entry.offset} and {entry.size} bytes")
 
 
 def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of each entry of the table."""
+    """Yields the key and value of each entry of the table."""
     footer = data[-_FOOTER:]
     if len(footer) < _FOOTER or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
-        raise ValueError("it does not end as such a table does")
+        raise ValueError("it does not end with the footer of a table")
     _, at = _handle(footer, 0)
     handle, _ = _handle(footer, at)
     for _, place in _block(data, handle):
@@ -76,9 +76,9 @@ def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]
     begin, size = handle
     end = begin + size
     if size < 4 or end + _TYPE_AND_CHECKSUM > len(data):
-        raise ValueError(f"a block of {size} bytes at {begin} is not in it")
+        raise ValueError(f"a block of {size} bytes at {begin} exceeds the file")
     if data[end]:
-        raise ValueError("a block is compressed, which TensorFlow's are not")
+        raise ValueError("a block is compressed, which is not supported")
     restarts = struct.unpack_from("<I", data, end - 4)[0]
     content = data[begin : end - 4 * restarts - 4]
     if 4 * restarts + 4 > size:
@@ -102,7 +102,7 @@ def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, and the position after it."""
+    """Returns a varint, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]
@@ -110,4 +110,4 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise ValueError("a number has no end")
+    raise ValueError("a number is not terminated")

@@ -1,4 +1,4 @@
-"""Fills variables from named tensors, and accounts for every one of both."""
+"""Assigns tensors to variables by name; every variable and every tensor has to be accounted for."""
 
 import math
 import re
@@ -22,27 +22,27 @@ def fill(
     ignored: Iterable[str],
     what: str,
 ) -> None:
-    """Assigns every variable, or none.
+    """Assigns all variables, or none.
 
     Args:
         variables: the variables to assign.
         tensors: their values.
-        sources: variable path -> tensor name and how it is stored, as in ``registry``.
-        ignored: regular expressions of tensor names that may be left over.
+        sources: variable path -> tensor name and storage transform, as in ``registry``.
+        ignored: regular expressions of tensor names that may remain unused.
         what: checkpoint and model, for error messages.
 
     Raises:
-        CheckpointError: when a tensor is missing, left over, wanted twice, of another shape, not
-            of floats, or not finite. The text lists them; no variable has changed then.
+        CheckpointError: if a tensor is missing, unexpected, used twice, of a wrong shape, not a
+            float tensor, or not finite. The message lists them; no variable has changed.
     """
     targets = {variable.path: variable for variable in variables}
     compare({p: tuple(v.shape) for p, v in targets.items()}, tensors, sources, ignored, what)
     wanted = {path: sources[path].partition("|")[::2] for path in targets}
-    # Each is read twice, so that a bad last tensor leaves the first variable unchanged while only
-    # one tensor is in memory at a time.
+    # Tensors are read twice, so that a bad tensor leaves all variables unchanged while only one
+    # tensor is in memory at a time.
     for name, _ in wanted.values():
         if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
-            raise CheckpointError(f"{what}: {tensors.stored_name(name)} holds NaN or infinity.")
+            raise CheckpointError(f"{what}: {tensors.stored_name(name)} contains NaN or infinity.")
     for path, (name, transform) in wanted.items():
         targets[path].assign(oriented(tensors[name], transform, targets[path].shape))
 
@@ -54,24 +54,24 @@ def compare(
     ignored: Iterable[str],
     what: str,
 ) -> None:
-    """Checks that there are tensors for all variables, and no others. No tensor is read.
+    """Checks that tensors and variables match, without reading tensors.
 
     Args:
         targets: variable path -> its shape.
         tensors, sources, ignored, what: as for ``fill``.
 
     Raises:
-        CheckpointError: as ``fill``, but for values that are not finite.
+        CheckpointError: as ``fill``, except for values that are not finite.
     """
     unnamed = targets.keys() - sources.keys()
     if unnamed:
-        raise CheckpointError(f"{what}: the card has no names for {listed(sorted(unnamed))}.")
+        raise CheckpointError(f"{what}: the family defines no names for {listed(sorted(unnamed))}.")
     wanted = {path: sources[path].partition("|")[::2] for path in targets}
     missing = sorted(name for name, _ in wanted.values() if name not in tensors)
     twice = sorted(name for (name, _), uses in Counter(wanted.values()).items() if uses > 1)
     known = re.compile("|".join(ignored) or r"(?!)")
     used = {name for name, _ in wanted.values()}
-    surplus = sorted(
+    unexpected = sorted(
         tensors.stored_name(name)
         for name in tensors
         if name not in used and not known.fullmatch(name)
@@ -85,15 +85,15 @@ def compare(
                 expected = (expected[0], math.prod(expected[1:]))
             if found != expected:
                 shapes.append(f"{tensors.stored_name(name)} {found}, expected {expected}")
-            # Quantized weights mean nothing without their scales.
+            # Quantized weights are meaningless without their scales.
             if tensors.dtype(name) not in _FLOATS:
                 types.append(f"{tensors.stored_name(name)} {tensors.dtype(name)}")
-    if missing or surplus or twice or shapes or types:
-        lines = [f"{what} do not fit each other."]
+    if missing or unexpected or twice or shapes or types:
+        lines = [f"{what} do not match."]
         if missing:
             lines.append(f"Missing tensors: {listed(missing)}.")
-        if surplus:
-            lines.append(f"Tensors left over: {listed(surplus)}.")
+        if unexpected:
+            lines.append(f"Unexpected tensors: {listed(unexpected)}.")
         if twice:
             lines.append(f"Tensors for more than one variable: {listed(twice)}.")
         if shapes:
@@ -107,7 +107,7 @@ def compare(
 
 
 def oriented(array: np.ndarray, transform: str, shape: Sequence[int]) -> np.ndarray:
-    """A stored tensor as the variable of that shape has it."""
+    """Converts a stored tensor to the layout of a variable of that shape."""
     if "/" in transform:
         i, parts = map(int, re.findall(r"\d+", transform))
         array = np.split(array, parts)[i]
@@ -116,18 +116,18 @@ def oriented(array: np.ndarray, transform: str, shape: Sequence[int]) -> np.ndar
 
 
 def stored(array: np.ndarray, transform: str) -> np.ndarray:
-    """The inverse; of a part of a tensor only that part."""
+    """Converts a variable to the stored layout; for a part of a tensor, only that part."""
     array = array.reshape(len(array), -1) if "F" in transform else array
     return array.T if "T" in transform else array
 
 
 def heads_axis(transform: str) -> int | None:
-    """The axis of the stored tensor that counts heads, where one is split into (heads, size)."""
+    """The axis of heads in the stored tensor, if an axis is split into (heads, size), else None."""
     return int(transform.partition("H")[2]) if "H" in transform else None
 
 
 def loaded_shape(shape: tuple[int, ...], transform: str) -> tuple[int, ...]:
-    """The shape of a stored tensor in our orientation; with ``F`` before it is unflattened."""
+    """The shape of a stored tensor in our layout; with ``F``, before unflattening."""
     if "/" in transform:
         parts = int(re.findall(r"\d+", transform)[1])
         shape = (shape[0] // parts if shape[0] % parts == 0 else shape[0], *shape[1:])

@@ -1,4 +1,4 @@
-"""The checkpoint formats, and which of them a directory holds."""
+"""The registered checkpoint formats."""
 
 from pathlib import Path
 
@@ -6,26 +6,26 @@ from bertfam_tf.checkpoints import huggingface, keras_hub, tf_checkpoint
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.sources import CheckpointError
 
-# In the order in which they are looked for.
+# In the order in which they are tried.
 FORMATS = [tf_checkpoint.FORMAT, keras_hub.FORMAT, huggingface.FORMAT]
 
 
 def register(format: Format) -> Format:
-    """Adds a format, which is looked for before those that are there."""
+    """Adds a format, which is tried before those registered earlier."""
     FORMATS.insert(0, format)
     return format
 
 
 def read(directory: Path, family: str | None = None) -> Source:
-    """Opens the checkpoint in ``directory``, whichever format it has.
+    """Opens the checkpoint in ``directory``, in any registered format.
 
     Args:
-        directory: where it is.
+        directory: the checkpoint's directory.
         family: the family to read it as; None for the one that it names.
 
     Raises:
-        CheckpointError: for a directory without a checkpoint of any format, or as the format's
-            reader raises it.
+        CheckpointError: for a directory without a checkpoint of any format, or as raised by the
+            format's reader.
     """
     for format in FORMATS:
         if format.is_in(directory):

@@ -1,4 +1,4 @@
-"""Hugging Face's checkpoints: ``config.json`` and weights, read by the tables of the cards."""
+"""Hugging Face's checkpoints: ``config.json`` and weights, read with the families' tables."""
 
 import contextlib
 import logging
@@ -15,18 +15,18 @@ from bertfam_tf.registry import Family, HuggingFaceNames
 from bertfam_tf.sources import CheckpointError
 
 CONFIG = "config.json"
-# Of unknown keys, at most this many are logged by name.
-_MOST_KEYS = 20
+# The maximum number of unknown keys that are logged by name.
+_MAX_LOGGED_KEYS = 20
 _log = logging.getLogger(__name__)
 
-# TensorFlow's names for a norm's weights, as in checkpoints that were converted early on.
+# TensorFlow's names of norm weights, which early converted checkpoints have.
 _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _TOKEN_EMBEDDING = "token_embedding/embeddings"
-# Config fields of ours that a Hugging Face checkpoint shows by its tensors alone.
+# Config fields that are determined by the tensors of a Hugging Face checkpoint, not by its config.
 _SHOWN_BY_TENSORS = ("pooler",)
 
 # Keys that do not affect what an encoder computes: bookkeeping, generation, training.
-_SILENT = frozenset(
+_IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures attn_implementation bos_token_id chunk_size_feed_forward
     classifier_dropout directionality dtype eos_token_id finetuning_task gradient_checkpointing
@@ -65,7 +65,7 @@ def read(directory: Path, family: str | None = None) -> Source:
             copies[f"{spec.tied_output.theirs}.weight"] = names.weights[_TOKEN_EMBEDDING]
             if spec.tied_output.bias:
                 copies[f"{spec.tied_output.theirs}.bias"] = spec.tied_output.bias
-    # Of a tied table a file may hold only the copy.
+    # A file may contain only the copy of a tied embedding table.
     table = names.weights.get(_TOKEN_EMBEDDING)
     only = [copy for copy in copies if copies[copy] == table and copy in tensors]
     if table and only and table not in tensors:
@@ -74,7 +74,7 @@ def read(directory: Path, family: str | None = None) -> Source:
 
 
 def _tensors(directory: Path) -> Tensors:
-    # safetensors first: it is mapped and runs no code.
+    # safetensors first: it is memory-mapped and cannot run code.
     for reader in (safetensors, pytorch):
         if reader.is_in(directory):
             return reader.read(directory)
@@ -109,7 +109,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The parsed ``config.json``.
 
     Raises:
-        CheckpointError: when it is missing, or is not a JSON object.
+        CheckpointError: if it is missing or not a JSON object.
     """
     file = directory / CONFIG
     if not file.is_file():
@@ -121,13 +121,15 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def names_of(card: Family) -> HuggingFaceNames:
-    """The card's names.
+    """The family's names in Hugging Face's format.
 
     Raises:
         CheckpointError: for a family that Hugging Face does not have.
     """
     if card.huggingface is None:
-        raise CheckpointError(f"Hugging Face has no {card.name} models, and so no format for them.")
+        raise CheckpointError(
+            f"Hugging Face has no {card.name} models, so there is no format for them."
+        )
     return card.huggingface
 
 
@@ -139,10 +141,10 @@ def translate(
     Args:
         values: from ``read_config``.
         family: the family to read it as; None for the one that the config names.
-        file: where the values come from, for errors.
+        file: the source of the values, for error messages.
 
     Raises:
-        CheckpointError: for a model type that no card claims, or a value that the card refuses.
+        CheckpointError: for an unknown model type, or a value that the family does not support.
     """
     card = _card(values, family)
     names = names_of(card)
@@ -152,25 +154,29 @@ def translate(
                 f"{file} has {key} = {shown(values[key])}, which {card.name} does not support; "
                 f"supported: {', '.join(map(repr, supported))}."
             )
-    known = _SILENT | names.config.keys() | names.required.keys()
-    strange = sorted(values.keys() - known)
-    for key in strange[:_MOST_KEYS]:
+    known = _IGNORED_KEYS | names.config.keys() | names.required.keys()
+    unknown_keys = sorted(values.keys() - known)
+    for key in unknown_keys[:_MAX_LOGGED_KEYS]:
         _log.warning("%s: the key %r is not known and has no effect.", file, short(key))
-    if len(strange) > _MOST_KEYS:
-        _log.warning("%s: so are %d more keys.", file, len(strange) - _MOST_KEYS)
+    if len(unknown_keys) > _MAX_LOGGED_KEYS:
+        _log.warning(
+            "%s: %d more keys are not known and have no effect.",
+            file,
+            len(unknown_keys) - _MAX_LOGGED_KEYS,
+        )
     values = {**names.defaults, **values}
     fields = {ours: values[theirs] for theirs, ours in names.config.items() if theirs in values}
-    # A value of a wrong type stays as it is: the check below names it.
+    # A value of a wrong type is kept: the validation below reports it.
     with contextlib.suppress(TypeError):
         fields = names.read(fields)
     return card, config_from(card, fields, file)
 
 
 def config_from(card: Family, fields: dict[str, Any], file: object) -> Config:
-    """The card's config.
+    """Builds the family's config.
 
     Raises:
-        CheckpointError: for fields that the card refuses; the text names ``file``.
+        CheckpointError: for invalid fields; the message names ``file``.
     """
     try:
         return card.config.from_dict(fields)
@@ -202,11 +208,11 @@ def _card(values: dict[str, Any], family: str | None) -> Family:
 
 
 def describe(family: Family, config: Any) -> dict[str, Any]:
-    """The Hugging Face config of a backbone: what ``translate`` reads.
+    """The Hugging Face config of a backbone, the inverse of ``translate``.
 
     Raises:
         CheckpointError: for a family that Hugging Face does not have, or for fields that its
-            format cannot represent; the text names them.
+            format cannot represent; the message names them.
     """
     names = names_of(family)
     fields = names.write(config.to_dict())
@@ -225,7 +231,7 @@ def describe(family: Family, config: Any) -> dict[str, Any]:
 
 
 def labels(values: dict[str, Any]) -> list[str] | None:
-    """The label names of ``id2label`` in order, or None where the config has none."""
+    """The label names of ``id2label`` in order, or None if the config has none."""
     table = values.get("id2label")
     if not isinstance(table, dict):
         return None
@@ -236,14 +242,16 @@ def labels(values: dict[str, Any]) -> list[str] | None:
 
 
 def classes(values: dict[str, Any]) -> list[str]:
-    """The names in ``architectures``, none where the config has no such list."""
+    """The names in ``architectures``, empty if the config has no such list."""
     said = values.get("architectures")
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
 
 
 def languages(values: dict[str, Any]) -> dict[str, int]:
-    """The table ``lang2id``, empty where the config has none."""
+    """The table ``lang2id``, empty if the config has none."""
     table = values.get("lang2id") or {}
     if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
-        raise CheckpointError(f"{CONFIG}: lang2id is a table of numbers, not {shown(table)}.")
+        raise CheckpointError(
+            f"{CONFIG}: lang2id must map languages to numbers, not be {shown(table)}."
+        )
     return table

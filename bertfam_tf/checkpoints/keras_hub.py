@@ -1,6 +1,7 @@
 """KerasHub presets: ``config.json`` with a ``registered_name``, and ``model.weights.h5``.
 
-KerasHub itself is not needed. The cards list its classes' names and what the classes hard-code.
+KerasHub itself is not needed. The families define the names of its classes and the values that the
+classes hard-code.
 """
 
 import functools
@@ -15,7 +16,7 @@ import numpy as np
 
 from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import huggingface
-from bertfam_tf.checkpoints.source import Format, Source, asked_for
+from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
 from bertfam_tf.names import listed, short, shown
 from bertfam_tf.registry import Family, FormatNames
@@ -23,20 +24,20 @@ from bertfam_tf.sources import CheckpointError
 
 WEIGHTS = "model.weights.h5"
 _BACKBONE, _TOKENIZER_CLASS = "Backbone", "Tokenizer"
-# The maximum compression of a dataset. Trained weights hardly shrink; biases of zeros shrink more,
-# but are small.
+# The maximum compression ratio of a dataset. Trained weights are hardly compressible; biases of
+# zeros are, but are small.
 _MAX_COMPRESSION, _SMALL = 64, 64 << 10
-_ANEW = "Fetch the preset again, or save it again with KerasHub."
+_REMEDY = "Download the preset again, or save it again with KerasHub."
 
 _NAME = "keras_hub"
-# Keys of every Keras model, which do not affect what it computes.
-_SILENT = {"name", "trainable", "dtype"}
-# Keys that not every class has, or has under one name.
+# Keys of all Keras models, which do not affect the computation.
+_IGNORED = {"name", "trainable", "dtype"}
+# Keys that some classes lack, or have under different names.
 _OPTIONAL = {"vocabulary_size", "vocab_size", "num_segments"}
 
 
 def is_in(directory: Path) -> bool:
-    """Whether ``config.json`` is that of a preset."""
+    """Whether ``config.json`` belongs to a preset."""
     if not huggingface.is_in(directory):
         return False
     values = huggingface.read_config(directory)
@@ -48,25 +49,25 @@ def read(directory: Path, family: str | None = None) -> Source:
     file = directory / huggingface.CONFIG
     given = huggingface.read_config(directory)
     name = str(given.get("registered_name") or given.get("class_name")).rpartition(">")[2]
-    card = asked_for(family, _family(file, name, _BACKBONE), _NAME, file)
+    card = requested_family(family, _family(file, name, _BACKBONE), _NAME, file)
     names = card.formats[_NAME]
     options = given.get("config")
     if not isinstance(options, dict):
         raise CheckpointError(f"{file} has no 'config' of the backbone.")
     config: Any = huggingface.config_from(card, _fields(file, options, names), file)
-    weights = _weights_of(directory)
+    weights = _weight_files(directory)
     if len(weights) != 1:
         found = listed([each.name for each in weights]) if weights else "none"
         raise CheckpointError(f"No weights in {directory}: expected {WEIGHTS}, found {found}.")
-    tensors = Tensors(_named(weights[0], names, options, config))
+    tensors = Tensors(_named_tensors(weights[0], names, options, config))
     sources = {**names.weights, **{path: path for path in names.absent}}
     return Source(card, config, tensors, sources, names.ignored)
 
 
-def _named(
+def _named_tensors(
     file: Path, names: FormatNames, options: dict[str, Any], config: Any
 ) -> Iterator[tuple[str, Stored]]:
-    """The file's tensors, and those of zeros that the class lacks, as the card names them."""
+    """The file's tensors, and zeros for those that the class lacks, by the names in the tables."""
     positions = names.weights["position_embedding/embeddings"]
     for name, tensor in _stored(file):
         path = _path(name, options.get("num_inner_repetitions"))
@@ -80,7 +81,7 @@ FORMAT = Format(f"{huggingface.CONFIG} with {WEIGHTS} (KerasHub)", is_in, read)
 
 
 def _family(file: Path, name: str, suffix: str) -> Family:
-    """The family of a class whose name ends in ``suffix``."""
+    """The family of a KerasHub class, whose name ends in ``suffix``."""
     families = registry.of_format(_NAME)
     kind = name.removesuffix(suffix)
     if kind not in families or not name.endswith(suffix):
@@ -89,8 +90,8 @@ def _family(file: Path, name: str, suffix: str) -> Family:
     return families[kind]
 
 
-def _weights_of(directory: Path) -> list[Path]:
-    """Files of weights that the directory has, at best one."""
+def _weight_files(directory: Path) -> list[Path]:
+    """The weight files of a directory; exactly one is expected."""
     single = directory / WEIGHTS
     if single.is_file():
         return [single]
@@ -98,7 +99,7 @@ def _weights_of(directory: Path) -> list[Path]:
 
 
 def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str, Any]:
-    unknown = sorted(options.keys() - names.config.keys() - _SILENT)
+    unknown = sorted(options.keys() - names.config.keys() - _IGNORED)
     if unknown:
         raise CheckpointError(f"{file} has options that are not supported: {listed(unknown)}.")
     missing = sorted(names.config.keys() - _OPTIONAL - options.keys())
@@ -106,7 +107,9 @@ def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str
         raise CheckpointError(f"{file} lacks {listed(missing)}.")
     for key in sorted(names.config.keys() & options.keys() - {"dropout"}):
         if type(options[key]) is not int or options[key] < 1:
-            raise CheckpointError(f"{file}: {key} is a positive number, not {shown(options[key])}.")
+            raise CheckpointError(
+                f"{file}: {key} must be a positive number, not {shown(options[key])}."
+            )
     ours = {
         field: options[key]
         for key, fields in names.config.items()
@@ -117,14 +120,13 @@ def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str
 
 
 def _path(name: str, repeats: int | None) -> str:
-    """A path as the cards' tables have it.
+    """Converts a path to the form used in the families' tables.
 
-    Each layer has its number, also the first (``dense_0``), two of them in groups of ``repeats``
-    (``transformer_encoder_1.0``). Steps have no leading underscores, which came and went between
-    versions.
+    Each layer has its number, also the first (``dense_0``), or two numbers in groups of ``repeats``
+    (``transformer_encoder_1.0``). Leading underscores, which differ between versions, are removed.
     """
     steps = [step.lstrip("_") for step in name.split("/")]
-    # Early files have another name for the first step.
+    # Files of early versions have a different name for the first component.
     steps[0] = "layers" if steps[0] == "layer_checkpoint_dependencies" else steps[0]
     if len(steps) > 1:
         match = re.fullmatch(r"(.*?)_(\d{1,6})", steps[1])
@@ -136,7 +138,7 @@ def _path(name: str, repeats: int | None) -> str:
 
 
 def _padded(table: Stored, rows: int) -> Stored:
-    """An embedding table with vectors of zeros before its first."""
+    """Prepends rows of zeros to an embedding table."""
     if not rows or len(table.shape) != 2:
         return table
     return table.reshaped(
@@ -145,7 +147,7 @@ def _padded(table: Stored, rows: int) -> Stored:
 
 
 def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
-    # Nothing is raised while HDF5 calls back.
+    # Errors must not be raised inside HDF5's callbacks.
     links: list[tuple[str, str]] = []
     items: list[tuple[str, Any]] = []
     found: list[tuple[str, Stored]] = []
@@ -155,8 +157,8 @@ def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
             for name, kind in links:
                 if kind != h5py.HardLink.__name__:
                     raise CheckpointError(
-                        f"{file}: {name} is a {kind}, maybe to another file; expected tensors that "
-                        f"are stored in the file itself. {_ANEW}"
+                        f"{file}: {name} is a {kind}, possibly to another file; expected tensors "
+                        f"that are stored in the file itself. {_REMEDY}"
                     )
             opened.visititems(lambda name, item: items.append((name, item)))
             for name, item in items:
@@ -169,29 +171,29 @@ def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
                 found.append((name, Stored(file, name, item.shape, dtype, read)))
     except CheckpointError:
         raise
-    except Exception as error:  # h5py raises errors of many kinds for damaged files
+    except Exception as error:  # h5py raises many types of errors for damaged files
         raise CheckpointError(
-            f"{file} cannot be read as HDF5; it may be cut off or damaged: {short(error)}"
+            f"{file} cannot be read as HDF5; it may be truncated or damaged: {short(error)}"
         ) from error
     yield from found
 
 
 def _check_stored(file: Path, name: str, dataset: h5py.Dataset) -> None:
-    """Raises for a dataset whose bytes are in another file, or missing."""
+    """Raises an error for a dataset whose values are in another file or missing."""
     if dataset.is_virtual or dataset.external:
         raise CheckpointError(
             f"{file}: {name} has its values in another file; expected tensors that are stored in "
-            f"the file itself. {_ANEW}"
+            f"the file itself. {_REMEDY}"
         )
     if dataset.dtype.kind not in "fiubV" or not isinstance(dataset.shape, tuple):
-        raise CheckpointError(f"{file}: {name} is no tensor of numbers, but {dataset.dtype}.")
-    size = most = dataset.id.get_storage_size()
-    if size and dataset.id.get_create_plist().get_nfilters():  # compressed, maybe
-        most = max(size * _MAX_COMPRESSION, _SMALL)
-    if dataset.nbytes > most:
+        raise CheckpointError(f"{file}: {name} is not a numeric tensor, but {dataset.dtype}.")
+    size = limit = dataset.id.get_storage_size()
+    if size and dataset.id.get_create_plist().get_nfilters():  # possibly compressed
+        limit = max(size * _MAX_COMPRESSION, _SMALL)
+    if dataset.nbytes > limit:
         raise CheckpointError(
-            f"{file}: {name} declares {dataset.nbytes:,} bytes, of which the file holds {size:,}; "
-            f"it may be cut off or damaged. {_ANEW}"
+            f"{file}: {name} declares {dataset.nbytes:,} bytes, but the file contains {size:,}; it "
+            f"may be truncated or damaged. {_REMEDY}"
         )
 
 
@@ -210,10 +212,10 @@ _ASSETS = Path("assets/tokenizer")
 
 
 def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
-    """A preset's tokenizer, with Hugging Face's names; None for a preset without one.
+    """A preset's tokenizer under Hugging Face's names; None for a preset without one.
 
     Returns:
-        File name -> the file, and the entries of ``tokenizer_config.json``.
+        A dict from file names to files, and the entries of ``tokenizer_config.json``.
 
     Raises:
         CheckpointError: for an unknown class, or files that are missing or damaged.
@@ -227,7 +229,7 @@ def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
         config = dict(stored["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{file} is not KerasHub's config of a tokenizer: {error!r}"
+            f"{file} is not the config of a KerasHub tokenizer: {error!r}"
         ) from error
     files = _family(file, name, _TOKENIZER_CLASS).formats[_NAME].tokenizer
     found = {}

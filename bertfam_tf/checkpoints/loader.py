@@ -1,4 +1,4 @@
-"""The loader: it fills every variable and accounts for every tensor, whatever the format."""
+"""Loads checkpoints of all formats; every variable and every tensor has to be accounted for."""
 
 import math
 import re
@@ -23,21 +23,22 @@ class Checkpoint:
     """An opened checkpoint directory: the model that it describes, and its tensors.
 
     Args:
-        path: as ``resolve`` takes it.
+        path: as for ``sources.resolve``.
         family: the family to read it as; None for the one that its config names.
         **overrides: config fields that replace the checkpoint's.
 
     Attributes:
-        directory: where it is.
-        family: the card that reads it.
-        config: that family's config.
+        directory: the checkpoint's directory.
+        family: the family that reads it.
+        config: the config, an instance of the family's dataclass.
         labels: label names stored with it, or None.
-        languages: the numbers of languages by their codes, empty in most families.
-        classes: Hugging Face's classes that its config names.
-        kept: entries of its config on the task and the tokenizer, which no model reads.
+        languages: language ids by language code, empty in most families.
+        classes: the Hugging Face classes named in its config.
+        kept: config entries about the task and the tokenizer, which do not affect the model.
 
     Raises:
-        CheckpointError: for files that are missing, damaged or not supported; the text names them.
+        CheckpointError: for files that are missing, damaged or not supported; the message names
+            them.
     """
 
     def __init__(self, path: str | Path, family: str | None = None, **overrides: Any):
@@ -66,20 +67,20 @@ class Checkpoint:
         self._check_heads(sources)
         heads = {name for head in self.family.heads for name in self._names(head)}
         ignored = (*self._source.ignored, *map(re.escape, heads))
-        pair = self._pair("backbone")
-        compare(shapes, self._tensors, sources, ignored, pair)
+        description = self._description("backbone")
+        compare(shapes, self._tensors, sources, ignored, description)
         try:
             backbone = Backbone(self.family.name, self.config, **kwargs)
         except ValueError as error:
             raise CheckpointError(f"{what}: {error}") from error
-        fill(backbone.weights, self._tensors, sources, ignored, pair)
+        fill(backbone.weights, self._tensors, sources, ignored, description)
         return backbone
 
     def has_head(self, head: str) -> bool:
-        """Whether the checkpoint has that head: any of its tensors, or its class if it has none.
+        """Whether the checkpoint has that head: any of its tensors, or without tensors its class.
 
-        The tensors of several heads may have the same names. Then ``architectures`` in the config
-        decides; without it, they are taken for each of these heads.
+        Tensors of several heads may have the same names. Then ``architectures`` in the config
+        decides; without it, the checkpoint is assumed to have each of these heads.
         """
         stored = self._stored_of(head)
         named = self._named_heads()
@@ -89,9 +90,9 @@ class Checkpoint:
         return bool(stored) and (head in named or not stored & other)
 
     def head_labels(self, head: str) -> list[str] | None:
-        """The labels that a stored head was trained for, None without such a head.
+        """The labels of a stored head, or None if there is no such head.
 
-        Named ``LABEL_0``, … unless the config names each.
+        They are ``LABEL_0``, … unless the config has a name for each.
         """
         if not self.has_head(head):
             return None
@@ -110,12 +111,12 @@ class Checkpoint:
         return [f"LABEL_{i}" for i in range(count)]
 
     def fill_head(self, layer: keras.layers.Layer, head: str) -> None:
-        """Fills a head that ``heads.build`` made from the checkpoint.
+        """Loads the weights of a head built by ``heads.build``.
 
         Raises:
             ValueError: for a head that the family does not have.
-            CheckpointError: for tensors that are missing or do not fit, a config that describes
-                another head, or an output projection that is not tied to the token embedding.
+            CheckpointError: for missing tensors or wrong shapes, a config that describes another
+                head, or an output projection that is not tied to the token embedding.
         """
         if head not in self.family.heads:
             raise ValueError(unknown(f"head of {self.family.name}", head, self.family.heads))
@@ -128,17 +129,17 @@ class Checkpoint:
                     f"supported: {', '.join(map(repr, supported))}."
                 )
         self._check_tied(head)
-        pair = self._pair(f"{head} head")
-        fill(layer.weights, self._tensors, self._weights(head), (".*",), pair)
+        description = self._description(f"{head} head")
+        fill(layer.weights, self._tensors, self._weights(head), (".*",), description)
 
     def heads(self) -> list[str]:
-        """Heads that are stored for certain: none that shares tensor names with another."""
+        """The heads that are certainly stored, which share no tensor names with other heads."""
         found = [head for head in self.family.heads if self.has_head(head)]
         names = {head: self._stored_of(head) for head in found}
         return [a for a in found if not any(names[a] & names[b] for b in found if b != a)]
 
     def head_tensors(self) -> dict[str, np.ndarray]:
-        """The stored weights of the family's heads, by our variable paths."""
+        """The stored weights of the family's heads, by variable path."""
         tensors = {}
         for head in self.family.heads:
             self._check_tied(head)
@@ -150,14 +151,14 @@ class Checkpoint:
         return tensors
 
     def _weights(self, head: str) -> dict[str, str]:
-        """The names of a head's weights, or of the backbone's, by our variable paths."""
+        """The tensor names of a head, or of the backbone for ``""``, by variable path."""
         table = self._source.weights or {}
         starts = tuple(f"{name}_head/" for name in ([head] if head else self.family.heads))
         chosen = {p: n for p, n in table.items() if p.startswith(starts) == bool(head)}
         return self.family.expand(chosen, self.config)
 
     def _names(self, head: str) -> set[str]:
-        """The tensors of a head."""
+        """The tensor names of a head."""
         return {source.partition("|")[0] for source in self._weights(head).values()}
 
     def _stored_of(self, head: str) -> set[str]:
@@ -172,7 +173,7 @@ class Checkpoint:
         return {head for head, end in ends.items() if any(n.endswith(end) for n in self.classes)}
 
     def _has_no_pooler(self) -> bool:
-        """Whether the checkpoint is of a head that does not need the pooler, and has none."""
+        """Whether the checkpoint has a head that does not use the pooler, and no pooler."""
         table = self._source.weights or {}
         pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith("pooler/")]
         if not getattr(self.config, "pooler", False) or any(n in self._tensors for n in pooler):
@@ -184,7 +185,7 @@ class Checkpoint:
         )
 
     def _check_tied(self, head: str) -> None:
-        """Raises where the stored output projection differs from the token embedding."""
+        """Raises an error if the stored output projection differs from the token embedding."""
         if self.family.heads[head].tied_output is None:
             return
         for copy, original in self._source.copies.items():
@@ -197,7 +198,7 @@ class Checkpoint:
                 )
 
     def _check_heads(self, sources: dict[str, str]) -> None:
-        """Raises for tensors that are split into another number of heads than the config's."""
+        """Raises an error if tensors do not have the number of attention heads in the config."""
         for source in sources.values():
             name, _, transform = source.partition("|")
             axis = heads_axis(transform)
@@ -206,12 +207,12 @@ class Checkpoint:
             shape = self._tensors.shape(name)
             if len(shape) > axis + 1 and shape[axis] != self.config.num_heads:
                 raise CheckpointError(
-                    f"{self.directory}: {self._tensors.stored_name(name)} {shape} is not for "
-                    f"{self.config.num_heads} heads, as the config says."
+                    f"{self.directory}: {self._tensors.stored_name(name)} {shape} does not have "
+                    f"the {self.config.num_heads} heads of the config."
                 )
 
-    def _pair(self, part: str) -> str:
-        """How errors name the checkpoint and the part of the model that it fills."""
+    def _description(self, part: str) -> str:
+        """The checkpoint and the part of the model, for error messages."""
         return f"The checkpoint {self.directory} and the {self.family.name} {part}"
 
 
@@ -222,15 +223,15 @@ def load_backbone(
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
-        family: the family to read it as, where its config names none or one that several share:
-            ``load_backbone(path, "spanbert")``. None for the one that the config names.
+        family: the family to read it as, if its config does not name one or several families have
+            the same config: ``load_backbone(path, "spanbert")``. None for the one in the config.
         dtype: dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
         **overrides: config fields that replace the checkpoint's, such as ``dropout=0.0`` or
             ``pooler=False``.
 
     Raises:
         CheckpointError: for a missing or damaged file, an unsupported option, or tensors that are
-            missing, left over or of a wrong shape. Nothing is loaded then.
-        ValueError: for an override that is not a field, or out of its range.
+            missing, unexpected or of a wrong shape.
+        ValueError: for an override that is not a config field, or out of range.
     """
     return Checkpoint(path, family, **overrides).backbone(dtype=dtype)

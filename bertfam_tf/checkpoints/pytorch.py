@@ -1,6 +1,6 @@
-"""Tensors of ``pytorch_model.bin``, through torch's weights-only loader.
+"""Reads ``pytorch_model.bin`` with torch's weights-only loader.
 
-Such a file is a pickle, which may run any code when it is opened: only that loader opens it.
+Such a file is a pickle, which can run arbitrary code when it is opened by any other loader.
 """
 
 import functools
@@ -29,8 +29,8 @@ def read(directory: Path) -> Tensors:
     """The tensors of a directory that has such weights.
 
     Raises:
-        CheckpointError: without torch, or for a file that is cut off, damaged, or holds anything
-            but tensors; and for shards as ``shards.read`` has it.
+        CheckpointError: if torch is not installed, or a file is truncated, damaged, or contains
+            anything except tensors; and as ``shards.read``.
     """
     return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
 
@@ -38,16 +38,16 @@ def read(directory: Path) -> Tensors:
 def _tensors(file: Path) -> Iterator[Stored]:
     for name, tensor in _load(file).items():
         if not isinstance(name, str) or not hasattr(tensor, "numpy"):
-            raise CheckpointError(f"{file} is not a table of tensors: it holds {shown(name)}.")
+            raise CheckpointError(f"{file} is not a dict of tensors: it contains {shown(name)}.")
         if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
             raise CheckpointError(
-                f"{file}: {name} is a {tensor.dtype} of the layout {tensor.layout}, expected a "
+                f"{file}: {name} is a {tensor.dtype} with the layout {tensor.layout}, expected a "
                 "dense tensor of floats."
             )
         size = tensor.numel() * tensor.element_size()
         if size > tensor.untyped_storage().nbytes():
             raise CheckpointError(
-                f"{file}: {name} declares {size:,} bytes, of which the file holds "
+                f"{file}: {name} declares {size:,} bytes, but the file contains "
                 f"{tensor.untyped_storage().nbytes():,}."
             )
         read = functools.partial(_array, tensor)
@@ -59,21 +59,21 @@ def _load(file: Path) -> dict[Any, Any]:
         import torch
     except ImportError as error:
         raise CheckpointError(
-            f"{file} is a pickle, which torch alone opens safely, and torch is not installed: "
-            "pip install torch; or take the checkpoint's model.safetensors where there is one."
+            f"{file} is a pickle, which only torch can open safely, and torch is not installed: "
+            "pip install torch; or use the checkpoint's model.safetensors if there is one."
         ) from error
     try:
-        # Only zip archives can be memory-mapped; files from before torch 1.6 are none.
+        # Only zip archives can be memory-mapped, not files from before torch 1.6.
         with file.open("rb") as stream:
             zipped = stream.read(2) == b"PK"
         tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
-    except Exception as error:  # torch raises errors of many kinds
+    except Exception as error:  # torch raises many types of errors
         raise CheckpointError(
-            f"{file} cannot be read as weights by torch; it may be cut off or damaged, or hold "
-            f"more than tensors: {str(error).splitlines()[0] if str(error) else error!r}"
+            f"{file} cannot be read as weights by torch; it may be truncated or damaged, or "
+            f"contain more than tensors: {str(error).splitlines()[0] if str(error) else error!r}"
         ) from error
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{file} is not a table of tensors, but a {type(tensors).__name__}.")
+        raise CheckpointError(f"{file} is not a dict of tensors, but a {type(tensors).__name__}.")
     return tensors
 
 
@@ -81,6 +81,6 @@ def _array(tensor: Any) -> np.ndarray:
     import torch
 
     tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:  # NumPy has no such type of its own
+    if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()

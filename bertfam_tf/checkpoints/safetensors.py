@@ -1,4 +1,4 @@
-"""Tensors of ``model.safetensors``, one file or several with an index."""
+"""Reads and writes ``model.safetensors``, a single file or shards with an index."""
 
 import os
 import re
@@ -26,8 +26,8 @@ def read(directory: Path) -> Tensors:
     """The tensors of a directory that has such weights.
 
     Raises:
-        CheckpointError: for a shard that is missing, a file that is cut off or damaged, or an
-            index that names what its shards do not hold.
+        CheckpointError: for a missing shard, a truncated or damaged file, or an index that names
+            tensors that its shards do not contain.
     """
     return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
 
@@ -35,15 +35,15 @@ def read(directory: Path) -> Tensors:
 def write(
     tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes a file that only its owner may read, as safetensors does.
+    """Writes a file; safetensors makes it readable only by its owner.
 
     Raises:
-        OSError: when it cannot be written, for example on a full disk.
+        OSError: if writing fails, for example because the disk is full.
     """
     try:
         save_file(dict(tensors), file, metadata)
     except safetensors.SafetensorError as error:
-        # It reports errors of the operating system as text.
+        # safetensors reports errors of the operating system as text.
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
@@ -60,7 +60,7 @@ def _tensors(file: Path) -> Iterator[Stored]:
                 )
     except (safetensors.SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{file} cannot be read as safetensors; it may be cut off or damaged: {error}"
+            f"{file} cannot be read as safetensors; it may be truncated or damaged: {error}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Writes Hugging Face's format, by the inverse of the cards' tables."""
+"""Writes Hugging Face's format, with the inverse of the families' tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone, plain_weights
 from bertfam_tf.names import listed, unknown
-from bertfam_tf.sources import CheckpointError, refuse_links_out
+from bertfam_tf.sources import CheckpointError, reject_external_links
 
 
 def save_pretrained(
@@ -29,19 +29,20 @@ def save_pretrained(
     heads: Mapping[str, keras.layers.Layer] | None = None,
     labels: Sequence[str] | None = None,
 ) -> None:
-    """Writes ``model.safetensors`` and ``config.json``, as transformers loads them.
+    """Writes ``model.safetensors`` and ``config.json``, which transformers can load.
 
     Args:
         backbone: the model to write.
-        directory: created if it is missing, whole or not at all. In one with other files, each of
-            the two files is replaced whole, one after the other.
-        heads: built heads to write with it, by their names on the card.
-        labels: names of the classes, for a head that has them.
+        directory: the output directory; written atomically if it is missing or empty. In a
+            directory with other files, the two files are replaced atomically, one after the
+            other.
+        heads: built heads to save with the backbone, by name.
+        labels: names of the classes, for a head with labels.
 
     Raises:
         ValueError: for an unknown head.
         CheckpointError: for a family or config fields that the format cannot represent, or weights
-            that are not finite; the text names them. Nothing is written then.
+            that are not finite; the message names them. Nothing is written.
     """
     target = Path(directory)
     with files.scratch(target) as temporary:
@@ -63,10 +64,10 @@ def write(
     labels: Sequence[str] | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the two files into an existing directory; as ``save_pretrained``.
+    """Writes the two files into an existing directory, otherwise like ``save_pretrained``.
 
     Args:
-        values: further entries of ``config.json``.
+        values: additional entries of ``config.json``.
     """
     card = registry.get(backbone.family)
     names = huggingface.names_of(card)
@@ -78,9 +79,9 @@ def write(
             raise ValueError(unknown(f"head of {card.name}", name, card.heads))
         table = card.heads[name].weights(name)
         extra |= _tensors(card, table, plain_weights(layer), backbone.config)
-        labels = labels or _unnamed(card.heads[name], layer)
+        labels = labels or _default_labels(card.heads[name], layer)
     described |= _label_values(labels) | _classes(names, list(heads or {})) | dict(values or {})
-    # Their classes for other heads have no pooler, and would report it as left over.
+    # transformers' classes for other heads have no pooler, and would report it as unexpected.
     if heads and not any(_needs_pooler(card.heads[name]) for name in heads):
         for path, source in names.weights.items():
             if path.startswith("pooler/"):
@@ -91,26 +92,26 @@ def write(
 def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     """Converts any checkpoint that ``load_backbone`` reads to Hugging Face's format.
 
-    The heads on the family's card, the tokenizer's files and the labels are converted too. Links
-    out of the directory are refused, because the files that they lead to would be copied.
+    The family's heads, the tokenizer's files and the labels are converted too. Links to files
+    outside of the directory are rejected, because these files would be copied.
 
     Args:
         source: a directory, ``package:NAME``, or a hub id.
-        target: the directory to create; the whole of it appears at once.
+        target: the directory to create; it is written atomically.
         **options: as for ``load_backbone``.
 
     Returns:
         ``target``.
 
     Raises:
-        FileExistsError: when ``target`` exists and is not an empty directory.
-        CheckpointError: as ``load_backbone`` and ``save_pretrained`` raise it.
-        OSError: when writing fails, for example on a full disk.
+        FileExistsError: if ``target`` exists and is not an empty directory.
+        CheckpointError: as ``load_backbone`` and ``save_pretrained``.
+        OSError: if writing fails, for example because the disk is full.
     """
     target = Path(target)
     _check_new(target)
     checkpoint = Checkpoint(source, **options)
-    refuse_links_out(source, checkpoint.directory)
+    reject_external_links(source, checkpoint.directory)
     backbone = checkpoint.backbone()
     card = checkpoint.family
     names = huggingface.names_of(card)
@@ -118,7 +119,7 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     found = _tensors(card, table, checkpoint.head_tensors(), checkpoint.config)
     values = huggingface.describe(card, backbone.config) | _label_values(checkpoint.labels)
     known = checkpoint.heads()
-    # A class that is only guessed is not written: transformers would initialize its head anew.
+    # An uncertain class is not written: transformers would initialize its head randomly.
     if checkpoint.languages:
         values["lang2id"] = checkpoint.languages
     if checkpoint.classes:
@@ -136,10 +137,10 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
 
 @contextmanager
 def new_directory(target: str | Path) -> Iterator[Path]:
-    """A directory to write into, which is renamed to ``target``, or removed after an error.
+    """Yields a directory to write into, which is renamed to ``target``, or removed after an error.
 
     Raises:
-        FileExistsError: when ``target`` exists and is not an empty directory.
+        FileExistsError: if ``target`` exists and is not an empty directory.
     """
     _check_new(target)
     with files.atomic(target) as temporary:
@@ -160,15 +161,15 @@ def _tensors(
     weights: Mapping[str, np.ndarray],
     config: Any,
 ) -> dict[str, np.ndarray]:
-    """Hugging Face's tensors of weights by our paths."""
+    """Converts weights by variable path to Hugging Face's tensors."""
     names = card.expand(table, config)
     found: dict[str, dict[str, np.ndarray]] = {}
     for path, value in weights.items():
         if path not in names:
-            raise CheckpointError(f"The card of {card.name} has no name for {path}.")
+            raise CheckpointError(f"The family {card.name} defines no name for {path}.")
         name, _, transform = names[path].partition("|")
         found.setdefault(name, {})[transform] = stored(value, transform)
-    # The transforms of a tensor's parts begin with their numbers.
+    # The transforms of the parts of a tensor begin with the number of the part.
     joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
     copies = card.expand(huggingface.names_of(card).copies, config)
     joined |= {copy: joined[name] for copy, name in copies.items() if name in joined}
@@ -185,11 +186,11 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _needs_pooler(head: registry.HeadSpec) -> bool:
-    """Whether their model with that head has a pooler, to read it or to pretrain it."""
+    """Whether transformers' model with that head has a pooler."""
     return head.reads == "pooled_output" or head.tied_output is not None
 
 
-def _unnamed(head: registry.HeadSpec, layer: Any) -> list[str] | None:
+def _default_labels(head: registry.HeadSpec, layer: Any) -> list[str] | None:
     """transformers' default names for the labels of a head."""
     return [f"LABEL_{i}" for i in range(layer.parts[-1].units)] if head.has_labels else None
 
@@ -205,7 +206,7 @@ def _write(
     heads: Mapping[str, np.ndarray],
     prefix: str,
 ) -> None:
-    # As in transformers, the encoder's names have a prefix only in a model with a head.
+    # As in transformers, the encoder's names have a prefix only if the model has a head.
     named = {prefix + name: array for name, array in tensors.items()} | dict(heads)
     bad = sorted(_not_finite(named.items()))
     if bad:
@@ -213,7 +214,7 @@ def _write(
     text = json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
     (directory / huggingface.CONFIG).write_text(text, "utf-8")
     safetensors.write(named, directory / SINGLE, metadata={"format": "pt"})
-    # safetensors writes files that only their owner may read.
+    # safetensors writes files that only their owner can read.
     shutil.copymode(directory / huggingface.CONFIG, directory / SINGLE)
 
 

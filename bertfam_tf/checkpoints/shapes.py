@@ -1,7 +1,7 @@
-"""The shapes of a backbone's weights by its config, before any of them is made.
+"""Computes the shapes of a backbone's weights from its config, without creating them.
 
-A config may declare a vocabulary of gigabytes, or a million layers, for a file of a few kilobytes.
-What it declares is compared with what is stored before memory is allocated for it.
+A config may declare a vocabulary of gigabytes or a million layers for a file of a few kilobytes.
+The declared shapes are compared with the stored tensors before memory is allocated.
 """
 
 import dataclasses
@@ -20,19 +20,19 @@ from bertfam_tf.sources import CheckpointError
 def declared(
     family: registry.Family, config: Any, stored: int, what: str
 ) -> dict[str, tuple[int, ...]]:
-    """Path and shape of each variable of the backbone, without memory for them.
+    """The path and shape of each variable of the backbone, without allocating them.
 
-    Where the card has a table of paths, only one layer is wired, as all layers have the same
-    shapes unless heads were removed from some.
+    If the family has a table of paths, only one layer is built, because all layers have the same
+    shapes unless heads were pruned.
 
     Args:
-        family: the card.
+        family: the family.
         config: its config.
-        stored: the number of tensors.
+        stored: the number of stored tensors.
         what: the config, for error messages.
 
     Raises:
-        CheckpointError: for more layers than there are tensors, or a config that no model has.
+        CheckpointError: for more layers than stored tensors, or an invalid config.
     """
     table = family.huggingface.weights if family.huggingface else {}
     for path in (*table, *(f"{{{letter}}}" for letter in family.indices)):
@@ -42,7 +42,7 @@ def declared(
             if count > stored:
                 raise CheckpointError(
                     f"{what} declares {family.indices[letter]} = {shown(each)}, but only {stored} "
-                    "tensors are stored. Config and weights have to be of one checkpoint."
+                    "tensors are stored. Config and weights must belong to the same checkpoint."
                 )
     fields = {field.name for field in dataclasses.fields(config)}
     capped = {"num_layers", *family.indices.values()} & fields
@@ -50,9 +50,9 @@ def declared(
         capped = set()
     one = dataclasses.replace(config, **{f: min(getattr(config, f), 1) for f in capped})
     try:
-        shapes = _wired(family, one)
-    except Exception as error:  # whatever a card or Keras makes of senseless sizes
-        raise CheckpointError(f"{what} describes no {family.name} model: {error}") from error
+        shapes = _shapes(family, one)
+    except Exception as error:  # of any type, raised by Keras for invalid sizes
+        raise CheckpointError(f"{what} does not describe a {family.name} model: {error}") from error
     found = dict(shapes)
     for path in table:
         counts = family.counts(path, config)
@@ -74,12 +74,12 @@ def _numbered(path: str, letters: Any, numbers: tuple[int, ...]) -> str:
     return path
 
 
-def _wired(family: registry.Family, config: Any) -> dict[str, tuple[int, ...]]:
+def _shapes(family: registry.Family, config: Any) -> dict[str, tuple[int, ...]]:
     def shapes() -> dict[str, tuple[int, ...]]:
         with keras.StatelessScope(initialize_variables=False):
             model = keras.Model(*family.wire(config, Parts()))
         return {variable.path: tuple(variable.shape) for variable in model.weights}
 
-    # A thread of its own, as in ``models.count_parameters``.
+    # In a separate thread, as in ``models.count_parameters``.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(shapes).result()

@@ -1,4 +1,4 @@
-"""Hugging Face's weights in one file, or in shards with an index."""
+"""Hugging Face's weights in a single file, or in shards with an index."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ def read(
     """The tensors of ``single``, or of the files that ``index`` lists.
 
     Raises:
-        CheckpointError: for a missing shard, or a damaged index, or one that names tensors that
+        CheckpointError: for a missing shard, a damaged index, or an index that names tensors that
             its shards do not contain.
     """
     if (directory / single).is_file():
@@ -38,6 +38,6 @@ def read(
             yield tensor.name, tensor
     if missing:
         raise CheckpointError(
-            f"{directory / index} names tensors that its shards do not hold: "
+            f"{directory / index} names tensors that its shards do not contain: "
             f"{listed(sorted(missing))}."
         )

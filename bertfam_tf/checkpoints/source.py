@@ -1,4 +1,4 @@
-"""What a reader of a checkpoint format hands to the loader."""
+"""The interface between the readers of checkpoint formats and the loader."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Source:
     """An opened checkpoint: the model that it describes, and where its weights are.
 
     Attributes:
-        family, config: of the model.
-        tensors: by the format's names.
-        weights: our variable path -> name in ``tensors``, as the tables of ``registry``, of the
-            backbone and of heads; None for a backbone whose tensors have our paths as names.
-        ignored: regular expressions of tensor names that may be left over.
+        family, config: family and config of the model.
+        tensors: the tensors by their names in the format.
+        weights: variable path -> name in ``tensors``, as in the tables of ``registry``, for the
+            backbone and heads; None for a backbone whose tensors are named by variable path.
+        ignored: regular expressions of tensor names that may remain unused.
         copies: name of a tensor that duplicates another -> name of the other.
-        values: entries of Hugging Face's ``config.json`` on labels, languages, task and tokenizer.
+        values: entries of Hugging Face's ``config.json`` for labels, languages, task and tokenizer.
     """
 
     family: Family
@@ -41,10 +41,10 @@ class Format:
     """A checkpoint format.
 
     Attributes:
-        files: the files that make a checkpoint, for error messages.
-        is_in: whether a directory holds such a checkpoint.
+        files: the files that a checkpoint consists of, for error messages.
+        is_in: returns whether a directory contains such a checkpoint.
         read: ``read(directory, family)`` opens it; ``family`` is the name of the family that the
-            user asks for, None for the one that the checkpoint names. Raises ``CheckpointError``
+            user requests, None for the one that the checkpoint names. Raises ``CheckpointError``
             for files that are missing, damaged or not supported.
     """
 
@@ -53,13 +53,13 @@ class Format:
     read: Callable[[Path, str | None], Source]
 
 
-def asked_for(asked: str | None, found: Family, format: str, file: Path) -> Family:
-    """The family that a user asks for, else the one that the file names.
+def requested_family(requested: str | None, found: Family, format: str, file: Path) -> Family:
+    """The requested family, or the one that the file names.
 
     Raises:
-        CheckpointError: where the two differ in their names in the format.
+        CheckpointError: if the two have different names in the format.
     """
-    card = registry.get(asked) if asked else found
+    card = registry.get(requested) if requested else found
     if format not in card.formats or card.formats[format] != found.formats.get(format):
         raise CheckpointError(f"{file} is for {found.name}, which {card.name} cannot read.")
     return card

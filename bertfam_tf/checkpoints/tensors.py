@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by name, which the readers of all formats return."""
+"""Tensors of a checkpoint by name, as returned by the readers of all formats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bertfam_tf.sources import CheckpointError
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor of a file.
+    """A tensor in a file.
 
     Attributes:
-        file: its file.
-        name: its name in the file.
-        shape, dtype: known without reading; the type as in safetensors, such as ``BF16``.
-        read: reads it; errors of the file's library become a ``CheckpointError``.
+        file: the file.
+        name: the tensor's name in the file.
+        shape, dtype: available without reading; the type as in safetensors, such as ``BF16``.
+        read: reads the tensor; errors of the format's library become a ``CheckpointError``.
     """
 
     file: Path
@@ -30,7 +30,7 @@ class Stored:
     read: Callable[[], np.ndarray]
 
     def reshaped(self, shape: tuple[int, ...], change: Callable) -> Stored:
-        """The tensor that the function ``change`` makes of this one, of the given shape."""
+        """The tensor after the function ``change``, which gives it the given shape."""
         return dataclasses.replace(self, shape=shape, read=lambda: change(self.read()))
 
 
@@ -38,10 +38,10 @@ class Tensors(Mapping[str, np.ndarray]):
     """Arrays by name, each read from disk when it is looked up.
 
     Args:
-        stored: pairs of a name and a tensor.
+        stored: pairs of name and tensor.
 
     Raises:
-        CheckpointError: for two tensors with one name.
+        CheckpointError: for two tensors with the same name.
     """
 
     def __init__(self, stored: Iterable[tuple[str, Stored]]):
@@ -50,11 +50,11 @@ class Tensors(Mapping[str, np.ndarray]):
             first = self._stored.setdefault(name, tensor)
             if first is not tensor:
                 raise CheckpointError(
-                    f"{tensor.file} holds the same tensor twice, as {first.name} and {tensor.name}."
+                    f"{tensor.file} contains the same tensor twice: {first.name}, {tensor.name}."
                 )
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
-        """The same tensors by other names; errors as above."""
+        """The same tensors under other names; errors as for the constructor."""
         return Tensors((rename(name), tensor) for name, tensor in self._stored.items())
 
     def stored_name(self, name: str) -> str:
@@ -75,9 +75,9 @@ class Tensors(Mapping[str, np.ndarray]):
             return tensor.read()
         except CheckpointError:
             raise
-        except Exception as error:  # each format's library has errors of its own
+        except Exception as error:  # the error types depend on the format's library
             raise CheckpointError(
-                f"{tensor.name} cannot be read from {tensor.file}; the file may be cut off or "
+                f"{tensor.name} cannot be read from {tensor.file}; the file may be truncated or "
                 f"damaged: {error}"
             ) from error
 
@@ -95,7 +95,7 @@ _TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
 
 
 def type_name(dtype: object) -> str:
-    """safetensors' name of a NumPy, TensorFlow or torch type; its own name if that has none.
+    """safetensors' name of a NumPy, TensorFlow or torch type; the type's own name if there is none.
 
     Args:
         dtype: a type, or its name.

@@ -1,7 +1,7 @@
-"""TensorFlow checkpoints with a config: Google's TF1 releases, and those of TF Model Garden.
+"""TensorFlow checkpoints with a config: Google's TF1 releases and TF Model Garden.
 
-A JSON config under a name that a card lists, or Model Garden's ``params.yaml``; and
-``bert_model.ckpt.index`` with its ``.data-*`` files.
+They consist of a JSON config under a name that a family defines, or Model Garden's ``params.yaml``,
+and ``bert_model.ckpt.index`` with its ``.data-*`` files.
 """
 
 import math
@@ -14,22 +14,22 @@ import tensorflow as tf
 
 from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import bundle_index, huggingface
-from bertfam_tf.checkpoints.source import Format, Source, asked_for
+from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
 from bertfam_tf.models.base import Config
 from bertfam_tf.names import listed, shown
 from bertfam_tf.registry import Family
 from bertfam_tf.sources import CheckpointError
 
-# The trained weights in published archives, which may have several checkpoints.
+# The names of trained weights in published archives, which may contain several checkpoints.
 _PREFERRED = ("bert_model.ckpt", "model.ckpt-best")
 
 _TF1, _GARDEN = "tf1", "model_garden"
-# States of optimizers.
+# Optimizer state.
 _TF1_IGNORED: tuple[str, ...] = (
     r"(.*/)?(global_step|beta[12]_power|adam_[mv]|Adam(_1)?|LAMB(_1)?)",
 )
-# What is outside the encoder: counters, optimizers, and Model Garden's heads.
+# Tensors outside the encoder: counters, optimizer state, and Model Garden's heads.
 _GARDEN_IGNORED = (
     r"\.\./(save_counter|global_step|_CHECKPOINTABLE_OBJECT_GRAPH|optimizer/.*)",
     r"\.\./.*/(masked_lm|classification_heads|span_labeling|dense|out_proj)/.*",
@@ -42,7 +42,7 @@ _PARAMS_REQUIRED = {"norm_first": False, "output_range": None}
 _SHARED_TABLE = "masked_lm/embedding_table"
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-# The order of its functional encoders' layers, which have numbers in place of names.
+# The order of the layers of its functional encoders, which have numbers instead of names.
 _EMBEDDINGS = (
     "_embedding_layer",
     "_position_embedding_layer",
@@ -57,17 +57,17 @@ def _configs() -> list[str]:
 
 
 def is_in(directory: Path) -> bool:
-    """Whether the directory has a config of this kind, and no weights of Hugging Face's."""
+    """Whether the directory has a config of this format, and no Hugging Face weights."""
     if not any((directory / name).is_file() for name in _configs()):
         return False
     if not huggingface.is_in(directory):
         return True
-    # Some archives hold both configs: the weights decide.
+    # Some archives contain both configs: the weights decide.
     return has_weights(directory) and not huggingface.has_weights(directory)
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether the directory has an index of such a checkpoint."""
+    """Whether the directory has the index of a TensorFlow checkpoint."""
     return any(_indices(directory))
 
 
@@ -87,15 +87,15 @@ def read(directory: Path, family: str | None = None) -> Source:
 
 
 def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
-    """The family and config of a JSON file, whose keys Hugging Face took over."""
+    """The family and config of a JSON file, which has the same keys as Hugging Face's configs."""
     values = parsing.read_json(file, CheckpointError)
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise CheckpointError(f"{file} has no 'hidden_size'; expected the config of an encoder.")
-    # Model Garden writes options of its own, and null for those that are not used.
+    # Model Garden writes additional options, and null for those that are not used.
     values = {k: v for k, v in values.items() if k != "backward_compatible" and v is not None}
     known = registry.of_format(_TF1)
     marked = [card for card in known.values() if card.formats[_TF1].marker in values]
-    card = asked_for(family, (*marked, known[file.name])[0], format, file)
+    card = requested_family(family, (*marked, known[file.name])[0], format, file)
     values["model_type"] = huggingface.names_of(card).model_type
     values.setdefault("layer_norm_eps", 1e-12)
     if values.get("hidden_act") == "gelu":
@@ -123,7 +123,7 @@ def _read_params(file: Path, family: str | None, format: str) -> tuple[Family, C
                 f"{file} has {key} = {shown(given[key])}, which is not supported; "
                 f"supported: {supported!r}."
             )
-    card = asked_for(family, known[kind], format, file)
+    card = requested_family(family, known[kind], format, file)
     fields: dict[str, Any] = {}
     for key, ours in card.formats[_GARDEN].config.items():
         if given.get(key) is not None:
@@ -148,7 +148,7 @@ def _prefix(directory: Path) -> Path:
         latest = tf.train.latest_checkpoint(str(directory))
         if latest is None or Path(latest).name not in found:
             raise CheckpointError(
-                f"{directory} has several checkpoints and does not say which: {listed(found)}."
+                f"{directory} has several checkpoints and does not specify one: {listed(found)}."
             )
         chosen = [Path(latest).name]
     return directory / chosen[0]
@@ -160,7 +160,7 @@ def _open(prefix: Path) -> tuple[Any, dict[str, tuple[tuple[int, ...], str]]]:
     for i in range(count):
         file = prefix.with_name(f"{prefix.name}.data-{i:05}-of-{count:05}")
         if not file.is_file():
-            raise CheckpointError(f"{prefix}.index is there, but {file.name} is missing.")
+            raise CheckpointError(f"{prefix}.index exists, but {file.name} is missing.")
     bundle_index.check(prefix.with_name(f"{prefix.name}.index"))
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -168,15 +168,15 @@ def _open(prefix: Path) -> tuple[Any, dict[str, tuple[tuple[int, ...], str]]]:
         types = reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(
-            f"{prefix}.index cannot be read as a TensorFlow checkpoint; it may be cut off or "
+            f"{prefix}.index cannot be read as a TensorFlow checkpoint; it may be truncated or "
             f"damaged: {error}"
         ) from error
     sizes = {name: math.prod(shapes[name]) * types[name].size for name in shapes}
     held = sum(file.stat().st_size for file in parts)
     if sum(sizes.values()) > held:
         raise CheckpointError(
-            f"{prefix}.index declares tensors of {sum(sizes.values()):,} bytes, and its data files "
-            f"hold {held:,}; they may be cut off or of another checkpoint."
+            f"{prefix}.index declares tensors of {sum(sizes.values()):,} bytes, but its data files "
+            f"contain {held:,}; they may be truncated or belong to another checkpoint."
         )
     names = {name: (tuple(shapes[name]), type_name(types[name])) for name in sorted(shapes)}
     return reader, names
@@ -193,18 +193,20 @@ def _stored(prefix: Path, reader: Any, names: dict) -> Iterator[tuple[str, Store
 def _garden_paths(
     prefix: Path, stored: Iterator[tuple[str, Stored]]
 ) -> Iterator[tuple[str, Stored]]:
-    """Paths within the encoder; numbered layers of a functional encoder get their names."""
+    """Makes paths relative to the encoder, and replaces numbered layers by their names."""
     table = {path.removesuffix(_VALUE): tensor for path, tensor in stored}
     positions = re.compile(r"(.*?)(_position_embedding_layer|layer_with_weights-1)/embeddings")
     roots = sorted({match[1] for path in table if (match := positions.fullmatch(path))}, key=len)
     if not roots:
-        raise CheckpointError(f"{prefix} holds no encoder; it has {listed(sorted(table))}.")
+        raise CheckpointError(
+            f"{prefix} does not contain an encoder; it has {listed(sorted(table))}."
+        )
     root = roots[0]
     inside = {path.removeprefix(root): path for path in table if path.startswith(root)}
-    places = _places(inside)
+    layer_names = _layer_names(inside)
     for path, full in inside.items():
         head, _, rest = path.partition("/")
-        yield (f"{places[head]}/{rest}" if head in places else path), table[full]
+        yield (f"{layer_names[head]}/{rest}" if head in layer_names else path), table[full]
     for path, tensor in table.items():
         if path.endswith(_SHARED_TABLE):
             yield f"{_EMBEDDINGS[0]}/embeddings", tensor
@@ -212,16 +214,16 @@ def _garden_paths(
             yield f"../{path}", tensor
 
 
-def _places(paths: dict[str, str]) -> dict[str, str]:
+def _layer_names(paths: dict[str, str]) -> dict[str, str]:
     """``layer_with_weights-N`` -> the layer's name, by their fixed order."""
     count = len({path.partition("/")[0] for path in paths if path.startswith("layer_with_weights")})
     if not count:
         return {}
-    count += "layer_with_weights-0/embeddings" not in paths  # the head has it then
+    count += "layer_with_weights-0/embeddings" not in paths  # then the head contains it
     projection = [_PROJECTION] * ("layer_with_weights-4/kernel" in paths)
-    places = [*_EMBEDDINGS, *projection]
-    places += [_BLOCK.format(i=i) for i in range(count - len(places) - 1)]
-    return {f"layer_with_weights-{n}": place for n, place in enumerate([*places, _POOLER])}
+    layer_names = [*_EMBEDDINGS, *projection]
+    layer_names += [_BLOCK.format(i=i) for i in range(count - len(layer_names) - 1)]
+    return {f"layer_with_weights-{n}": place for n, place in enumerate([*layer_names, _POOLER])}
 
 
 FORMAT = Format(

@@ -1,4 +1,4 @@
-"""The files of a checkpoint's tokenizer, with Hugging Face's names."""
+"""Copies a checkpoint's tokenizer files, under Hugging Face's names."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def copy(source: Path, target: Path) -> None:
     """Copies the tokenizer's files in ``source`` into ``target``.
 
     Raises:
-        CheckpointError: for a tokenizer of KerasHub that is unknown or damaged.
+        CheckpointError: for an unknown or damaged KerasHub tokenizer.
     """
     preset = keras_hub.tokenizer(source)
     if preset is not None:
@@ -34,27 +34,27 @@ def copy(source: Path, target: Path) -> None:
         for name, file in found.items():
             shutil.copyfile(file, target / name)
         if options:
-            _describe(target, options)
+            _write_config(target, options)
         return
     for name in _NAMES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     if (target / "vocab.txt").is_file():
-        _say_case(source, target)
+        _infer_lower_case(source, target)
     models = sorted(file for file in source.glob("*.model") if file.is_file())
     if len(models) == 1 and models[0].name not in _NAMES:  # as in ALBERT's archives
         shutil.copyfile(models[0], target / "spiece.model")
 
 
-def _say_case(source: Path, target: Path) -> None:
-    """Derives from a vocabulary whether text is lower-cased, which TF1 archives do not store."""
+def _infer_lower_case(source: Path, target: Path) -> None:
+    """Infers from the vocabulary whether text is lower-cased, which TF1 archives do not store."""
     if (target / "tokenizer_config.json").exists() or (target / "tokenizer.json").exists():
         return
     pieces = parsing.read_text(source / "vocab.txt", CheckpointError).split("\n")
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-    _describe(target, {"do_lower_case": not cased})
+    _write_config(target, {"do_lower_case": not cased})
 
 
-def _describe(target: Path, options: dict) -> None:
+def _write_config(target: Path, options: dict) -> None:
     text = json.dumps(options, indent=2) + "\n"
     (target / "tokenizer_config.json").write_text(text, "utf-8")

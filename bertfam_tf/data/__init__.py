@@ -1,4 +1,4 @@
-"""Data sets: files of text, and batches of it."""
+"""Readers of data files, and batches of raw text."""
 
 from bertfam_tf.data.batching import shuffled_batches
 from bertfam_tf.data.errors import as_value_errors

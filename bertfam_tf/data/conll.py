@@ -1,4 +1,4 @@
-"""Sentences in columns, as the shared tasks of CoNLL have them: a word on each line."""
+"""Reads the column format of the CoNLL shared tasks, with one word per line."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _DOCUMENT = b"-DOCSTART-"
 def conll_rows(
     file: Path, word: int = 0, tag: int | None = -1, *, iob2: bool = False
 ) -> Iterator[Row | Mistake]:
-    """Sentences: ``text`` is the words, and the label the tags, each joined by one space.
+    """Yields sentences: ``text`` has the words and the label the tags, separated by spaces.
 
     Args:
-        file: columns with spaces or tabs between; an empty line ends a sentence. Lines that begin
+        file: columns separated by spaces or tabs; an empty line ends a sentence. Lines that begin
             with -DOCSTART- are skipped.
-        word, tag: columns, from 0; below 0 from the end. Without a tag there are no labels.
-        iob2: turns tags of IOB1, where B- only separates adjacent entities, into IOB2, where
-            every entity begins with B-.
+        word, tag: column indices; negative ones count from the end. Without a tag there are no
+            labels.
+        iob2: whether to convert tags from IOB1, where B- only separates adjacent entities, to
+            IOB2, where every entity begins with B-.
     """
     words: list[bytes] = []
     tags: list[str] = []
     began, width = 0, None
     wrong: Mistake | None = None
     with file.open("rb") as stream:
-        for number, line in enumerate(_and_end(stream), 1):
+        for number, line in enumerate(_with_final_blank_line(stream), 1):
             line = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip(b" \t\r\n")
             if not line or line.startswith(_DOCUMENT):
                 if wrong is not None:
@@ -45,7 +46,9 @@ def conll_rows(
             began = number if not words and wrong is None else began
             place = f"{file}: line {number}"
             if len(cells) != width:
-                text = f"{place} has {len(cells)} columns; expected {width}, as before."
+                text = (
+                    f"{place} has {len(cells)} columns; expected {width}, as in the previous lines."
+                )
                 wrong = wrong or Mistake("columns", text)
                 continue
             last = max(each if each >= 0 else -each - 1 for each in (word, tag or 0))
@@ -56,13 +59,13 @@ def conll_rows(
                 tags.append(cells[tag].decode("utf-8", "replace"))
 
 
-def _and_end(stream) -> Iterator[bytes]:
+def _with_final_blank_line(stream) -> Iterator[bytes]:
     yield from stream
     yield b""
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """Tags of IOB1 in IOB2: the first word of each name gets B-."""
+    """Converts tags from IOB1 to IOB2: the first word of each entity gets B-."""
     found, before = [], "O"
     for tag in tags:
         kind = tag[2:]

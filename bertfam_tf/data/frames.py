@@ -1,4 +1,4 @@
-"""Columns of pandas, and of what has its interface, as lists and arrays. pandas is not imported."""
+"""Converts objects with the interface of pandas to lists and arrays, without importing pandas."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +12,16 @@ def is_frame(x: Any) -> bool:
 
 
 def plain(x: Any, name: str = "") -> Any:
-    """A ``Series``, ``Index`` or array of pandas as a list or a NumPy array, a frame as its rows.
+    """Converts a pandas ``Series``, ``Index``, array or frame to lists or NumPy arrays.
 
     Args:
-        x: anything; what pandas does not have is returned as it is. Dicts and tuples are searched.
-        name: what to call it in errors, where it has no name of its own.
+        x: anything; objects that are not from pandas are returned unchanged. Dicts and tuples are
+            converted element by element.
+        name: its name in error messages, if it has no name itself.
 
     Raises:
-        ValueError: for a missing value (None, NaN, ``pandas.NA``), naming its row and column.
+        ValueError: for a missing value (None, NaN, ``pandas.NA``); the message names row and
+            column.
     """
     if isinstance(x, Mapping):
         return {key: plain(values, str(key)) for key, values in x.items()}
@@ -43,15 +45,15 @@ def plain(x: Any, name: str = "") -> Any:
         )
     if values.dtype != object:
         return values
-    # Parquet files have arrays for lists.
+    # Lists in Parquet files are read as arrays.
     return [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
 
 
 def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
-    """Columns of a ``DataFrame`` by name, as ``plain`` has them; others are ignored.
+    """Columns of a ``DataFrame`` by name, converted by ``plain``; others are ignored.
 
     Raises:
-        ValueError: for a column that is not there, or that has a missing value.
+        ValueError: for a missing column, or a column with a missing value.
     """
     there = list(frame.columns)
     absent = [name for name in required if name not in there]

@@ -1,4 +1,4 @@
-"""Labels as strings to indices and numbers, in the graph."""
+"""Converts label strings to indices and numbers, in the graph."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 def index_of(
     values: tf.Tensor, known: Sequence[str], what: str, place: str | tf.Tensor = ""
 ) -> tf.Tensor:
-    """Each string's index in ``known``, int32, of the same shape.
+    """Returns the index of each string in ``known``, int32, of the same shape.
 
     Args:
         values: strings, scalar or vector.
-        known: different strings.
-        what: what the values are, for the error's text.
-        place: where they are, to begin the error's text with.
+        known: distinct strings.
+        what: what the values are, for the error message.
+        place: where they are, the beginning of the error message.
 
     Raises:
-        InvalidArgumentError: at run time, naming the first value that is not in the list.
+        InvalidArgumentError: at run time, for a value that is not in ``known``.
     """
     matches = tf.equal(tf.expand_dims(values, -1), tf.constant(list(known)))
     found = tf.reduce_any(matches, axis=-1)
@@ -33,15 +33,15 @@ def index_of(
 
 
 def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
-    """Numbers, or strings that write them, as float32 of the same shape.
+    """Converts numbers, or strings with numbers, to float32 of the same shape.
 
     Args:
-        values: numbers, or strings such as ``"2.5"`` or ``"1e-3"``; a vector.
-        what: what the values are, for the error's text.
+        values: a vector of numbers, or of strings such as ``"2.5"`` or ``"1e-3"``.
+        what: what the values are, for the error message.
 
     Raises:
         ValueError: for values of another type.
-        InvalidArgumentError: at run time, naming the first value that is not a finite number.
+        InvalidArgumentError: at run time, for a value that is not a finite number.
     """
     if values.dtype == tf.string:
         texts = tf.strings.strip(values)
@@ -62,10 +62,10 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
 
 
 def no_number(value: str, what: str) -> str:
-    """The text of the error."""
+    """The error message."""
     return f"The {what} '{value}' is not a finite number."
 
 
 def not_listed(value: str, known: Sequence[str], what: str) -> str:
-    """The text of the error."""
+    """The error message."""
     return f"The {what} '{value}' is not one of: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""Data sets of tensorflow-datasets, with their features under the names that tasks use."""
+"""Reads data sets of tensorflow-datasets, with the feature names that tasks use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertfam_tf.data.records import Column
 from bertfam_tf.data.rows import Mistake, Row
 from bertfam_tf.names import listed, unknown
 
-# From a data set's name, its configuration or not, to columns.
+# Columns by the name of a data set, with or without its configuration.
 _PAIR = {"text": "sentence1", "text_pair": "sentence2", "label": "label"}
 _NLI = {"text": "premise", "text_pair": "hypothesis", "label": "label"}
 _SQUAD: dict[str, Column] = {
@@ -34,17 +34,17 @@ COLUMNS: dict[str, Mapping[str, Column]] = {
 
 
 class Published:
-    """A data set, prepared on this machine when it is not yet.
+    """A data set, downloaded and prepared if necessary.
 
     Args:
         name: its name in tensorflow-datasets, such as ``glue/mrpc``.
-        columns: for each name wanted, a feature; ``a.b`` is the feature b inside of a, and of
-            translations the language b. None for those that are known for the data set.
-        data_dir: where prepared data sets are; None for tensorflow-datasets' default.
+        columns: maps names to features; ``a.b`` is the feature b inside of a, or for translations
+            the language b. None uses the known columns of the data set.
+        data_dir: the directory of prepared data sets; None for tensorflow-datasets' default.
 
     Raises:
-        ValueError: for a data set that is not known or cannot be prepared, or whose columns are
-            not known.
+        ValueError: for a data set that is unknown or cannot be prepared, or whose columns are not
+            known.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class Published:
         known = columns_of(name)
         if columns is None and known is None:
             features = listed(self._builder.info.features)
-            raise ValueError(f"data.columns says which features of {name} to use: {features}.")
+            raise ValueError(
+                f"data.columns must specify which features of {name} to use: {features}."
+            )
         self._columns = dict(known or {} if columns is None else columns)
         for column in self._columns.values():
             for path in column if isinstance(column, list) else [column]:
@@ -75,10 +77,10 @@ class Published:
         self._builder.download_and_prepare()
 
     def rows(self, split: str, *, labelled: bool = True) -> Iterator[Row | Mistake]:
-        """Rows of a split, such as ``train`` or ``validation[:10%]``; race has several of each.
+        """Yields the rows of a split, such as ``train`` or ``validation[:10%]``.
 
         Raises:
-            ValueError: when there is no such split.
+            ValueError: if there is no such split.
         """
         import tensorflow_datasets as tfds
 
@@ -86,7 +88,7 @@ class Published:
         if base not in self._builder.info.splits:
             raise ValueError(f"{self.name}: {unknown('split', base, self._builder.info.splits)}")
         features = self._builder.info.features
-        # One file after the other: the same order at each run.
+        # One file after the other, so that the order is the same in each run.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         dataset = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         for number, element in enumerate(tfds.as_numpy(dataset)):
@@ -105,13 +107,13 @@ class Published:
 
 
 def columns_of(name: str) -> Mapping[str, Column] | None:
-    """The columns of a data set of tensorflow-datasets, where they are known."""
+    """The columns of a data set of tensorflow-datasets, or None if they are not known."""
     name = name.split(":")[0]
     return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
 
 
 def _value(features: Any, element: Any, path: str) -> Any:
-    """A feature as bytes, as a string where it is a class or a number, or as lists of those."""
+    """A feature as bytes, as a string if it is a class or a number, or as lists of these."""
     import tensorflow_datasets as tfds
 
     key, _, rest = path.partition(".")
@@ -130,7 +132,7 @@ def _plain(feature: Any, value: Any) -> Any:
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.ClassLabel):
-        # tensorflow-datasets has -1 for labels that were not published.
+        # tensorflow-datasets uses -1 for labels that were not published.
         return feature.int2str(int(value)) if value >= 0 else None
     if isinstance(feature, tfds.features.Sequence):
         inner = feature.feature
@@ -138,7 +140,7 @@ def _plain(feature: Any, value: Any) -> Any:
             names = list(inner)
             columns = [[_plain(inner[name], each) for each in value[name]] for name in names]
             return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        # Of sequences of sequences come ragged tensors.
+        # Sequences of sequences are ragged tensors.
         nested = value.to_list() if hasattr(value, "to_list") else value
         return [_plain(inner, each) for each in nested]
     if isinstance(value, bytes):
@@ -150,7 +152,7 @@ def _plain(feature: Any, value: Any) -> Any:
 
 def _rows(place: str, values: dict[str, Any]) -> Iterator[Row]:
     label, name = values.pop("label", None), values.pop("id", None)
-    if isinstance(values.get("question"), list):  # race has the questions of a passage together
+    if isinstance(values.get("question"), list):  # race has one element for each passage
         for number, each in enumerate(values["question"]):
             features = {**values, "question": each, "choices": values["choices"][number]}
             right = None if label is None else _decoded(label[number])

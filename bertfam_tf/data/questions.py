@@ -1,4 +1,4 @@
-"""Questions on paragraphs, in the JSON of SQuAD 1.1 and 2.0 (arXiv 1606.05250, 1806.03822)."""
+"""Reads the JSON of SQuAD 1.1 and 2.0 (arXiv 1606.05250, 1806.03822)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bertfam_tf.data.rows import Mistake, Row, as_bytes
 
 
 def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
-    """Questions: ``question`` and ``context``; the label is a list of (text, start).
+    """Yields questions: ``question`` and ``context``; the label is a list of (text, start).
 
     Args:
-        file: read as a whole, for its JSON is one object.
+        file: read as a whole, because it is a single JSON object.
         labelled: whether answers are expected.
 
     Raises:
-        ValueError: when the file is not JSON, or has no list ``data``.
+        ValueError: if the file is not JSON, or has no list ``data``.
     """
     try:
         content = json.loads(file.read_bytes())
@@ -26,7 +26,7 @@ def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
         raise ValueError(f"{file} is not JSON: {error}.") from error
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
-        raise ValueError(f"{file} has no list 'data', as SQuAD's files do.")
+        raise ValueError(f"{file} has no list 'data'; expected SQuAD's format.")
     for i, article in enumerate(articles):
         where = f"{file}: article {i}"
         try:
@@ -37,7 +37,7 @@ def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
                 for question in questions:
                     yield _question(file, question, encoded, labelled)
         except (KeyError, TypeError, AttributeError) as error:
-            yield Mistake("structure", f"{where} is not as SQuAD's are: {_missing(error)}.")
+            yield Mistake("structure", f"{where} does not have SQuAD's format: {_missing(error)}.")
 
 
 def _question(file: Path, question: Any, context: bytes, labelled: bool) -> Row | Mistake:
@@ -51,7 +51,7 @@ def _question(file: Path, question: Any, context: bytes, labelled: bool) -> Row 
             answers = [(answer["text"], answer["answer_start"]) for answer in found]
         return Row(place, features, answers, None if name is None else str(name))
     except (KeyError, TypeError, AttributeError) as error:
-        return Mistake("structure", f"{place} is not as SQuAD's are: {_missing(error)}.")
+        return Mistake("structure", f"{place} does not have SQuAD's format: {_missing(error)}.")
 
 
 def _missing(error: Exception) -> str:

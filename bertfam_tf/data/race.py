@@ -1,4 +1,4 @@
-"""Examinations with four choices, as RACE is published (arXiv 1704.04683)."""
+"""Reads RACE's multiple-choice questions (arXiv 1704.04683)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _SPLITS = {"train", "dev", "test"}
 
 
 def race_rows(path: Path) -> Iterator[Row | Mistake]:
-    """Questions: ``text``, ``question`` and ``choices``; the label is a letter.
+    """Yields questions: ``text``, ``question`` and ``choices``; the label is a letter.
 
     Args:
-        path: a folder of passages, each a JSON object in a file of its own; or a tar archive of
-            them. The path may continue inside the archive, such as ``RACE.tar.gz/train/middle``.
-            Passages of a folder come in the order of their names, an archive's in its own.
+        path: a folder of passages, each a file with a JSON object; or a tar archive of such files.
+            The path may continue inside the archive, such as ``RACE.tar.gz/train/middle``.
+            Passages of a folder are sorted by name; those of an archive keep its order.
 
     Raises:
-        ValueError: when there is no such folder, or it has more than one split.
+        ValueError: if there is no such folder, or it has more than one split.
     """
     splits = set()
     for name, content in _passages(path):
         splits |= _SPLITS.intersection(PurePosixPath(name).parts[:-1])
         if len(splits) > 1:
             found = " and ".join(sorted(splits))
-            raise ValueError(f"{path} has {found}; name one of them, as {path}/train.")
+            raise ValueError(f"{path} has {found}; choose one of them, such as {path}/train.")
         try:
             passage = json.loads(content)
             article = as_bytes(passage["article"])
@@ -51,7 +51,7 @@ def _question(place: str, article: bytes, question: Any, options: Any, answer: A
             "choices": list(map(as_bytes, options)),
         }
     except (TypeError, AttributeError) as error:
-        return Mistake("passage", f"{place} is not as RACE's are: {error}.")
+        return Mistake("passage", f"{place} does not have RACE's format: {error}.")
     return Row(place, features, answer)
 
 
@@ -71,13 +71,13 @@ def _passages(path: Path) -> Iterator[tuple[str, bytes]]:
             if member.isfile() and member.name.endswith(".txt") and found:
                 stream = tar.extractfile(member)
                 assert stream is not None
-                # Folders above the one that was asked for name no split.
+                # Only folders below the requested one can be splits.
                 start = next(i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted)
                 yield "/".join(parts[start:] if wanted else parts), stream.read()
 
 
 def archive_of(path: Path) -> Path | None:
-    """The tar archive that a path is, or leads into."""
+    """The tar archive that a path is or points into, or None."""
     for each in (path, *path.parents):
         if each.is_file():
             return each if tarfile.is_tarfile(each) else None

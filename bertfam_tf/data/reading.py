@@ -1,4 +1,4 @@
-"""One way to open the files of a split, whatever their format."""
+"""Reads the files of a split, in any of the formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXT: Mapping[str, Column] = {"text": "text", "label": "label"}
 
 
 def format_of(file: str | Path, default: str = "tsv") -> str:
-    """The format by a name's ending: .tsv, .csv, .jsonl, .conll, .json (SQuAD's), .txt; race for
+    """The format by file name extension: .tsv, .csv, .jsonl, .conll, .json (SQuAD), .txt; race for
     folders and tar archives; ``default`` for all others."""
     path = Path(file)
     if path.is_dir() or (path.suffix not in _SUFFIXES and archive_of(path) is not None):
@@ -45,23 +45,23 @@ def read_rows(
     tfds: str | None = None,
     data_dir: str | None = None,
 ) -> Rows:
-    """Rows of local files, or of splits of a data set of tensorflow-datasets.
+    """Reads rows of local files, or of splits of a data set of tensorflow-datasets.
 
     Args:
-        files: a file or several, read one after the other; splits where ``format`` is tfds.
-        columns: from the names of features, and ``label``, to columns; see ``records``. None for
-            ``text`` and ``label`` by these names, for the last column as the tags of conll, and
-            for what is known of a data set of tensorflow-datasets.
-        format: one of ``FORMATS``; None decides by each file's name.
-        target: reads labels; None leaves them out.
-        limit: uses no more rows than this.
-        skip: whether rows with mistakes are skipped; otherwise the first is raised.
-        iob2: turns tags of IOB1 into IOB2; for conll.
-        tfds, data_dir: the data set of tensorflow-datasets, and where it is prepared.
+        files: one or several files, read one after the other; splits if ``format`` is tfds.
+        columns: maps the names of features, and ``label``, to columns; see ``records``. None uses
+            the columns ``text`` and ``label``; for conll, the last column as tags; and the known
+            columns of a data set of tensorflow-datasets.
+        format: one of ``FORMATS``; None detects it from each file's name.
+        target: reads labels; None omits them.
+        limit: the maximum number of rows.
+        skip: whether invalid rows are skipped; otherwise the first one raises an error.
+        iob2: whether to convert tags from IOB1 to IOB2; for conll.
+        tfds, data_dir: the data set of tensorflow-datasets, and the directory of prepared data.
 
     Raises:
-        ValueError: for a mistake, which is named with file and line, a missing file, a file without
-            rows, or a ``limit`` below 1.
+        ValueError: for an invalid row (the message names file and line), a missing file, a file
+            without rows, or a ``limit`` below 1.
     """
     files = [files] if isinstance(files, str | Path) else list(files)
     if not files:
@@ -70,7 +70,7 @@ def read_rows(
         raise ValueError(unknown("format", format, FORMATS))
     if format == "tfds" or (format is None and tfds is not None):
         if tfds is None:
-            raise ValueError("The format tfds takes the name of a data set, such as glue/mrpc.")
+            raise ValueError("The format tfds needs the name of a data set, such as glue/mrpc.")
         published = Published(tfds, columns, data_dir)
         labelled = target is not None
         readers = [
@@ -115,7 +115,7 @@ def _reader(
 
 
 def _lines(file: Path) -> Iterator[Row | Mistake]:
-    """One text on each line."""
+    """Yields one text per line."""
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             yield Row(f"{file}: line {number}", {"text": line.rstrip(b"\n").removesuffix(b"\r")})

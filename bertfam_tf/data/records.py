@@ -1,4 +1,4 @@
-"""Files of records: tab-separated, comma-separated, and a JSON object on each line."""
+"""Reads TSV, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from bertfam_tf.data.rows import Mistake, Row, as_bytes
 from bertfam_tf.names import unknown
 
 Column = str | int | list[str | int]
-# Cells, with the line that they begin in and the number of lines that they take.
+# The cells of a row, its first line and its number of lines.
 _Record = tuple[int, int, list[str]]
 _LABEL = "label"
 _LARGEST_CELL = 2**31 - 1
 
 
 def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
-    """Tab-separated values, without quoting: each line is a row, an empty one too.
+    """Yields rows of tab-separated values without quoting; each line is a row, even if empty.
 
     Args:
         file: UTF-8.
-        columns: for each name wanted, its column: a name in the first line, or a number from 0 in
-            a file without a header line; a list of them for a feature of several strings.
+        columns: maps names to columns: a name in the header line, or an index in a file without a
+            header line; a list of them for a feature of several strings.
 
     Raises:
-        ValueError: when there is no such column.
+        ValueError: if there is no such column.
     """
 
     def records() -> Iterator[_Record]:
@@ -42,11 +42,10 @@ def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
 
 
 def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
-    """Comma-separated values (RFC 4180): quotes, and lines that end inside them.
+    """Yields rows of comma-separated values (RFC 4180), with quotes and line breaks inside them.
 
-    A quote that opens a cell and is not closed takes in what follows, up to the next quote: rows
-    begin after that, because lines of a text cannot be told from rows of their own. The mistake
-    gives the number of lines that were lost.
+    An unclosed quote includes all lines up to the next quote in its cell, because text lines inside
+    quotes cannot be distinguished from rows. The error gives the number of lines affected.
 
     Arguments and errors as for ``tsv_rows``.
     """
@@ -65,7 +64,7 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
                     continue
                 if cells is None:
                     return
-                # An empty line is an empty cell.
+                # An empty line has one empty cell.
                 yield number, reader.line_num - number + 1, cells or [""]
 
     return _cells(file, columns, records())
@@ -107,13 +106,13 @@ def _cells(
 
 
 def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
-    """A JSON object on each line.
+    """Yields rows of a file with one JSON object per line.
 
     Args:
         file: UTF-8; empty lines are skipped.
-        columns: for each name wanted, its key; ``a.b`` is the key b in the object at a, or element
-            b of the list there. A list of keys, or a key with a list, is a feature of several
-            strings, and in ``text`` the words of a text.
+        columns: maps names to keys; ``a.b`` is the key b in the object at a, or element b of the
+            list at a. A list of keys, or a key with a list, is a feature of several strings, or for
+            ``text`` the words of a text.
     """
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
@@ -144,7 +143,7 @@ def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mist
 
 
 def _text(place: str, record: dict, key: str | int) -> Any:
-    value = _inside(place, record, str(key))
+    value = _lookup(place, record, str(key))
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return value
     if isinstance(value, str):
@@ -154,7 +153,7 @@ def _text(place: str, record: dict, key: str | int) -> Any:
     raise Mistake("value", f"{place}: {key} is {_short(value)}, not a text or a number.")
 
 
-def _inside(place: str, record: dict, path: str) -> Any:
+def _lookup(place: str, record: dict, path: str) -> Any:
     if path in record:
         return record[path]
     value: Any = record

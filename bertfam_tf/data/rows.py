@@ -1,4 +1,4 @@
-"""Rows of files: checked once before anything is computed, then streamed once an epoch."""
+"""Rows of files: validated once before training, then streamed in each epoch."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.targets import Target
 
-# Number of rows that pass from Python into the graph together.
+# The number of rows that are passed from Python into the graph at a time.
 _CHUNK = 256
 _SHOWN = 3
-# Characters of a mistake, which may quote a cell of any size.
+# The maximum length of an error message, which may quote a cell of any size.
 _LONGEST = 400
 _log = logging.getLogger(__name__)
 
 
 class Row(NamedTuple):
-    """One row of a file.
+    """One row of a file: an example.
 
     Fields:
-        place: where it is, such as ``train.csv: line 3``.
-        features: texts by their names in the tasks; UTF-8, or a list of such.
-        label: as in the file, or as a ``Target`` read it; None where there is none.
-        id: the row's name in the file, where it has one.
-        lines: number of lines that it takes; more than one where quotes enclose line ends.
+        place: its location, such as ``train.csv: line 3``.
+        features: texts by the feature names of tasks; UTF-8, or a list of UTF-8 strings.
+        label: as in the file, or as converted by a ``Target``; None if there is none.
+        id: the row's id in the file, or None.
+        lines: its number of lines; more than one if quotes contain line breaks.
     """
 
     place: str
@@ -42,12 +42,12 @@ class Row(NamedTuple):
 
 
 class Mistake(ValueError):
-    """What is wrong with one row; readers yield it instead of the row, and continue.
+    """An error in one row, which readers yield instead of the row.
 
     Args:
-        kind: the kind of mistake, in a word, for counting.
-        text: a sentence on where and what.
-        lines: of the file that are lost with the row.
+        kind: the kind of error, in one word, for counting.
+        text: the error message, which includes the location.
+        lines: the number of lines of the row.
     """
 
     def __init__(self, kind: str, text: str, lines: int = 1):
@@ -65,26 +65,25 @@ Reader = Callable[[], Iterator[Row | Mistake]]
 
 @dataclass
 class Rows:
-    """Rows of one split, in the order of its files.
+    """The rows of a split, in the order of its files.
 
-    The constructor reads everything once: a row that is not valid is found before training begins,
+    The constructor reads everything once, so that invalid rows are found before training begins,
     and sizes are known. Iterating reads again, so that memory does not grow with the files.
 
     Args:
-        readers: what each file is called, and a function that reads it from the beginning.
-        target: what labels become; None leaves them out.
-        limit: uses no more rows than this.
-        skip: whether rows with mistakes are skipped, counted and logged; otherwise the first is
-            raised.
+        readers: the name of each file, and a function that reads it from the beginning.
+        target: converts labels; None omits them.
+        limit: the maximum number of rows.
+        skip: whether invalid rows are skipped, counted and logged; otherwise the first one raises
+            an error.
 
     Attributes:
-        count: number of valid rows.
-        skipped: how many rows were skipped, by kind of mistake.
-        skipped_lines: how many lines of files these were; more where a stray quote of a CSV file
-            makes many lines one row.
+        count: the number of valid rows.
+        skipped: the number of skipped rows by kind of error.
+        skipped_lines: the number of their lines; larger if a stray quote in a CSV file joins lines.
 
     Raises:
-        ValueError: for a mistake, a file without rows, or a ``limit`` below 1.
+        ValueError: for an invalid row, a file without rows, or a ``limit`` below 1.
     """
 
     readers: list[tuple[str, Reader]]
@@ -97,7 +96,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ValueError(f"The limit is 1 or more rows, not {self.limit}.")
+            raise ValueError(f"The limit must be 1 or more rows, not {self.limit}.")
         self._first: Row | None = None
         first_ones: list[str] = []
         for name, reader in self.readers:
@@ -122,7 +121,7 @@ class Rows:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common())
             rows = self.skipped.total()
             _log.warning(
-                "Skipped %d rows%s beside %d good ones: %s. The first: %s",
+                "Skipped %d rows%s and kept %d: %s. The first: %s",
                 rows,
                 f" ({self.skipped_lines:,} lines)" if self.skipped_lines > rows else "",
                 self.count,
@@ -150,10 +149,10 @@ class Rows:
             return Mistake(self.target.what, f"{row.place}: {error}", row.lines)
 
     def __iter__(self) -> Iterator[Row]:
-        """The valid rows.
+        """Yields the valid rows.
 
         Raises:
-            ValueError: when a file has changed meanwhile.
+            ValueError: if a file was changed since it was validated.
         """
         good = (
             row for _, reader in self.readers for row in self._checked(reader)
@@ -165,14 +164,14 @@ class Rows:
             yield row
         if left:
             names = ", ".join(name for name, _ in self.readers)
-            raise ValueError(f"{names} has {left} valid rows less than when it was checked.")
+            raise ValueError(f"{names} has {left} valid rows less than when it was validated.")
 
     def dataset(self) -> tf.data.Dataset:
         """The rows as ``(features, label)``, or ``(features,)`` without a target.
 
         Returns:
-            A data set of known cardinality. Features are a dict of string scalars, or of vectors
-            whose size is known; the label has the ``spec`` of its ``Target``.
+            A data set of known cardinality. Features are a dict of string scalars, or of vectors of
+            known size; the label has the ``spec`` of its ``Target``.
         """
         assert self._first is not None
         features = {
@@ -202,7 +201,7 @@ class Rows:
 
 
 def _marked(rows: Iterator[Row]) -> Iterator[Row]:
-    # An error inside a data set becomes text, of which ``as_value_errors`` shows the marked part.
+    # Errors inside a data set are converted to text; ``as_value_errors`` shows the marked part.
     try:
         yield from rows
     except ValueError as error:
@@ -216,12 +215,12 @@ def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 def _array(column: Sequence[Any]) -> np.ndarray:
     leaf = column[0][0] if isinstance(column[0], list) else column[0]
-    # dtype object keeps trailing NUL bytes, which numpy's own string type drops.
+    # dtype object keeps trailing NUL bytes, which numpy's string type drops.
     return np.array(column, dtype=object if isinstance(leaf, bytes) else "int32")
 
 
 def as_bytes(text: str) -> bytes:
-    """UTF-8; bytes that were none come back as they stood, lone surrogates as question marks."""
+    """Encodes as UTF-8; restores bytes from surrogateescape, other surrogates become "?"."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Labels in files to tensors, for each kind of task."""
+"""Converts labels in files to tensors, for each kind of task."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _INT32 = tf.TensorSpec([], tf.int32)
 
 
 class Target:
-    """Reads labels. ``read`` sees each row once before any tensor is made of ``value``.
+    """Converts labels. ``read`` is called for all rows before ``value`` is called for any.
 
     Args:
-        names: the valid labels, in order; or a table from labels in the file to names; None for
-            those that are found.
+        names: the valid labels, in order; or a dict from labels in the file to names; None
+            collects the labels in the file.
 
     Attributes:
-        what: what one is called in errors.
-        spec: a row's label as a tensor, or a dict of tensors.
+        what: the word for a label in error messages.
+        spec: the label of a row as a tensor, or a dict of tensors.
     """
 
     what = "label"
@@ -36,7 +36,7 @@ class Target:
 
     @property
     def names(self) -> list[str]:
-        """The labels in order; those that were found are sorted."""
+        """The labels in order; labels collected from the file are sorted."""
         if self._table is not None:
             return list(dict.fromkeys(self._table.values()))
         return sorted(self._found) if self._known is None else self._known
@@ -49,27 +49,27 @@ class Target:
         return given if self._table is None else self._table[given]
 
     def read(self, given: Any, features: Mapping[str, Any]) -> Any:
-        """A row's label, checked.
+        """Validates a row's label.
 
         Raises:
-            ValueError: when it is not valid.
+            ValueError: if it is not valid.
         """
         raise NotImplementedError
 
     def value(self, label: Any) -> Any:
-        """What ``read`` gave, as the values of ``spec``."""
+        """Converts the result of ``read`` to values with the ``spec``."""
         return label
 
 
 class Name(Target):
-    """The name of a class: a string."""
+    """A class name: a string."""
 
     def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
         return self._named(_one(given, self.what)).encode()
 
 
 class Tags(Target):
-    """Tags of words, joined by one space: a string."""
+    """Tags of words, separated by spaces: a string."""
 
     what = "tag"
 
@@ -84,7 +84,7 @@ class Tags(Target):
 
 
 class Number(Target):
-    """A number, as it is written in the file: a string."""
+    """A number, as written in the file: a string."""
 
     what = "number"
 
@@ -94,14 +94,14 @@ class Number(Target):
             finite = math.isfinite(float(text))
         except ValueError:
             finite = False
-        # Python takes 1_000 for a number, TensorFlow does not.
+        # Python accepts 1_000 as a number, TensorFlow does not.
         if not finite or "_" in text or not text.isascii():
             raise ValueError(f"{text!r} is not a number.")
         return text.encode()
 
 
 class Names(Target):
-    """Names of any number of classes, between commas or in a list: int32 (classes,) of 0 and 1."""
+    """Any number of class names, separated by commas or in a list: int32 (classes,) of 0 and 1."""
 
     @property
     def spec(self) -> tf.TensorSpec:  # type: ignore[override]
@@ -117,7 +117,7 @@ class Names(Target):
 
 
 class Choice(Target):
-    """The index of the right choice: int32, from 0. Files have an index from 0, or a letter."""
+    """The index of the correct choice, int32. Files have an index from 0, or a letter."""
 
     what = "choice"
     spec = _INT32
@@ -136,10 +136,10 @@ class Choice(Target):
 
 
 class Answers(Target):
-    """Answers in a text: ``answer`` string and ``answer_start`` int32, which counts characters.
+    """Answer spans: ``answer`` string and ``answer_start`` int32, in characters.
 
-    Questions without an answer have "" and -1. ``answers`` are all gold answers, padded with "" to
-    the most of any row. A file gives a list of (text, start).
+    Questions without an answer have "" and -1. ``answers`` has all gold answers, padded with "" to
+    the maximum number of answers in any row. Files have a list of (text, start).
     """
 
     what = "answer"
@@ -159,10 +159,12 @@ class Answers(Target):
         context = features["context"].decode("utf-8", "replace")
         for text, start in given:
             if not isinstance(text, str) or not isinstance(start, int):
-                raise ValueError(f"An answer is a text and a number, not {text!r} and {start!r}.")
+                raise ValueError(
+                    f"An answer must be a text and a number, not {text!r} and {start!r}."
+                )
             if start < 0 or context[start : start + len(text)] != text:
                 raise ValueError(f"The answer {text!r} is not at character {start}.")
-        # An empty answer, which is found anywhere, is none.
+        # An empty answer, which matches anywhere, means no answer.
         answers = [(text, start) for text, start in given if text]
         self._most = max(self._most, len(answers))
         return answers

@@ -1,4 +1,4 @@
-"""Long text as one stream of token ids, in consecutive segments."""
+"""Streams of token ids for language models, in consecutive segments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINES = 1024
 
 
 def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
-    """Lines of text files, one file after the other, without what ends them.
+    """Yields the lines of text files, one file after the other, without line ends.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -26,21 +26,21 @@ def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
 
 
 def token_stream(texts: Iterable[str | bytes], tokenizer: Any, end: str | None) -> np.ndarray:
-    """The tokens of texts, one text after the other.
+    """Returns the concatenated tokens of texts.
 
     Args:
-        texts: such as the lines of a corpus.
-        tokenizer: makes tokens of them.
-        end: a token that follows each text, such as ``"<eos>"``; None for none.
+        texts: texts, such as the lines of a corpus.
+        tokenizer: the tokenizer.
+        end: a token to append to each text, such as ``"<eos>"``, or None.
 
     Returns:
         int32 (tokens,).
 
     Raises:
-        ValueError: for an ``end`` that is not in the vocabulary, or no tokens at all.
+        ValueError: for an ``end`` that is not in the vocabulary, or texts without tokens.
     """
     if end is not None and end not in tokenizer.vocabulary:
-        raise ValueError(f"The tokenizer has no token {end!r} to put after each text.")
+        raise ValueError(f"The tokenizer has no token {end!r} to append to each text.")
     after = [] if end is None else [tokenizer.token_to_id(end)]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -60,15 +60,15 @@ def token_stream(texts: Iterable[str | bytes], tokenizer: Any, end: str | None) 
 
 
 def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data.Dataset:
-    """A stream in segments, each of which continues that of the batch before, for memories.
+    """Splits a stream into segments, each of which continues a segment of the previous batch.
 
     The stream is split into ``batch_size`` parts of equal length. Example i of each batch is the
-    next segment of part i. Every token but the first is a target once.
+    next segment of part i. Every token except the first is a target once.
 
     Args:
-        ids: int (tokens,), two at least.
-        batch_size: number of parts, which are read side by side.
-        length: tokens of a segment.
+        ids: int (tokens,), at least two.
+        batch_size: number of parts, which are read in parallel.
+        length: number of tokens of a segment.
 
     Returns:
         Batches ``(inputs, targets, weights)``: a dict of ``token_ids`` int32 (batch, length) and
@@ -80,7 +80,7 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
     """
     if len(ids) < 2 or min(batch_size, length) < 1:
         raise ValueError(
-            "Segments take two tokens or more, a batch size and a length of 1 or more, not "
+            "Segments need two or more tokens, and a batch size and length of 1 or more, not "
             f"{len(ids)}, {batch_size} and {length}."
         )
     total = len(ids) - 1

@@ -31,18 +31,18 @@ __all__ = [
 
 
 def generate(step, token_ids, padding_mask, options, stop_ids=(), pad_id=0, seed=None):
-    """New tokens for each prompt, chosen as ``options`` says.
+    """Generates new tokens for each prompt.
 
     Args:
         step: a ``Step``.
         token_ids, padding_mask: int32 (batch, length), padded on the left.
-        options: ``Options``.
+        options: generation ``Options``.
         stop_ids: tokens that end a continuation.
-        pad_id: token after the end of a continuation.
+        pad_id: token that fills up finished continuations.
         seed: int32 (2,), for sampling.
 
     Returns:
-        int32 (batch, new tokens), with the stop token, and ``pad_id`` after it.
+        int32 (batch, new tokens), including the stop token, followed by ``pad_id``.
     """
     if options.num_beams > 1:
         return beam_search(step, token_ids, padding_mask, options, stop_ids, pad_id)

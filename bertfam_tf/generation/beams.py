@@ -11,7 +11,7 @@ from bertfam_tf.generation.loop import among
 from bertfam_tf.generation.models import Step
 from bertfam_tf.generation.options import Options
 
-# Lower than any score, but finite, so that sums and products with it are no NaN.
+# Lower than any score, but finite, so that sums and products with it are not NaN.
 _NEVER = -1e9
 
 
@@ -19,8 +19,8 @@ class _Beams(NamedTuple):
     """State of the search.
 
     Fields:
-        running, finished: hypotheses, (batch, beams, new tokens), of those that are finished the
-            best ones.
+        running, finished: unfinished hypotheses and the best finished ones, (batch, beams, new
+            tokens).
         running_scores: log-probabilities, (batch, beams).
         finished_scores: log-probabilities with the length penalty, (batch, beams).
         is_finished: whether an element of ``finished`` is a hypothesis, (batch, beams).
@@ -49,8 +49,8 @@ def beam_search(
     """The best hypothesis for each prompt, int32 (batch, new tokens).
 
     A hypothesis is finished after a stop token, or at the maximum length. The search for a prompt
-    ends when its best running hypothesis, with the penalty of its present length, is not better
-    than the worst of ``num_beams`` finished ones. Of equal scores the first wins.
+    ends when its best running hypothesis, with the penalty for its current length, is not better
+    than the worst of ``num_beams`` finished ones. Among equal scores, the first one is chosen.
     """
     beams = options.num_beams
     logits, state = step(token_ids, padding_mask, None)
@@ -63,7 +63,7 @@ def beam_search(
     lowest = tf.fill([batch, beams], _NEVER)
     start = _Beams(
         running=empty,
-        # All beams are equal at first: only one of them counts.
+        # All beams are equal at first, so only one of them is used.
         running_scores=tf.concat([tf.zeros([batch, 1]), lowest[:, 1:]], axis=1),
         finished=empty,
         finished_scores=lowest,
@@ -74,7 +74,7 @@ def beam_search(
     )
     first = _extend(start, repeated(logits), options, stop_ids, pad_id)
 
-    def going_on(*found: Any) -> tf.Tensor:
+    def can_improve(*found: Any) -> tf.Tensor:
         now = _Beams(*found)
         return (tf.shape(now.running)[2] < options.max_new_tokens) & tf.reduce_any(now.improvable)
 
@@ -90,7 +90,7 @@ def beam_search(
         running=hypotheses, finished=hypotheses, padding_mask=tf.TensorShape([None, None])
     )
     best = _Beams(
-        *tf.while_loop(going_on, body, tuple(first), shape_invariants=tuple(shapes))
+        *tf.while_loop(can_improve, body, tuple(first), shape_invariants=tuple(shapes))
     ).finished[:, 0]
     # Drops columns that are padding in the whole batch.
     ended = tf.cumsum(tf.cast(among(best, stop_ids), tf.int32), axis=1, exclusive=True) > 0
@@ -106,7 +106,7 @@ def _extend(
     length += 1
     scores = tf.reshape(tf.nn.log_softmax(logits), [batch, beams, size])
     scores = tf.reshape(scores + now.running_scores[:, :, tf.newaxis], [batch, beams * size])
-    # Enough that ``beams`` of them are left even if all others end.
+    # Enough so that ``beams`` of them remain even if all others end.
     kept = max(2, 1 + len(stop_ids)) * beams
     scores, indices = tf.math.top_k(scores, kept)  # (batch, kept)
     parents, tokens = indices // size, indices % size
@@ -119,7 +119,7 @@ def _extend(
     parents = tf.gather(parents, chosen, batch_dims=1)
     source = tf.reshape(parents + tf.range(batch)[:, tf.newaxis] * beams, [-1])
 
-    # A hypothesis that ends below the best ``beams`` would not have been extended: not counted.
+    # A hypothesis that ends but is not among the best ``beams`` is discarded.
     counts = ends & (tf.range(kept) < beams)
     penalty = tf.cast(length, tf.float32) ** options.length_penalty
     values = scores / penalty + tf.cast(~counts, tf.float32) * _NEVER

@@ -19,7 +19,7 @@ class Progress(NamedTuple):
         new_tokens: int32 (batch, new tokens).
         padding_mask: int32 (batch, prompt + new tokens).
         finished: bool (batch,), whether a stop token was chosen.
-        state: of the model, without the last token.
+        state: the model's state, which does not include the last token.
     """
 
     new_tokens: tf.Tensor
@@ -45,7 +45,7 @@ def begin(
     """Processes the prompts and chooses the first token."""
     logits, state = step(token_ids, padding_mask, None)
     token = sample(logits, options, seed, 0)
-    return Progress(token[:, tf.newaxis], _longer(padding_mask), among(token, stop_ids), state)
+    return Progress(token[:, tf.newaxis], _extended(padding_mask), among(token, stop_ids), state)
 
 
 def advance(
@@ -63,13 +63,13 @@ def advance(
     token = tf.where(finished, pad_id, token)
     return Progress(
         tf.concat([new_tokens, token[:, tf.newaxis]], axis=1),
-        _longer(padding_mask),
+        _extended(padding_mask),
         finished | among(token, stop_ids),
         state,
     )
 
 
-def _longer(padding_mask: tf.Tensor) -> tf.Tensor:
+def _extended(padding_mask: tf.Tensor) -> tf.Tensor:
     return tf.concat([padding_mask, tf.ones_like(padding_mask[:, :1])], axis=1)
 
 
@@ -82,7 +82,7 @@ def run(
     pad_id: int,
     seed: Any,
 ) -> tf.Tensor:
-    """All new tokens, int32 (batch, new tokens), in one loop in the graph."""
+    """Generates all new tokens, int32 (batch, new tokens), with one loop in the graph."""
     first = begin(step, token_ids, padding_mask, options, stop_ids, seed)
 
     def unfinished(*progress: Any) -> tf.Tensor:
@@ -101,7 +101,7 @@ def run(
 
 
 def growing(progress: Progress) -> Progress:
-    """The shapes of the state for any number of tokens, as ``tf.TensorSpec``."""
+    """The state as ``tf.TensorSpec`` with shapes for any number of tokens, for loops."""
 
     def spec(tensor: Any) -> tf.TensorSpec:
         shape = tensor.shape

@@ -14,22 +14,23 @@ class Step(Protocol):
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
     ) -> tuple[tf.Tensor, Any]:
-        """One call.
+        """Processes tokens.
 
         Args:
             token_ids: int32 (batch, length), the tokens that are not in ``state``.
             padding_mask: int32 (batch, all tokens so far), padded on the left.
-            state: from the previous call; None in the first.
+            state: from the previous call; None in the first call.
 
         Returns:
-            ``(logits, state)``: float32 (batch, vocabulary), of the next token; and a structure of
-            tensors whose first dimension is the batch, so that beam search can reorder them.
+            ``(logits, state)``: logits of the next token, float32 (batch, vocabulary); and a nested
+            structure of tensors whose first dimension is the batch, so that beam search can
+            reorder them.
         """
         ...
 
 
 class CachedDecoder:
-    """A causal model as a ``Step``, whose state is the cache or the memory of its backbone.
+    """A causal model as a ``Step``; its state is the cache or memory of the backbone.
 
     Args:
         backbone: has the input and the output ``cache`` or ``memory``, and the output
@@ -54,8 +55,8 @@ class CachedDecoder:
 class PermutationDecoder:
     """A permutation language model as a ``Step`` (XLNet, arXiv 1906.08237).
 
-    The model predicts one position after the last token, which no query attends to. The memory
-    has hidden states of tokens that were computed when another token followed: so each call
+    The model predicts one position after the last token, which no query attends to. The memory must
+    only contain hidden states that were computed when the next token was known; each call therefore
     computes the last two positions again, and the memory ends before them.
 
     Args:
@@ -90,6 +91,6 @@ class PermutationDecoder:
 
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
-    """The ``Step`` for a backbone, by its inputs; ``head`` as for ``CachedDecoder``."""
+    """The ``Step`` for a backbone, determined by its inputs; ``head`` as for ``CachedDecoder``."""
     kind = PermutationDecoder if "target_mapping" in backbone.input else CachedDecoder
     return kind(backbone, head)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """How tokens are chosen.
+    """Options of text generation.
 
     Args:
         max_new_tokens: maximum length of a continuation.
@@ -17,9 +17,9 @@ class Options:
         top_k: samples only from the k most likely tokens (Fan et al. 2018, arXiv 1805.04833).
         top_p: samples only from the smallest set of tokens whose probabilities sum up to it
             (nucleus sampling, Holtzman et al. 2019, arXiv 1904.09751).
-        num_beams: number of hypotheses of beam search; 1 for no beam search.
-        length_penalty: the score of a hypothesis of n new tokens is its log-probability / n to this
-            power: values above 0 favour long hypotheses, below 0 short ones.
+        num_beams: number of beams; 1 disables beam search.
+        length_penalty: the score of a hypothesis of n new tokens is its log-probability divided by
+            n to this power: positive values favour long hypotheses, negative values short ones.
 
     Raises:
         ValueError: for a value outside its range, or beam search and sampling at once.
@@ -39,19 +39,20 @@ class Options:
             if value is None and name == "top_k":
                 continue
             if not whole or value < 1:
-                raise ValueError(f"{name} is a whole number from 1, not {value!r}.")
+                raise ValueError(f"{name} must be an integer of at least 1, not {value!r}.")
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise ValueError(
-                f"temperature is a number above 0, not {self.temperature!r}; None takes the "
-                "likeliest token."
+                f"temperature must be above 0, not {self.temperature!r}; None is greedy search."
             )
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is above 0 and at most 1, not {self.top_p!r}.")
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
         if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty is a finite number, not {self.length_penalty!r}.")
+            raise ValueError(
+                f"length_penalty must be a finite number, not {self.length_penalty!r}."
+            )
         if self.num_beams > 1 and self.samples:
             raise ValueError(
-                "Beam search takes no temperature, top_k or top_p; with num_beams=1 they sample."
+                "Beam search does not support temperature, top_k or top_p; sample with num_beams=1."
             )
 
     @property

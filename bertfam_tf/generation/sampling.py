@@ -12,11 +12,11 @@ from bertfam_tf.generation.options import Options
 def filtered(logits: tf.Tensor, options: Options) -> tf.Tensor:
     """Logits of the distribution to sample from: temperature, then top-k, then top-p.
 
-    Tokens with the same logit as the last one that is kept are kept too.
+    Tokens with the same logit as the last one that is kept are also kept.
 
     Args:
         logits: float (batch, vocabulary).
-        options: of generation.
+        options: generation options.
 
     Returns:
         The same shape, -inf at excluded tokens.
@@ -43,9 +43,9 @@ def sample(logits: tf.Tensor, options: Options, seed: Any, index: Any) -> tf.Ten
 
     Args:
         logits: float (batch, vocabulary).
-        options: of generation.
+        options: generation options.
         seed: int32 (2,), for sampling; not used by greedy search.
-        index: number of tokens before this one, so that each has a seed of its own.
+        index: number of tokens generated before, so that each token has a different seed.
     """
     if not options.samples:
         return tf.argmax(logits, axis=-1, output_type=tf.int32)

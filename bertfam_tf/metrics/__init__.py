@@ -1,4 +1,4 @@
-"""Scores of answers: Keras metrics, and functions that count as the benchmarks' scripts do."""
+"""Keras metrics, and functions that compute the same scores as the benchmarks' scripts."""
 
 from bertfam_tf.metrics.classification import F1, Matthews, MicroF1
 from bertfam_tf.metrics.correlation import Pearson, Spearman

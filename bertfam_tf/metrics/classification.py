@@ -1,4 +1,4 @@
-"""Metrics of counts of right and wrong decisions."""
+"""Metrics computed from counts of correct and incorrect decisions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class _Counts(keras.metrics.Metric):
         self._counts = [self.add_weight(name=count, initializer="zeros") for count in counts]
 
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        """Both as booleans, of one shape; the first axis is the batch."""
+        """Both as booleans of the same shape; the first axis is the batch."""
         raise NotImplementedError
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -37,13 +37,13 @@ class _OfTwoLabels(_Counts):
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
         if y_pred.shape[-1] != 2:
             raise ValueError(
-                f"{type(self).__name__} is of two labels, not of {y_pred.shape[-1]} scores."
+                f"{type(self).__name__} needs scores of two labels, not of {y_pred.shape[-1]}."
             )
         return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
 
 
 class F1(_OfTwoLabels):
-    """Harmonic mean of precision and recall of the second of two labels; 0 where nothing counts.
+    """F1 of the second of two labels (harmonic mean of precision and recall); 0 if undefined.
 
     Update:
         y_true: 0 or 1, (batch,).
@@ -59,9 +59,9 @@ class F1(_OfTwoLabels):
 
 
 class Matthews(_OfTwoLabels):
-    """Correlation of true and predicted labels, of two (Matthews 1975), CoLA's metric.
+    """Matthews correlation coefficient for two labels (Matthews 1975), CoLA's metric.
 
-    0 before any example, and where only one label is given or predicted. Update as for ``F1``.
+    0 without examples, and if only one label is given or predicted. Update as for ``F1``.
     """
 
     def __init__(self, name: str = "matthews", **kwargs: Any):
@@ -69,16 +69,16 @@ class Matthews(_OfTwoLabels):
 
     def result(self) -> Any:
         a, b, c, d = (ops.convert_to_tensor(count) for count in self._counts)
-        # Roots first: the product of four counts goes beyond float32 with large data.
+        # Square roots first: the product of four counts can overflow float32.
         below = ops.sqrt(a + b) * ops.sqrt(a + c) * ops.sqrt(d + b) * ops.sqrt(d + c)
         return _ratio(a * d - b * c, below)
 
 
 class MicroF1(_Counts):
-    """F1 of all decisions of a classifier with independent labels; 0 where nothing counts.
+    """Micro-averaged F1 of a classifier with independent labels; 0 if undefined.
 
     Args:
-        threshold: the lowest probability of a label that is chosen.
+        threshold: the minimum probability at which a label is predicted.
 
     Update:
         y_true: 0 or 1, (batch, labels).

@@ -1,7 +1,7 @@
 """Correlation of scores with labels.
 
-``keras.metrics.PearsonCorrelation`` takes a mean of each batch's own correlation, which is not that
-of the data; these are of all rows since the last reset.
+``keras.metrics.PearsonCorrelation`` averages the correlations of batches, which is not the
+correlation of the data; these metrics use all examples since the last reset.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# What rounding leaves of the variance of a constant, relative to its square.
+# The variance of a constant that remains through rounding, relative to its square.
 _CONSTANT = 1e-13
 
 
 class Pearson(keras.metrics.Metric):
-    """Pearson's correlation of all examples seen; 0 before two, and where either is constant.
+    """Pearson correlation over all examples; 0 for fewer than two, or if either input is constant.
 
     Update:
         y_true, y_pred: numbers (batch,) or (batch, 1).
@@ -24,7 +24,7 @@ class Pearson(keras.metrics.Metric):
     def __init__(self, name: str = "pearson", **kwargs: Any):
         super().__init__(name=name, **kwargs)
         sums = ("weight", "x", "y", "xx", "yy", "xy")
-        # Differences of large sums: float32 would leave nothing of them.
+        # float64, because differences of large sums would be lost in float32.
         self._sums = [self.add_weight(name=s, initializer="zeros", dtype="float64") for s in sums]
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -39,18 +39,17 @@ class Pearson(keras.metrics.Metric):
 
 
 class Spearman(keras.metrics.Metric):
-    """Spearman's rank correlation of all examples seen; equal values share the mean of their ranks.
+    """Spearman's rank correlation over all examples; ties get the mean of their ranks.
 
-    0 before two examples, and where either is constant. Keeps all values, and sorts them for each
-    result: n log n in the examples seen. Update as for ``Pearson``; weights, which ranks do not
-    have, are ignored.
+    0 for fewer than two examples, or if either input is constant. Keeps all values and sorts them
+    for each result. Update as for ``Pearson``; weights are ignored, because ranks have none.
     """
 
     def __init__(self, name: str = "spearman", **kwargs: Any):
         super().__init__(name=name, **kwargs)
-        # Keras asks for results outside of its strategy's scope too.
+        # Keras also computes results outside of the strategy's scope.
         self._strategy = tf.distribute.get_strategy()
-        # Keras' own variables cannot grow. Each replica has its own examples.
+        # Keras variables cannot grow. Each replica has its own examples.
         self._seen = tf.Variable(
             tf.zeros([2, 0]),
             shape=[2, None],
@@ -75,7 +74,7 @@ class Spearman(keras.metrics.Metric):
         return tf.cast(_correlation(*sums), self.dtype)
 
     def _parts(self) -> tuple[tf.Variable, ...]:
-        """The variable of this replica, or outside of them those of all."""
+        """The variable of this replica; outside a replica context, those of all replicas."""
         here = tf.distribute.get_strategy() is self._strategy
         if here and not tf.distribute.in_cross_replica_context():
             return (self._seen,)
@@ -87,7 +86,7 @@ def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def _ranks(values: tf.Tensor) -> tf.Tensor:
-    """Twice the rank of each, counted from 1; equal ones get the mean of theirs."""
+    """Twice the rank of each value, from 1; ties get the mean of their ranks."""
     order = tf.sort(values)
     below = tf.searchsorted(order, values, side="left")
     return below + tf.searchsorted(order, values, side="right")
@@ -96,7 +95,7 @@ def _ranks(values: tf.Tensor) -> tf.Tensor:
 def _correlation(
     n: tf.Tensor, x: tf.Tensor, y: tf.Tensor, xx: tf.Tensor, yy: tf.Tensor, xy: tf.Tensor
 ) -> tf.Tensor:
-    """From sums of weights, values, squares and products."""
+    """Computes the correlation from sums of weights, values, squares and products."""
     of_x, of_y = n * xx - x * x, n * yy - y * y
     constant = (of_x <= _CONSTANT * n * xx) | (of_y <= _CONSTANT * n * yy)
     below = tf.where(constant, tf.ones_like(n), tf.sqrt(tf.maximum(of_x, 0) * tf.maximum(of_y, 0)))

@@ -1,8 +1,8 @@
 """Precision, recall and F1 of entities (CoNLL-2003, Tjong Kim Sang & De Meulder).
 
-The rule is that of the shared task's script ``conlleval``, which ``seqeval`` follows by default. It
-reads all schemes alike, and also sequences that break their rules: words are one entity as long as
-each tag continues the one before (``continues``).
+The rule is that of the shared task's script ``conlleval``, which ``seqeval`` also uses by default.
+It treats all schemes in the same way, and accepts sequences that violate them: words are one entity
+as long as each tag continues the previous one (``continues``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NO_TYPE = "_"
 
 
 class Entity(NamedTuple):
-    """Some words of a sentence.
+    """An entity: consecutive words of a sentence.
 
     Fields:
         label: the type, such as ``"PER"``; ``"_"`` for tags without one, such as ``"B"``.
-        start: number of the first word, from 0.
-        end: number of the word after the last.
+        start: index of the first word.
+        end: index after the last word.
     """
 
     label: str
@@ -46,14 +46,14 @@ def parse(tag: str) -> tuple[str, str]:
     prefix, _, kind = tag.partition("-")
     if prefix not in _PREFIXES:
         raise ValueError(
-            f"The tag {tag!r} marks no part of an entity; expected 'O', or one of B, I, E and S "
+            f"The tag {tag!r} does not mark entities; expected 'O', or one of B, I, E and S "
             "followed by '-' and a type."
         )
     return prefix, kind or _NO_TYPE
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
-    """Whether tags are all of the kind that ``parse`` reads, and one at least is not ``"O"``."""
+    """Whether ``parse`` can read all tags, and at least one is not ``"O"``."""
     tags = set(tags)
     try:
         for tag in tags:
@@ -64,7 +64,7 @@ def marks_entities(tags: Iterable[str]) -> bool:
 
 
 def continues(before: str, tag: str) -> bool:
-    """Whether a word belongs to the same entity as the word before it, by their tags.
+    """Whether a word belongs to the same entity as the previous word, given their tags.
 
     It does if the types are the same, ``before`` is a B or I, and ``tag`` an I or E.
     """
@@ -79,7 +79,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         tags: one for each word, in IOB1, IOB2 or IOBES.
 
     Raises:
-        ValueError: for a tag that ``parse`` does not read.
+        ValueError: for a tag that ``parse`` cannot read.
     """
     found: list[Entity] = []
     before = OUTSIDE
@@ -98,18 +98,18 @@ def entity_scores(
 ) -> dict[str, float]:
     """Micro-averaged scores of entities, as ``conlleval`` counts them.
 
-    An entity is right if its type, its first and its last word are.
+    An entity is correct if its type, its first and its last word are correct.
 
     Args:
-        wanted: the tags of each sentence.
-        found: those predicted, as many for each sentence.
+        wanted: the gold tags of each sentence.
+        found: the predicted tags of each sentence.
 
     Returns:
-        ``precision``, ``recall``, ``f1``, from 0 to 1, 0 where nothing was found or wanted; and
-        ``accuracy``, the share of words whose tag is right, 0 without words.
+        ``precision``, ``recall``, ``f1``, from 0 to 1, and 0 if undefined; and ``accuracy``, the
+        share of words with the correct tag, 0 without words.
 
     Raises:
-        ValueError: numbers of sentences or words differ, or a tag marks no entity.
+        ValueError: the numbers of sentences or words differ, or ``parse`` cannot read a tag.
     """
     accuracy = word_accuracy(wanted, found)
     hits = gold = guesses = 0
@@ -127,14 +127,14 @@ def entity_scores(
 
 
 def word_accuracy(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
-    """The share of words whose tag is right, 0 without words; tags of any kind.
+    """The share of words with the correct tag, 0 without words; for any kind of tags.
 
     Args:
-        wanted: the tags of each sentence.
-        found: those predicted, as many for each sentence.
+        wanted: the gold tags of each sentence.
+        found: the predicted tags of each sentence.
 
     Raises:
-        ValueError: numbers of sentences or words differ.
+        ValueError: the numbers of sentences or words differ.
     """
     if len(wanted) != len(found):
         raise ValueError(f"{len(found)} sentences were predicted, expected {len(wanted)}.")

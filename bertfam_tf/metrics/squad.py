@@ -1,4 +1,4 @@
-"""Exact match and F1 of extracted answers, as SQuAD counts them.
+"""Exact match and F1 of extracted answers, as in SQuAD.
 
 SQuAD 1.1: Rajpurkar et al. 2016, arXiv 1606.05250; 2.0, with questions that have no answer:
 Rajpurkar et al. 2018, arXiv 1806.03822.
@@ -20,7 +20,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(answer: str) -> str:
-    """An answer in lower case, without ASCII punctuation, articles and surplus white space."""
+    """Lower-cases an answer, and removes ASCII punctuation, articles and extra white space."""
     bare = answer.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
@@ -30,26 +30,26 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 
     Args:
         prediction: "" for no answer.
-        answers: gold ones, of which the best counts. Those with nothing left once normalized are
-            padding; without others the question has no answer, and "" is right.
+        answers: gold answers; the best match is used. Answers that are empty after normalization
+            are padding; if there are no others, the question has no answer, and "" is correct.
     """
     return _best(lambda found, gold: float(found == gold), prediction, answers)
 
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall of the words of the normalized prediction, 0 to 1.
+    """F1 of the words of the normalized prediction, from 0 to 1.
 
-    Arguments as for ``exact_match``; where either has no words, 1 if both have none.
+    Arguments as for ``exact_match``; if either has no words, 1 if both have none, else 0.
     """
     return _best(_f1, prediction, answers)
 
 
 class Threshold(NamedTuple):
-    """Where answers are best withheld.
+    """The best threshold for predicting that there is no answer.
 
     Fields:
-        threshold: a prediction is given if its no-answer score is not above it.
-        score: mean score with it, in percent.
+        threshold: a prediction is used if its no-answer score is not above the threshold.
+        score: the mean score with this threshold, in percent.
     """
 
     threshold: float
@@ -61,12 +61,12 @@ def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
 
     Args:
         predictions: one for each question; "" for no answer.
-        answers: of each question its gold answers; as ``exact_match`` takes them.
+        answers: the gold answers of each question, as for ``exact_match``.
 
     Returns:
-        ``exact_match`` and ``f1``; where questions with and without an answer are both there, also
+        ``exact_match`` and ``f1``; if there are questions with and without an answer, also
         ``has_answer_exact_match``, ``has_answer_f1``, ``no_answer_exact_match`` and
-        ``no_answer_f1``, of these alone.
+        ``no_answer_f1``, for these questions only.
 
     Raises:
         ValueError: for lists that differ in length, or no questions.
@@ -92,17 +92,17 @@ def best_threshold(
     no_answer_scores: Sequence[float],
     metric: Callable[[str, Sequence[str]], float] = f1,
 ) -> Threshold:
-    """The threshold at which the mean score is highest, as SQuAD 2.0's script searches for it.
+    """The threshold with the highest mean score, computed as in SQuAD 2.0's script.
 
     Args:
-        predictions: one for each question, none withheld.
+        predictions: one for each question, without applying a threshold.
         answers: as for ``squad_scores``.
-        no_answer_scores: of each question, how much more likely no answer is than the prediction.
+        no_answer_scores: for each question, the score of no answer minus that of the prediction.
         metric: ``f1`` or ``exact_match``.
 
     Returns:
-        The lowest of the best thresholds: one of the scores, or ``-inf`` where no answer at all is
-        best.
+        The lowest of the best thresholds: one of the scores, or ``-inf`` if predicting no answer
+        for all questions is best.
 
     Raises:
         ValueError: for lists that differ in length, no questions, or a score that is NaN.
@@ -116,7 +116,7 @@ def best_threshold(
     order = np.argsort(scores, kind="stable")
     steps = np.concatenate([[withheld.sum()], (np.array(given) - withheld)[order]])
     totals, thresholds = np.cumsum(steps), np.concatenate([[-math.inf], scores[order]])
-    # Predictions with the same score are given or withheld together.
+    # A threshold cannot separate predictions with the same score.
     last = np.append(thresholds[1:] != thresholds[:-1], True)
     totals, thresholds = totals[last], thresholds[last]
     best = int(np.argmax(totals))
@@ -133,7 +133,7 @@ def _has_answer(answers: Sequence[Sequence[str]]) -> np.ndarray:
 
 def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
     if isinstance(answers, str):
-        raise ValueError(f"Gold answers are a list of strings, not the string {answers!r}.")
+        raise ValueError(f"Gold answers must be a list of strings, not the string {answers!r}.")
     found = normalize(prediction)
     return max(score(found, gold) for gold in _gold(answers))
 

@@ -1,4 +1,4 @@
-"""Metrics by the names that recipes and ``compile`` take."""
+"""Metrics by name, for recipes and ``compile``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,5 +18,5 @@ METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
 
 
 def by_name(metric: Any) -> Any:
-    """A new metric for a name in ``METRICS``; anything else as it came, for Keras to read."""
+    """A new metric for a name in ``METRICS``; anything else is returned unchanged, for Keras."""
     return METRICS[metric]() if isinstance(metric, str) and metric in METRICS else metric

@@ -12,7 +12,7 @@ from bertfam_tf.text.special_tokens import Layout, SpecialTokens
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
-# Imported when first used: most programs need one of the tokenizers.
+# Imported on first use: most programs need only one of the tokenizers.
 _HOME = {
     "BPETokenizer": "tokenizers.bpe",
     "ByteBPETokenizer": "tokenizers.byte_bpe",

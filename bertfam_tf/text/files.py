@@ -35,7 +35,7 @@ def stream_lines(path: Path) -> Iterator[str]:
                 line = data.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(
-                    f"{path}: line {number} holds the byte 0x{data[error.start]:02x}, "
+                    f"{path}: line {number} contains the byte 0x{data[error.start]:02x}, "
                     "expected UTF-8"
                 ) from error
             if number == 1:
@@ -73,8 +73,7 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
-    """Returns the content of a `tokenizer_config.json`, or raises ValueError for a value whose type
-    no published file has."""
+    """Returns the content of a `tokenizer_config.json`, or raises ValueError for wrong types."""
     config = read_json(path)
     for name, kind in _CONFIG_TYPES.items():
         value = config.get(name)
@@ -137,7 +136,7 @@ def read_merges(lines: Sequence[str], source: str) -> list[tuple[str, str]]:
 
     Args:
         lines: two symbols per line, separated by a space; the first may be "#version: …".
-        source: the name of the file in errors.
+        source: the name of the file, for error messages.
 
     Raises:
         ValueError: a line does not have two parts.
@@ -155,14 +154,14 @@ def read_merges(lines: Sequence[str], source: str) -> list[tuple[str, str]]:
     return merges
 
 
-def given_merges(
+def vocabulary_and_merges(
     vocabulary: Sequence[str] | str | os.PathLike[str],
     merges: Sequence[Sequence[str]] | str | os.PathLike[str],
 ) -> tuple[Sequence[str], list[tuple[str, str]], tuple[str, str]]:
-    """Returns a vocabulary and merges that are given, or the paths of their files.
+    """Returns a vocabulary and merges, read from files where the arguments are paths.
 
     Returns:
-        the pieces in the order of their ids, the pairs, and the names of both in errors.
+        the pieces in the order of their ids, the pairs, and the names of both for error messages.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -194,22 +193,23 @@ def write_merges(
 Load = TypeVar("Load", bound=Callable[..., Any])
 
 
-def naming_files(load: Load) -> Load:
-    """Decorates a tokenizer's `load`: whatever fails because of the files becomes a ValueError."""
+def errors_name_files(load: Load) -> Load:
+    """Decorates a tokenizer's `load`: any failure caused by the files is raised as a ValueError."""
 
     @functools.wraps(load)
-    def guarded(cls: Any, directory: str | os.PathLike[str], **options: Any) -> Any:
+    def wrapper(cls: Any, directory: str | os.PathLike[str], **options: Any) -> Any:
         try:
             return load(cls, directory, **options)
         except (ValueError, FileNotFoundError):
             raise
-        except Exception as error:  # any of Python's or of the kernels
+        except Exception as error:  # of any type, raised by Python or the kernels
             raise ValueError(
-                f"{directory}: its files describe no {cls.__name__} ({type(error).__name__}: "
-                f"{short(error)}); they may be damaged or belong to another tokenizer"
+                f"{directory}: cannot load a {cls.__name__} from its files "
+                f"({type(error).__name__}: {short(error)}); they may be damaged or belong to "
+                "another tokenizer"
             ) from error
 
-    return guarded  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -276,7 +276,7 @@ def index_of_pieces(
 
 
 def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the special tokens and layout that a `tokenizer_config.json` states.
+    """Returns the special tokens and layout in a `tokenizer_config.json`.
 
     Args:
         config: its content.

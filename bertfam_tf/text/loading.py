@@ -1,4 +1,4 @@
-"""Which tokenizer is in a checkpoint's directory."""
+"""Finds out which tokenizer a checkpoint has, and loads it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertfam_tf.text.files import (
 )
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
-# Each kind of the cards' `TokenizerSpec` is the module of its class, imported when needed.
+# By the `kind` of a `TokenizerSpec`, which is also the name of the module. Imported when needed.
 CLASSES = {
     "wordpiece": "WordPieceTokenizer",
     "byte_bpe": "ByteBPETokenizer",
@@ -28,15 +28,15 @@ CLASSES = {
     "sentencepiece": "SentencePieceTokenizer",
     "words": "WordTokenizer",
 }
-# Classes of transformers that run what a tokenizer.json describes, whichever kind it is.
+# Generic classes of transformers, which run a tokenizer.json of any kind.
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend")
 
 
 def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
-    """Loads the tokenizer of a checkpoint, whichever of the supported kinds it is.
+    """Loads the tokenizer of a checkpoint.
 
-    The kind follows from ``tokenizer_class`` in tokenizer_config.json; else from
-    ``tokenizer_class`` or ``model_type`` in config.json; else from the files that are there.
+    Its kind is determined by ``tokenizer_class`` in tokenizer_config.json, otherwise by
+    ``tokenizer_class`` or ``model_type`` in config.json, otherwise by which files are present.
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
@@ -71,7 +71,7 @@ def find_kind(directory: Path) -> str:
     """Returns the kind of the tokenizer in a directory, one of ``CLASSES``.
 
     Raises:
-        FileNotFoundError: no file in the directory tells.
+        FileNotFoundError: there are no files that determine the kind.
         ValueError: a file names a class or model that is not supported, or is damaged.
     """
     stated = _stated_class(directory)
@@ -99,7 +99,7 @@ def find_kind(directory: Path) -> str:
 
 
 def _stated_class(directory: Path) -> tuple[str, Path] | None:
-    """Returns the class that the files name, and the file that does."""
+    """Returns the class that a file of the directory names, and that file."""
     for file, name in presets.stated_classes(directory).items():
         if name and name not in _GENERIC:
             return name, file
@@ -141,7 +141,7 @@ def _kind_of_files(directory: Path) -> str | None:
 def _kind_of_tokenizer_json(path: Path) -> str:
     content = read_json(path)
     model = section(content, "model", path)
-    # Early files do not state a type.
+    # Files of early versions have no type.
     kind = model.get("type")
     if kind == "WordPiece" or (kind is None and "continuing_subword_prefix" in model):
         return "wordpiece"

@@ -39,7 +39,7 @@ class Frame:
     """A layout with the ids of a tokenizer's special tokens.
 
     Args:
-        layout: where the special tokens stand.
+        layout: the positions of the special tokens.
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
             the padding is 0.
 
@@ -51,7 +51,7 @@ class Frame:
         missing = [e for e in layout.single + layout.pair if e not in TEXTS and e not in ids]
         if missing:
             raise ValueError(
-                f"the layout has a {missing[0]!r} token, expected the tokenizer to have one; it "
+                f"the layout uses a {missing[0]!r} token, which the tokenizer does not have; it "
                 f"has {', '.join(ids) or 'none'}"
             )
         self.layout = layout
@@ -72,15 +72,15 @@ class Frame:
         starts: Sequence[tf.Tensor],
         counts: Sequence[tf.Tensor],
     ) -> Filled:
-        """Puts the special tokens around spans of one text or two, and pads.
+        """Adds special tokens to spans of one or two texts, and pads.
 
         Args:
-            values: for each text, int32 [pieces], the pieces of the whole batch.
+            values: for each text, int32 [pieces], the pieces of the whole batch, concatenated.
             starts: for each text, int32 [batch], where in ``values`` the spans begin.
             counts: for each text, int32 [batch], the lengths of the spans.
         """
-        # Every token comes from one table: padding, special tokens in order, texts.  Within an
-        # entry of the layout, the index in the table is the position plus a constant.
+        # All tokens are gathered from one table: padding, special tokens in order, texts.  Within
+        # an entry of the layout, the index in the table is the position plus a constant.
         entries = self.layout.entries(len(values))
         special = [self.padding["token_ids"]]
         special += [self.ids[entry] for entry, _ in entries if entry not in TEXTS]
@@ -104,7 +104,7 @@ class Frame:
                 moves.append(moves[-1] if together else seen - begin)
                 begin += 1
             last = entry
-        # The encoder's kernels refuse a length of 0.
+        # The encoder's kernels do not support a length of 0.
         width = tf.maximum(tf.reduce_max(begin), 1)
         position = tf.range(width)[tf.newaxis]  # (1, length)
         if self.layout.pad_left:
@@ -131,18 +131,18 @@ class Frame:
 
 
 class Packer:
-    """Packs one text or two with the special tokens of a layout, as ``[CLS] a [SEP] b [SEP]``.
+    """Packs one or two texts with a layout's special tokens, as in ``[CLS] a [SEP] b [SEP]``.
 
-    Texts are truncated as by Hugging Face's fast tokenizers.
+    Truncation gives the same result as Hugging Face's fast tokenizers.
 
     Args:
-        layout: where the special tokens stand.
+        layout: the positions of the special tokens.
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
             the padding is 0.
-        max_length: the maximal number of tokens, special tokens included.
-        truncation: which of two texts is truncated, at its end: ``"longest_first"``, the longer
-            one; ``"only_first"`` or ``"only_second"``, that text, and if nothing is left of it the
-            other one (where Hugging Face raises).  A single text is always truncated.
+        max_length: the maximum number of tokens, special tokens included.
+        truncation: which text of a pair is truncated, at its end: ``"longest_first"``, the longer
+            one; ``"only_first"`` or ``"only_second"``, that text, and if nothing of it is left,
+            also the other one (where Hugging Face raises).  Single texts are always truncated.
 
     Raises:
         ValueError: ``max_length`` leaves no room for a piece of each of two texts, the layout has a
@@ -181,12 +181,12 @@ class Packer:
             empty batch.
 
         Raises:
-            ValueError: there are neither one nor two texts.
+            ValueError: the number of texts is not 1 or 2.
         """
         return self.fill(texts).inputs
 
     def fill(self, texts: Sequence[tf.RaggedTensor]) -> Filled:
-        """Packs a batch as ``packer(texts)`` does, and says where each piece went."""
+        """Packs a batch as ``packer(texts)`` does, and also returns the position of each piece."""
         if len(texts) not in (1, 2):
             raise ValueError(f"{len(texts)} texts, expected one or two")
         starts = [tf.cast(text.row_splits[:-1], tf.int32) for text in texts]
@@ -209,8 +209,8 @@ class Packer:
 
 
 def _longest_first(a: tf.Tensor, b: tf.Tensor, room: int) -> list[tf.Tensor]:
-    # The shorter text keeps up to half of the room; if that is odd, the longer one gets the extra
-    # token, and of equally long texts the second.
+    # The shorter text keeps up to half of the room; if the room is odd, the longer text gets the
+    # extra token, or the second one if both are equally long.
     shorter = tf.minimum(a, b)
     longer = tf.maximum(shorter, room - shorter)
     both_cut = shorter + longer > room

@@ -2,7 +2,7 @@
 
 A pickle is a program. Python's unpickler runs it with whatever classes it is given, and the program
 can change even harmless container classes for the whole process. Here its operations are
-interpreted: those for text, numbers and containers have their effect, all others have none.
+interpreted: those for text, numbers and containers are executed, all others do nothing.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Machine:
             self.opaque(name, argument)
 
     def opaque(self, name: str, argument: Any) -> None:
-        """Executes an operation that names code or makes objects; nothing is imported or called."""
+        """Executes an operation that refers to code or objects; nothing is imported or called."""
         push, pop = self.stack.append, self.stack.pop
         if name == "GLOBAL":
             push(_Global(argument))
@@ -140,7 +140,7 @@ class _Machine:
         elif name in ("PERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER"):
             push(_OPAQUE)
         elif name != "READONLY_BUFFER":
-            raise ValueError(f"the operation {name} is not known")
+            raise ValueError(f"unknown operation {name}")
 
     def since_mark(self) -> list[Any]:
         """Pops and returns what is above the last mark, and pops the mark."""

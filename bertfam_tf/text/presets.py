@@ -1,4 +1,4 @@
-"""The arguments of published tokenizers, as the families' cards state them."""
+"""The arguments of published tokenizers, as the families define them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf import models, registry  # noqa: F401  (importing models registers the cards)
+from bertfam_tf import models, registry  # noqa: F401  (importing models registers the families)
 from bertfam_tf.names import shown
 from bertfam_tf.registry import TokenizerSpec
 from bertfam_tf.text.files import CONFIG_FILE, MODEL_CONFIG_FILE, read_json
@@ -14,7 +14,7 @@ from bertfam_tf.text.special_tokens import SPECIAL_TOKEN_FIELDS, SpecialTokens
 
 
 def specs(kind: str | None = None) -> dict[str, TokenizerSpec]:
-    """Returns the published tokenizers, of one kind or all, by the names of their classes."""
+    """Returns the published tokenizers, of one kind or all, by class name."""
     found: dict[str, TokenizerSpec] = {}
     for family in registry.cards():
         if kind in (None, family.tokenizer.kind):
@@ -28,7 +28,7 @@ def options(class_name: str) -> dict[str, Any]:
 
 
 def stated_classes(folder: Path) -> dict[Path, str]:
-    """Returns the class that each of a directory's config files names, "" for none.
+    """Returns the tokenizer class named in each config file of a directory, "" for none.
 
     Raises:
         ValueError: a file is damaged.
@@ -39,7 +39,7 @@ def stated_classes(folder: Path) -> dict[Path, str]:
 
 
 def stated_model(folder: Path) -> str | None:
-    """Returns the `model_type` in `config.json`, None without one.
+    """Returns the `model_type` in `config.json`, or None.
 
     Raises:
         ValueError: the file is damaged.
@@ -53,7 +53,7 @@ def stated_model(folder: Path) -> str | None:
 
 def find(
     kind: str,
-    own_class: str,
+    tokenizer_class: str,
     folder: Path,
     preset: str | None,
     fits: Callable[[SpecialTokens], bool],
@@ -64,14 +64,15 @@ def find(
 
     Args:
         kind: the tokenizer's algorithm.
-        own_class: the name of its Python class, which stands for no published one.
+        tokenizer_class: the name of our class, with which no published arguments are associated.
         folder: the directory of the files.
-        preset: the name of the class, "" for none, None to find out.
-        fits: whether the vocabulary has a published tokenizer's special tokens.
-        required: whether it is an error if there is none.
+        preset: the name of the published class, "" for none, None to detect it.
+        fits: returns whether the vocabulary has these special tokens.
+        required: whether finding no published class is an error.
 
     Raises:
-        ValueError: the preset is unknown, a config file is damaged, or `required`.
+        ValueError: the preset is unknown, a config file is damaged, or a required class is not
+            found.
     """
     known = specs(kind)
     if preset is not None:
@@ -83,19 +84,19 @@ def find(
     if family is not None:
         named.append(family.tokenizer.class_name)
     for name in named:
-        if name == own_class:
+        if name == tokenizer_class:
             return {}
         if name in known:
             return known[name].options
     candidates = {name: _special_tokens(spec) for name, spec in known.items()}
-    # One class's special tokens may be a part of another's.
+    # The special tokens of one class may be a subset of another's.
     for name in sorted(candidates, key=lambda name: -len(list(candidates[name]))):
         if fits(candidates[name]):
             return known[name].options
     if required:
         raise ValueError(
-            f"{folder}: nothing says which class the model belongs to, expected tokenizer_class in "
-            f"{CONFIG_FILE} or preset, one of {', '.join(known)}, or '' for none"
+            f"{folder}: cannot tell which tokenizer class the model belongs to; expected "
+            f"tokenizer_class in {CONFIG_FILE}, or preset, one of {', '.join(known)}, or ''"
         )
     return {}
 

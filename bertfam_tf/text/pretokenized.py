@@ -10,10 +10,10 @@ from bertfam_tf.text.tokenizers.base import Tokenizer
 
 
 def reading_words(tokenizer: Tokenizer) -> Tokenizer:
-    """Returns a tokenizer that reads each word as if a space came before it.
+    """Returns a tokenizer that tokenizes each word as if a space preceded it.
 
-    A tokenizer that recognizes the beginning of a word by the space before it, and was made without
-    `add_prefix_space`, is made again with it; others are returned unchanged.
+    A tokenizer that recognizes the beginning of a word by the preceding space, and was built
+    without `add_prefix_space`, is rebuilt with it; others are returned unchanged.
     """
     config = tokenizer.get_config()
     if config.get("add_prefix_space") is False:
@@ -22,10 +22,10 @@ def reading_words(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
-    """Splits each word on its own, as Hugging Face's `is_split_into_words` does.
+    """Tokenizes each word separately, like Hugging Face's `is_split_into_words=True`.
 
     Args:
-        tokenizer: the tokenizer, as `reading_words` returns it.
+        tokenizer: a tokenizer, as returned by `reading_words`.
         words: string, ragged (batch, (words)), or nested lists.
 
     Returns:
@@ -34,7 +34,7 @@ def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
 
     Raises:
         ValueError: `words` does not have two dimensions, or the tokenizer recognizes the beginning
-            of a word by the space before it and was made without `add_prefix_space`.
+            of a word by the preceding space and was built without `add_prefix_space`.
     """
     if tokenizer.get_config().get("add_prefix_space") is False:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A tokenizer's files as transformers' ``AutoTokenizer`` reads them."""
+"""Writes a tokenizer's files for transformers' ``AutoTokenizer``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 
 SPECIAL_FILE = "special_tokens_map.json"
-# Executes tokenizer.json as it is; the named classes replace parts of it.
+# Runs tokenizer.json unchanged; the named classes replace parts of it.
 _GENERIC = "PreTrainedTokenizerFast"
 _PLAIN = {"rstrip": False, "single_word": False, "normalized": False}
 
@@ -28,17 +28,17 @@ def save_published(
 ) -> str:
     """Writes vocabulary files, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
-    ``load_tokenizer`` reads them, too.
+    ``load_tokenizer`` can read them too.
 
     Args:
         tokenizer: the tokenizer.
         directory: the directory to write; created if missing.
         inputs: the model's inputs, by transformers' names: ``input_ids``, …
-        max_length: the maximal number of tokens of an input.
+        max_length: the maximum number of tokens of an input.
         pad_id: the id of padding for a tokenizer without a padding token, or None.
 
     Returns:
-        the class of transformers that reads the vocabulary's files, for config.json.
+        the name of the transformers class that reads the vocabulary files, for config.json.
 
     Raises:
         ValueError: transformers has no equivalent; nothing is written.
@@ -97,16 +97,18 @@ def _is_moses(tokenizer: Tokenizer) -> bool:
 
 
 def _check_moses(tokenizer: Tokenizer) -> None:
-    """Raises ValueError for what transformers' Python class, without tokenizer.json, cannot do."""
+    """Raises ValueError for options that transformers' class, a Python class, does not support."""
     options, layout = tokenizer.get_config(), tokenizer.layout
     language, prefixes = options["language"], options["prefixes"]
     if options["lower_case"]:
-        raise ValueError("transformers 5 lower-cases after it has split words, with other results")
+        raise ValueError("transformers 5 lower-cases after splitting words, with different results")
     if language != "en":
         raise ValueError(f"transformers' class reads English by default, not {language!r}")
     if set(prefixes or ()) != set(nonbreaking_prefixes(language)):
-        raise ValueError("its list of nonbreaking prefixes is not Moses' own")
+        raise ValueError("its list of nonbreaking prefixes differs from Moses' list")
     first, last = layout.single[0], layout.single[-1]
     rows = [(first, "a", "sep"), (first, "a", "sep", "b", "sep")]
     if [layout.single, layout.pair] != rows or last != "sep" or first == "a":
-        raise ValueError(f"transformers' class has no layout {layout.single}, {layout.pair}")
+        raise ValueError(
+            f"transformers' class does not support the layout {layout.single}, {layout.pair}"
+        )

@@ -1,4 +1,4 @@
-"""Special tokens: which pieces play which role, and where they stand around texts."""
+"""The roles of special tokens, and their positions in packed texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXTS = ("a", "b")
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokens:
-    """A tokenizer's special tokens, and how they are found in text.
+    """A tokenizer's special tokens, and how they are recognized in text.
 
     Attributes:
         unk_token: the piece for unknown words or characters.
@@ -24,10 +24,10 @@ class SpecialTokens:
         bos_token: the piece that begins a text.
         eos_token: the piece that ends a text.
         additional_special_tokens: further special pieces of the vocabulary.
-        lstrip_tokens: special tokens that include the white space before them.
-        special_tokens_in_text: whether a special token that is typed in a text, such as "[MASK]",
-            becomes its id, as in Hugging Face's tokenizers.  False for untrusted texts, which could
-            otherwise contain a [SEP]; they are split like any other text then.
+        lstrip_tokens: special tokens that absorb the white space before them.
+        special_tokens_in_text: whether a special token that occurs in a text, such as "[MASK]", is
+            converted to its id, as in Hugging Face's tokenizers.  Use False for untrusted texts,
+            which could otherwise contain a [SEP]; it is then tokenized like any other text.
     """
 
     unk_token: str | None = None
@@ -61,15 +61,15 @@ SPECIAL_TOKEN_FIELDS = frozenset(field.name for field in dataclasses.fields(Spec
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where special tokens stand around one text, and around two.
+    """The positions of special tokens in single texts and in pairs.
 
     Args:
-        single: the roles of the special tokens (``"cls"``, ``"sep"``, ``"bos"``, …) around the one
-            text ``"a"``, in order.
-        pair: the same around the texts ``"a"`` and ``"b"``.
+        single: the roles of the special tokens (``"cls"``, ``"sep"``, ``"bos"``, …) and the text
+            ``"a"``, in order.
+        pair: the same for the two texts ``"a"`` and ``"b"``.
         single_segments: the segment id of each entry of ``single``.
         pair_segments: the segment id of each entry of ``pair``.
-        pad_left: whether padding is before the tokens instead of after them.
+        pad_left: whether padding is on the left instead of on the right.
         pad_segment: the segment id of padding.
 
     Raises:
@@ -85,7 +85,7 @@ class Layout:
     pad_segment: int = 0
 
     def __post_init__(self) -> None:
-        # A JSON file has lists, which would not compare equal.
+        # Lists, from a JSON file, would not compare equal to tuples.
         for name in ("single", "pair", "single_segments", "pair_segments"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, count in (("single", 1), ("pair", 2)):
@@ -107,13 +107,13 @@ class Layout:
                 )
 
     def entries(self, texts: int) -> tuple[tuple[str, int], ...]:
-        """Returns `(role or text, segment id)` of each entry around one text, or two."""
+        """Returns `(role or text, segment id)` of each entry, for one or two texts."""
         if texts == 1:
             return tuple(zip(self.single, self.single_segments, strict=True))
         return tuple(zip(self.pair, self.pair_segments, strict=True))
 
     def special_count(self, texts: int) -> int:
-        """Returns the number of special tokens around one text, or two."""
+        """Returns the number of special tokens for one or two texts."""
         return len(self.entries(texts)) - texts
 
 
@@ -135,9 +135,9 @@ def grouped(arguments: dict[str, Any], default: SpecialTokens) -> dict[str, Any]
     """Returns a tokenizer's arguments with the fields of special tokens as one `SpecialTokens`.
 
     Args:
-        arguments: the arguments by name; the special tokens as fields or as one object, the layout
-            as an object or a dict.
-        default: has the fields that are not among the arguments.
+        arguments: the arguments by name; special tokens as fields or as one object, the layout as
+            an object or a dict.
+        default: provides the fields that are not among the arguments.
     """
     given = flat(arguments)
     rest = {name: value for name, value in given.items() if name not in SPECIAL_TOKEN_FIELDS}

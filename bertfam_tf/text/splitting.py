@@ -12,7 +12,7 @@ from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import text_begins, word_edges
 from bertfam_tf.text.kernels.internals import parts_of
 
-# Replaces each punctuation mark in a copy of the text, of which only the offsets are used.
+# Replaces each punctuation mark, in a copy of the text that is only used to compute offsets.
 _MARK = 0x01
 
 Split: TypeAlias = Literal["spaces", "punctuation"]
@@ -46,7 +46,7 @@ class WordSplitter(tf.Module):
             neither letter, digit nor control character.
 
     Raises:
-        ValueError: for another ``split``.
+        ValueError: ``split`` is unknown.
     """
 
     def __init__(self, split: Split = "spaces"):

@@ -1,6 +1,6 @@
-"""Hugging Face's ``tokenizer.json``: what the file says of each of our tokenizers.
+"""Converts our tokenizers to Hugging Face's ``tokenizer.json``.
 
-The library ``tokenizers`` and transformers' fast classes execute the file: normalizer,
+The library ``tokenizers`` and transformers' fast classes run the file: normalizer,
 pre-tokenizer, model, and a template with the special tokens.
 """
 
@@ -33,7 +33,7 @@ from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
 _SPACE = "▁"
 _PIECE = model_pb.ModelProto.SentencePiece
-# Below any sum of log-probabilities, for pieces that are not found in text.
+# Lower than any sum of log-probabilities: the score of pieces that never match in text.
 _NEVER = -1e6
 # Added to the score of pieces that the Python classes split, as in transformers' own conversion.
 _SPLIT = -100.0
@@ -43,7 +43,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the content of ``tokenizer.json``.
 
     Raises:
-        ValueError: the format cannot describe the tokenizer.
+        ValueError: the format cannot express the tokenizer.
     """
     options = tokenizer.get_config()
     parts = _parts(tokenizer, options)
@@ -96,7 +96,7 @@ def _template(tokenizer: Tokenizer) -> dict[str, Any]:
             if entry in ROLES:
                 token = names.get(f"{entry}_token")
                 if token is None:
-                    raise ValueError(f"its layout has the {entry} token, which it does not have")
+                    raise ValueError(f"its layout uses the {entry} token, which it does not have")
                 used[token] = tokenizer.token_to_id(token)
                 found.append({"SpecialToken": {"id": token, "type_id": segment}})
             else:
@@ -116,7 +116,7 @@ def _template(tokenizer: Tokenizer) -> dict[str, Any]:
 @singledispatch
 def _parts(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sections of the file that depend on the kind of tokenizer."""
-    raise ValueError(f"a {type(tokenizer).__name__} is none of those that tokenizer.json describes")
+    raise ValueError(f"tokenizer.json cannot express a {type(tokenizer).__name__}")
 
 
 @_parts.register
@@ -159,7 +159,7 @@ def _(tokenizer: ByteBPETokenizer, options: Mapping[str, Any]) -> dict[str, Any]
 @_parts.register
 def _(tokenizer: BPETokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
     if options["splitter"] != "bert":
-        raise ValueError(f"tokenizer.json has no way to say splitter = {options['splitter']!r}")
+        raise ValueError(f"tokenizer.json cannot express splitter = {options['splitter']!r}")
     return {
         "normalizer": {
             "type": "Sequence",
@@ -180,7 +180,7 @@ def _(tokenizer: SentencePieceTokenizer, options: Mapping[str, Any]) -> dict[str
     rules = proto.normalizer_spec
     for name in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
         if not getattr(rules, name):
-            raise ValueError(f"tokenizer.json has no way to say {name} = False")
+            raise ValueError(f"tokenizer.json cannot express {name} = False")
     normalizers: list[dict[str, Any]] = []
     if options["unify_quotes"]:
         normalizers += [

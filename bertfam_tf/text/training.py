@@ -1,4 +1,4 @@
-"""Vocabularies learnt from a corpus, with existing trainers: tensorflow-text's for WordPiece,
+"""Trains vocabularies on a corpus, with existing trainers: tensorflow-text's for WordPiece,
 `tokenizers` for byte-pair encoding, `sentencepiece` for SentencePiece; words are only counted."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bertfam_tf.text.tokenizers.base import Tokenizer
 _LOG = logging.getLogger(__name__)
 _EXTRA = "vocabulary"
 _NO_WORDS = "there are no words in the input"
-# The roles of special tokens that are not named after one.
+# The roles of special tokens that are not named after their role.
 _ROLES_OF = {"s": ("bos", "cls"), "/s": ("eos", "sep"), "endoftext": ("bos", "eos", "unk")}
-# On English, sizes are about proportional to the threshold to the power of -0.6.
+# For English, the size is about proportional to the threshold to the power of -0.6.
 _SIZE_TO_THRESHOLD = 1.7
 
 
@@ -42,7 +42,7 @@ def train_vocabulary(
     lower_case: bool | None = None,
     min_count: int | None = None,
 ) -> Tokenizer:
-    """Learns a vocabulary from text files and saves a tokenizer with it.
+    """Trains a vocabulary on text files and saves a tokenizer with it.
 
     Files are streamed line by line, and only words and their counts are kept in memory, except by
     sentencepiece, which keeps the text.  The result is deterministic.
@@ -53,12 +53,12 @@ def train_vocabulary(
         output: the directory to write, for `load_tokenizer`; new or empty.
         size: the size of the vocabulary, special tokens included; a small corpus may give fewer
             entries.  None, for `"words"` only, takes all words.
-        special: the special tokens, which come first; their roles follow from their names
-            (`"[MASK]"`, `"<mask>"`, `"<s>"`, …), and those of other names are additional ones.
+        special: the special tokens, which get the first ids; their roles follow from their names
+            (`"[MASK]"`, `"<mask>"`, `"<s>"`, …), and all others are additional special tokens.
             None for the usual ones of the kind.
-        lower_case: whether to lower-case; None to do so for `"wordpiece"` and `"bpe"` only, whose
-            first published vocabularies are lower-cased.
-        min_count: the lowest frequency of what is learnt; None for 2, and for 1 with `"words"`.
+        lower_case: whether to lower-case; None lower-cases for `"wordpiece"` and `"bpe"` only,
+            whose first published vocabularies are lower-cased.
+        min_count: the minimum frequency of an entry; None for 2, or 1 with `"words"`.
 
     Returns:
         the tokenizer.
@@ -117,7 +117,8 @@ def _roles(special: Sequence[str], roles: Sequence[str] = ROLES) -> dict[str, An
     """Returns the fields of `SpecialTokens` that follow from the tokens' names.
 
     Args:
-        special: the special tokens; those whose names are not among `roles` are additional ones.
+        special: the special tokens; those whose names are not among `roles` are additional special
+            tokens.
         roles: the roles that the kind of tokenizer has.
     """
     fields: dict[str, Any] = {}
@@ -177,14 +178,14 @@ def _word_piece(
 
 def _bert_words(files: Sequence[Path], rules: unicode.Rules) -> Counter[str]:
     """Returns the frequencies of words, split as a tokenizer with these rules does."""
-    apart = rules.apart()
+    isolated = rules.isolated()
 
     def spaced(text: str) -> str:
-        return "".join(f" {char} " if apart[ord(char)] else char for char in text)
+        return "".join(f" {char} " if isolated[ord(char)] else char for char in text)
 
     table = dict.fromkeys(np.flatnonzero(rules.removed()).tolist(), "")
     table |= {
-        point: f" {chr(point)} " for point in np.flatnonzero(apart & ~rules.removed()).tolist()
+        point: f" {chr(point)} " for point in np.flatnonzero(isolated & ~rules.removed()).tolist()
     }
     table |= {point: spaced(text) for point, text in rules.changed().items()}
     counts: Counter[str] = Counter()
@@ -199,15 +200,15 @@ def _bert_words(files: Sequence[Path], rules: unicode.Rules) -> Counter[str]:
 def _learn_pieces(
     counts: Counter[str], size: int, special: Sequence[str], min_count: int
 ) -> list[str]:
-    """Returns `size` pieces, or fewer if not as many occur `min_count` times.
+    """Returns `size` pieces, or fewer if fewer occur `min_count` times.
 
     The learner takes a threshold on the count of a piece instead of a size; thresholds are tried
     until one gives slightly too many pieces, and the rarest of these are left out.
     """
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    apart = unicode.Rules(True, True, True, True).apart()
-    marks = Counter({word: n for word, n in counts.items() if apart[ord(word[0])]})
+    isolated = unicode.Rules(True, True, True, True).isolated()
+    marks = Counter({word: n for word, n in counts.items() if isolated[ord(word[0])]})
     words = [(word, n) for word, n in counts.items() if word not in marks and len(word) <= 50]
     room = size - len(special)
     # Punctuation and letters may take half of the vocabulary; a letter takes two entries.
@@ -235,7 +236,7 @@ def _learn_pieces(
 
     pieces = _search(learn, size, min_count, max(counts.values()))
     if len(pieces) < size:
-        _LOG.info("the text has no more than %d pieces, %d were asked for", len(pieces), size)
+        _LOG.info("the text has no more than %d pieces, %d were requested", len(pieces), size)
     # A word with a letter that is not a piece would be unknown.
     needed = {*parameters.reserved_tokens, *letters, *(f"##{letter}" for letter in letters)}
     left = size - len(needed)
@@ -340,8 +341,8 @@ def _bpe(
         vocab_size=size,
         min_frequency=min_count,
         show_progress=False,  # it writes to standard output
-        # Otherwise the trainer adds a letter only in the form, inside or at the end of a word, in
-        # which the text has it.
+        # Otherwise the trainer adds a letter only in the form (inside or at the end of a word) that
+        # occurs in the text.
         special_tokens=[*special, *letters, *(letter + END for letter in letters)],
         end_of_word_suffix=END,
     )
@@ -375,11 +376,13 @@ def _sentence_piece(
     from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 
     if min_count is not None:
-        raise ValueError("SentencePiece's trainer takes no smallest count")
+        raise ValueError("SentencePiece's trainer does not support min_count")
     roles = _roles(special)
     unk, pad = roles.get("unk_token"), roles.get("pad_token")
     if unk is None:
-        raise ValueError(f"special tokens {list(special)}, expected one for unknown text, as <unk>")
+        raise ValueError(
+            f"special tokens {list(special)}, expected one for unknown text, such as <unk>"
+        )
     small = preparation(False, False, lower_case)
     failures: list[Exception] = []
 
@@ -405,7 +408,7 @@ def _sentence_piece(
             pad_piece=pad or "<pad>",
             bos_id=-1,
             eos_id=-1,
-            # They take the remaining ids in their order.
+            # They get the remaining ids, in order.
             control_symbols=[token for token in special if token not in (unk, pad)],
             minloglevel=1,
         )

@@ -12,19 +12,20 @@ from bertfam_tf.text.special_tokens import Layout
 
 
 class Windows:
-    """Splits documents into windows and packs each; a question is put before every window.
+    """Splits documents into overlapping windows and packs each one, optionally with a question.
 
-    The windows are those of Hugging Face's fast tokenizers with `stride` and
+    The windows are the same as those of Hugging Face's fast tokenizers with `stride` and
     `return_overflowing_tokens`: each is as long as possible, the next begins `stride` pieces before
     its end, and the first to reach the end of the document is the last.  An empty document has one.
 
     Args:
-        layout: where the special tokens stand.
+        layout: the positions of the special tokens.
         ids: the ids of the special tokens by role, as `Tokenizer.special_ids`.
-        max_length: the maximal number of tokens of a window, question and special tokens included.
+        max_length: the maximum number of tokens of a window, question and special tokens included.
         stride: the overlap of consecutive windows, in pieces.
-        max_question: the number of pieces to which a question is truncated.  None for half of what
-            special tokens and `stride` leave, so that a long question cannot multiply the windows.
+        max_question: the maximum number of pieces of a question; longer ones are truncated.  None
+            for half of what special tokens and `stride` leave, so that a long question cannot
+            multiply the windows.
 
     Raises:
         ValueError: a window would have no more than `stride` pieces of the document, so that
@@ -75,24 +76,24 @@ class Windows:
             * ``max_context``: bool (windows, length), whether the piece has the most context in
               this window, true once for each piece.  As in BERT's SQuAD code, context is the
               smaller of the numbers of pieces before and after it in the window, plus a hundredth
-              of the window's pieces; of equal windows the first counts.
+              of the window's pieces; among equal windows, the first one is used.
 
         Raises:
-            ValueError: there are neither one nor two texts.
+            ValueError: the number of texts is not 1 or 2.
         """
         if len(texts) not in (1, 2):
             raise ValueError(f"{len(texts)} texts, expected documents, or questions and documents")
         *questions, documents = texts
         room = self.max_length - self.frame.layout.special_count(len(texts))
-        questions = [_stretches(question) for question in questions]
+        questions = [_starts_and_counts(question) for question in questions]
         if questions:
             start, count = questions[0]
             questions = [(start, tf.minimum(count, self.max_question))]
             room -= questions[0][1]
-        begin, size = _stretches(documents)
+        begin, size = _starts_and_counts(documents)
 
         step = room - self.stride
-        # As many steps as it takes to reach the end of the document.
+        # The number of steps needed to reach the end of the document.
         windows = 1 + tf.maximum(0, -((room - size) // step))
         splits = tf.concat([[0], tf.cumsum(tf.cast(windows, tf.int64))], 0)
         document = tf.cast(row_of_each(splits, splits[-1]), tf.int32)
@@ -123,7 +124,7 @@ class Windows:
 def spans_of(
     windows: Mapping[str, tf.Tensor], starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the bytes of the documents that each token of their windows covers.
+    """Returns the byte offsets in the documents of each token of their windows.
 
     Args:
         windows: from `Windows`.
@@ -141,8 +142,8 @@ def spans_of(
     return start, end
 
 
-def _stretches(text: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where each text begins and its number of pieces, int32 [batch] each."""
+def _starts_and_counts(text: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the start of each text and its number of pieces, int32 [batch] each."""
     splits = tf.cast(text.row_splits, tf.int32)
     return splits[:-1], splits[1:] - splits[:-1]
 
@@ -155,7 +156,7 @@ def _max_context(
     place = tf.where(here, begin[:, tf.newaxis] + piece + 1, 0)
 
     def best(values: tf.Tensor) -> tf.Tensor:
-        """Returns bool (windows, length), whether a value is the largest of its piece's."""
+        """Returns bool (windows, length), whether a value is the largest of its piece."""
         flat, segments = (tf.reshape(tensor, [-1]) for tensor in (values, place))
         return values == tf.gather(tf.math.unsorted_segment_max(flat, segments, pieces + 1), place)
 

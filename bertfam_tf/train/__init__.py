@@ -1,4 +1,4 @@
-"""From a recipe to a trained task."""
+"""Trains tasks and language models from recipes."""
 
 from bertfam_tf.train.answer_file import answer_file, as_json, source_of
 from bertfam_tf.train.pretrain import pretrain

@@ -1,4 +1,4 @@
-"""Answers for a file of any size; a run that was killed resumes after the last complete line."""
+"""Predictions for files of any size; interrupted runs resume after the last complete line."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def answer_file(
     top: int | None = None,
     verbose: bool = True,
 ) -> int:
-    """Writes an answer for each row, a JSON object on each line, in the order of the rows.
+    """Writes a prediction for each row, one JSON object per line, in the order of the rows.
 
-    Beside the output ``OUTPUT.source.json`` describes the input and the model. Started again with
-    the same source, it resumes after the last complete line, with the same batches, so that the
-    file is the same, byte for byte, as if nothing had happened.
+    ``OUTPUT.source.json`` next to the output describes the input and the model. If an interrupted
+    run is started again with the same source, it resumes after the last complete line with the same
+    batches, and the output is identical to that of an uninterrupted run.
 
     Args:
-        task: answers.
-        rows: what is read.
-        output: the file.
+        task: the task that predicts.
+        rows: the input.
+        output: the output file.
         source: identifies the input and the model, as JSON values; see ``source_of``.
-        batch_size: examples that are answered together.
-        top: as ``as_json`` takes it.
-        verbose: whether a progress bar is shown.
+        batch_size: number of examples per batch.
+        top: as for ``as_json``.
+        verbose: whether to show a progress bar.
 
     Returns:
         The number of rows.
 
     Raises:
-        ValueError: when the output is there and belongs to another source, or to none, or while
-            another process writes it.
-        OSError: when writing fails, on a full disk say; started again, it resumes.
+        ValueError: if the output exists and belongs to another source or none, or if another
+            process is writing it.
+        OSError: if writing fails, for example because the disk is full; the next run resumes.
     """
     output = Path(os.path.realpath(output))
     with exclusive_lock(output, output.with_name(f".{output.name}.lock")):
@@ -71,7 +71,7 @@ def _answer(
     top: int | None,
 ) -> int:
     wanted = {**source, "batch_size": batch_size, "rows": rows.count, "top": top}
-    done = _claim(output, wanted)
+    done = _prepare_output(output, wanted)
     if done:
         _log.info("Resuming from row %d of %d.", done, rows.count)
     bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
@@ -94,7 +94,7 @@ def _append(file: Any, data: bytes, output: Path) -> None:
         while data:
             data = data[file.write(data) :]
     except OSError as error:
-        text = f"{error.strerror}; started again, it resumes after the last complete line"
+        text = f"{error.strerror}; the next run resumes after the last complete line"
         raise OSError(error.errno, text, str(output)) from error
 
 
@@ -102,8 +102,8 @@ def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
     """Identifies an input and a saved task.
 
     Args:
-        file: the input; its name, size and time of change are kept.
-        model: the task's directory; its description lists the digests of its files.
+        file: the input, identified by name, size and modification time.
+        model: the task's directory, identified by its list of file digests.
         **settings: how the input is read.
     """
     stat = (archive_of(file) or file).stat()
@@ -117,12 +117,12 @@ def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
 
 
 def as_json(answer: Any, task: Task, top: int | None = None) -> dict[str, Any]:
-    """One of a task's answers as an object of JSON values.
+    """Converts a prediction to a JSON object.
 
     Args:
-        answer: of ``task.predict``.
-        task: classifiers' scores get the names of their labels, the highest score first.
-        top: how many of these; None for all.
+        answer: an element of the result of ``task.predict``.
+        task: the task; scores of classifiers become a dict by label, the highest score first.
+        top: the maximum number of scores; None for all.
     """
     plain = _plain(answer)
     if not isinstance(plain, dict):
@@ -144,8 +144,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _claim(output: Path, wanted: dict[str, Any]) -> int:
-    """Checks the output's source, and drops an incomplete last line; the number of lines."""
+def _prepare_output(output: Path, wanted: dict[str, Any]) -> int:
+    """Checks the source, removes an incomplete last line, and returns the number of lines."""
     sidecar = output.with_name(f"{output.name}.source.json")
     remove_leftovers(sidecar)
     if sidecar.is_file():
@@ -168,7 +168,7 @@ def _claim(output: Path, wanted: dict[str, Any]) -> int:
     if not output.exists():
         return 0
     with output.open("r+b") as file:
-        lines, end = _whole_lines(file)
+        lines, end = _count_complete_lines(file)
         if file.tell() != end:
             file.truncate(end)
     if lines > wanted["rows"]:
@@ -176,8 +176,8 @@ def _claim(output: Path, wanted: dict[str, Any]) -> int:
     return lines
 
 
-def _whole_lines(file: BinaryIO) -> tuple[int, int]:
-    """The number of complete lines, and where the last one ends."""
+def _count_complete_lines(file: BinaryIO) -> tuple[int, int]:
+    """Returns the number of complete lines, and the position after the last one."""
     lines = end = position = 0
     while piece := file.read(_PIECE):
         lines += piece.count(b"\n")

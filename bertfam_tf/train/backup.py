@@ -1,4 +1,4 @@
-"""Training checkpoints, from which a run resumes after it was killed."""
+"""Training checkpoints, from which interrupted runs resume."""
 
 import shutil
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ _STATE, _METRIC = "state.safetensors", "metric/"
 class Backup(keras.callbacks.Callback):
     """Writes a training checkpoint every ``every`` steps and after each epoch.
 
-    It has weights, the optimizer's state by the paths of the weights, random states, and metrics of
-    an epoch that has begun. Keras' own ``BackupAndRestore`` repeats an interrupted epoch and loses
-    the random states of dropout; here the optimizer's step count gives the number of batches to
-    skip, so that a run that was killed ends as one that was not. A checkpoint appears whole or not
-    at all.
+    It contains weights, optimizer state by variable path, random state, and the metrics of an
+    unfinished epoch. Keras' ``BackupAndRestore`` repeats an interrupted epoch and loses the random
+    state of dropout; here the optimizer's step count determines the number of batches to skip, so
+    that a resumed run ends with the same result as an uninterrupted one. Checkpoints are written
+    atomically.
 
-    None is written after the last step of an epoch until the epoch has been evaluated and the
-    callbacks before this one have seen it: a run that is killed in between repeats steps, and then
-    evaluates.
+    After the last step of an epoch, no checkpoint is written until the epoch has been evaluated and
+    the preceding callbacks have been called: a run that is killed in between repeats the last steps
+    and then evaluates.
 
     Args:
-        directory: holds the last checkpoint.
-        every: steps between checkpoints.
+        directory: the directory of the last checkpoint.
+        every: number of steps between checkpoints.
     """
 
     def __init__(self, directory: Path, every: int):
@@ -45,13 +45,13 @@ class Backup(keras.callbacks.Callback):
         return (self.directory / _STATE).is_file()
 
     def restore(self, model: keras.Model) -> int:
-        """Loads the last checkpoint into a compiled model; the number of steps it was trained for.
+        """Loads the last checkpoint into a compiled model and returns its number of training steps.
 
-        Metrics are restored when the next epoch begins; those that Keras makes at their first batch
-        have to exist by then.
+        Metrics are restored when the next epoch begins; metrics that Keras creates at the first
+        batch must exist by then.
 
         Raises:
-            ValueError: when the checkpoint is damaged, or of another model.
+            ValueError: if the checkpoint is damaged or belongs to another model.
         """
         if not self.exists:
             return 0
@@ -75,25 +75,25 @@ class Backup(keras.callbacks.Callback):
 
     def _write(self, metrics: dict[int, keras.Variable]) -> None:
         variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
-        # The step count is a NumPy scalar, which safetensors does not take.
+        # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
         with atomic(self.directory / _STATE) as path:
             write(state, path)
 
     def clear(self) -> None:
-        """Removes the checkpoint of a run that is done."""
+        """Removes the checkpoint of a finished run."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of a training checkpoint.
+    """Reads the tensors of a training checkpoint.
 
     Args:
-        file: what is read.
-        directory: what errors say has to be removed.
+        file: the checkpoint.
+        directory: the directory that error messages suggest to remove.
 
     Raises:
-        ValueError: when the file is missing or damaged.
+        ValueError: if the file is missing or damaged.
     """
     try:
         return load_file(file)
@@ -110,7 +110,7 @@ def assign_state(
     """Assigns tensors to variables by name, all of them or none.
 
     Raises:
-        ValueError: for a tensor that is missing or of another shape.
+        ValueError: for a missing tensor or a wrong shape.
     """
     for name, variable in variables.items():
         if name not in stored or stored[name].shape != tuple(variable.shape):
@@ -133,9 +133,9 @@ def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """All that a training step reads, under names that are the same in each process."""
+    """All state that a training step reads, under names that are the same in each process."""
     model.optimizer.build(model.trainable_variables)
-    # Keras numbers the generators of a process, so they are named by their order.
+    # The names of Keras' seed generators contain a counter, so they are named by their order.
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]
     return {
         **{v.path: v for v in model.weights},
@@ -145,12 +145,12 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
-    """The state of a built optimizer: ``optimizer/`` and the path of a weight with the slot's name.
+    """The state of a built optimizer, by ``optimizer/`` and the weight's path with the slot's name.
 
     Raises:
-        ValueError: for two variables of one name.
+        ValueError: for two variables with the same name.
     """
-    # The first part of a path is the optimizer's name, which Keras numbers in each process.
+    # The first part of a path is the optimizer's name, which contains a counter of the process.
     named = [(f"optimizer/{v.path.partition('/')[2]}", v) for v in optimizer.variables]
     found = dict(named)
     if len(found) != len(named):

@@ -1,4 +1,4 @@
-"""The best epoch of a run, kept on disk, and when to stop looking for a better one."""
+"""Keeps the weights of the best epoch on disk, with early stopping."""
 
 import json
 import logging
@@ -17,14 +17,14 @@ _log = logging.getLogger(__name__)
 
 
 class BestEpoch(keras.callbacks.Callback):
-    """Keeps the weights of the epoch that scored best, and ends training when none is better.
+    """Keeps the weights of the epoch with the best score, and stops training without improvement.
 
-    Keras' ``EarlyStopping`` forgets what it has seen when a run is killed; here each epoch's score
-    is on disk under its number, and an epoch that is run once more is not compared again.
+    Keras' ``EarlyStopping`` loses its state when a run is killed; here the score of each epoch is
+    stored on disk, and an epoch that is repeated is not compared again.
 
     Args:
-        directory: where weights and scores go.
-        monitor: a metric of the validation data, ``val_accuracy`` say; higher is better, except
+        directory: the directory of weights and scores.
+        monitor: a metric of the validation data, such as ``val_accuracy``; higher is better, except
             for a loss.
         patience: number of epochs without improvement after which training stops.
     """
@@ -40,19 +40,19 @@ class BestEpoch(keras.callbacks.Callback):
         """Scores by epoch, from 0.
 
         Raises:
-            ValueError: when a file is damaged.
+            ValueError: if a file is damaged.
         """
         file, weights = self.directory / _VALUES, self.directory / _WEIGHTS
         try:
             stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
             if weights.is_file():
-                # They are written first, and hold the number of their epoch.
+                # The weights are written first, and contain the number of their epoch.
                 with safe_open(weights, framework="numpy") as opened:
                     stored |= json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
             return {int(epoch): float(value) for epoch, value in stored.items()}
         except (ValueError, AttributeError, TypeError, SafetensorError) as error:
             raise ValueError(
-                f"{self.directory} does not hold the scores of epochs, {_VALUES} or {_WEIGHTS} is "
+                f"{self.directory} has no valid scores of epochs: {_VALUES} or {_WEIGHTS} is "
                 f"truncated or damaged: {error}. Remove {self.directory.parent} to train from the "
                 "beginning."
             ) from error
@@ -81,10 +81,10 @@ class BestEpoch(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def restore(self, model: keras.Model) -> None:
-        """Assigns the best epoch's weights to a model.
+        """Assigns the weights of the best epoch to a model.
 
         Raises:
-            ValueError: when the file is missing or damaged.
+            ValueError: if the file is missing or damaged.
         """
         file, run = self.directory / _WEIGHTS, self.directory.parent
         assign_state({v.path: v for v in model.weights}, read_state(file, run), file, run)

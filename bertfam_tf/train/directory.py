@@ -1,4 +1,4 @@
-"""The directory that a recipe's run writes into."""
+"""The output directory of a run."""
 
 import json
 import logging
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def run_directory(recipe: Recipe | PretrainRecipe) -> Iterator["RunDirectory"]:
-    """The directory of a run, ``recipe.output``, for one process at a time.
+    """The directory of a run, ``recipe.output``, locked for this process.
 
     Raises:
-        ValueError: when another process is writing it, or it holds another recipe's run.
+        ValueError: if another process is writing it, or it contains the run of another recipe.
     """
     path = expand(recipe.output)
     with exclusive_lock(path, path / ".lock"):
@@ -29,13 +29,13 @@ def run_directory(recipe: Recipe | PretrainRecipe) -> Iterator["RunDirectory"]:
 
 
 class RunDirectory:
-    """Recipe, training checkpoint, model, history and metrics of one run.
+    """Recipe, training checkpoint, model, history and metrics of a run.
 
     Args:
-        recipe: its ``output`` is the directory.
+        recipe: the recipe, whose ``output`` is the directory.
 
     Raises:
-        ValueError: when the directory holds another recipe's run.
+        ValueError: if the directory contains the run of another recipe.
     """
 
     def __init__(self, recipe: Recipe | PretrainRecipe) -> None:
@@ -45,44 +45,44 @@ class RunDirectory:
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
-        # A recipe that failed before its first checkpoint was written may be corrected.
+        # A recipe that failed before the first checkpoint may be changed.
         begun = self.backup().exists or (self.path / MODEL).exists()
         if begun and self._stored not in (None, recipe.to_yaml()):
             others = set(self._stored.splitlines())
             changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]
             raise ValueError(
-                f"{self.path} holds a run of another recipe ({file}; this one has "
-                f"{', '.join(changed[:5]) or 'less'}); choose another output, or remove the "
+                f"{self.path} contains a run of another recipe ({file}; this one has "
+                f"{', '.join(changed[:5]) or 'fewer keys'}); choose another output, or remove the "
                 "directory."
             )
 
     def backup(self, every: int = 1) -> Backup:
-        """Writes training checkpoints every so many steps."""
+        """The callback that writes training checkpoints every ``every`` steps."""
         return Backup(self.path / "backup", every)
 
     def history(self) -> History:
-        """The log of each epoch."""
+        """The callback that logs each epoch."""
         return History(self.path / _HISTORY)
 
     def metrics(self) -> dict[str, Any] | None:
-        """The metrics of a run that is done; None for one that is not."""
+        """The metrics of a finished run, or None."""
         file = self.path / METRICS
         if not file.is_file():
             return None
-        _log.info("%s is done already.", self.path)
+        _log.info("%s is already finished.", self.path)
         self.backup().clear()
         return json.loads(file.read_text("utf-8"))
 
     def begin(self) -> None:
-        """Makes the directory and writes the recipe."""
+        """Creates the directory and writes the recipe."""
         if not self.backup().exists:
-            # Without a checkpoint a run that was killed starts from the beginning.
+            # Without a checkpoint, an interrupted run starts from the beginning.
             self.backup().clear()
             self.history().file.unlink(missing_ok=True)
         if self._stored != self.recipe.to_yaml():
             write(self.path / RECIPE, self.recipe.to_yaml())
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Writes the metrics, which mark the run as done, and removes its checkpoint."""
+        """Writes the metrics, which mark the run as finished, and removes its checkpoint."""
         write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         self.backup().clear()

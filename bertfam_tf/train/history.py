@@ -1,4 +1,4 @@
-"""What ``fit`` logs of each epoch, as CSV."""
+"""Logs each epoch to a CSV file."""
 
 import csv
 import io
@@ -12,8 +12,8 @@ from bertfam_tf.files import write
 class History(keras.callbacks.Callback):
     """Writes a line for each epoch.
 
-    Keras' ``CSVLogger`` appends; here an epoch that is run again after a kill replaces its line,
-    and the file is whole at any time.
+    Keras' ``CSVLogger`` appends; here an epoch that is repeated after an interruption replaces its
+    line, and the file is written atomically.
 
     Args:
         file: the CSV file.

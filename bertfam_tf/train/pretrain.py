@@ -1,4 +1,4 @@
-"""From a recipe to a language model trained on a stream of text."""
+"""Trains a language model on a stream of text with a recipe."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from bertfam_tf.train.stream_lm import StreamLM
 def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     """Trains a language model from random weights, on text files read as one stream.
 
-    The output directory gets the recipe, the trained ``CausalLM``, a CSV of the history with the
-    perplexity of the held-out text after each epoch, and samples. A run that was killed resumes
-    after the last epoch that ended; one that is done returns the metrics that it wrote.
+    The output directory contains the recipe, the trained ``CausalLM``, the history as CSV with the
+    perplexity of the held-out text after each epoch, and samples. An interrupted run resumes after
+    the last complete epoch; a finished run returns its stored metrics.
 
     Returns:
-        ``perplexity`` of the held-out text, ``tokens``, the size of the other, and ``samples``, a
-        text for each prompt.
+        ``perplexity`` of the held-out text, ``tokens``, the size of the training text, and
+        ``samples``, a text for each prompt.
 
     Raises:
-        ValueError: for a recipe or file that is not valid, when the output directory holds
-            another recipe's run or another process is writing it, and when the training
-            checkpoint is damaged.
-        OSError: when writing fails, on a full disk say; started again, the run resumes.
+        ValueError: for an invalid recipe or file, an output directory that contains the run of
+            another recipe or is being written by another process, or a damaged training checkpoint.
+        OSError: if writing fails, for example because the disk is full; the next run resumes.
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()
@@ -55,7 +54,7 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]
     learner = StreamLM(task.backbone, task.head)
     learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
     directory.begin()
-    # A memory is not part of a checkpoint: it is empty at the beginning of each epoch.
+    # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.
     backup = directory.backup(steps)
     history = directory.history()
     learner.fit(

@@ -1,4 +1,4 @@
-"""Language models on long streams, segment by segment (Transformer-XL, arXiv 1901.02860)."""
+"""Trains language models on long streams, segment by segment (Transformer-XL, arXiv 1901.02860)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bertfam_tf.models import Backbone
 
 
 class NextToken:
-    """The objective of predicting each next token of a stream.
+    """The objective of predicting the next token at each position of a stream.
 
     Args:
-        head: gives log-probabilities of targets.
+        head: computes log-probabilities of targets.
     """
 
     weights: Mapping[str, float] = {"loss": 1.0}
@@ -28,14 +28,14 @@ class NextToken:
         self.heads: Mapping[str, keras.layers.Layer] = {"causal_lm": head}
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        """The sum of the tokens' losses, and the number of the tokens."""
+        """The sum of the losses over tokens, and the number of tokens."""
         found = heads["causal_lm"](outputs, targets=batch.targets)  # (batch, length)
         losses = -keras.ops.cast(found, "float32") * batch.weights
         return {"loss": (keras.ops.sum(losses), keras.ops.sum(batch.weights))}
 
 
 class PerplexityTracker(LossTracker):
-    """As ``LossTracker``, and ``perplexity``, exp of the loss."""
+    """A ``LossTracker`` that also reports ``perplexity``, exp of the loss."""
 
     def result(self) -> dict[str, Any]:
         found = super().result()
@@ -43,7 +43,7 @@ class PerplexityTracker(LossTracker):
 
 
 class ReadMemory(keras.layers.Layer):
-    """The memory of the batch before, empty where a stream begins.
+    """Returns the memory of the previous batch, empty where a stream begins.
 
     Args:
         memory: symbolic inputs of the backbone, (batch, memory length, hidden) for each layer.
@@ -52,12 +52,12 @@ class ReadMemory(keras.layers.Layer):
         begins: int32 (batch,), 1 where a stream begins.
 
     Returns:
-        a tensor for each layer.
+        one tensor per layer.
     """
 
     def __init__(self, memory: Any, **kwargs: Any):
         super().__init__(**kwargs)
-        # Each replica of a strategy has examples of its own, and so a memory.
+        # Each replica of a strategy has its own examples, and therefore its own memory.
         self.held = [
             tf.Variable(
                 tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
@@ -70,7 +70,7 @@ class ReadMemory(keras.layers.Layer):
         ]
 
     def empty(self, batch: Any) -> tuple[tf.Tensor, ...]:
-        """A memory of no tokens."""
+        """An empty memory."""
         return tuple(tf.zeros([batch, 0, v.shape[-1]], v.dtype) for v in self.held)
 
     def call(self, begins: Any) -> tuple[tf.Tensor, ...]:
@@ -86,13 +86,13 @@ class ReadMemory(keras.layers.Layer):
 
 
 class WriteMemory(keras.layers.Layer):
-    """Keeps a memory for the batch that follows, and passes on another tensor.
+    """Stores the memory for the next batch, and returns another tensor unchanged.
 
     Args:
-        reader: the layer that reads it.
+        reader: the layer that reads the memory.
 
     Call:
-        inputs: the tensor that is passed on, and the memory of each layer.
+        inputs: the tensor to return, and the memory of each layer.
     """
 
     def __init__(self, reader: ReadMemory, **kwargs: Any):
@@ -110,22 +110,22 @@ class WriteMemory(keras.layers.Layer):
 
 
 class StreamLM(Learner):
-    """Trains and evaluates a language model on streams, with a memory of what came before.
+    """Trains and evaluates a language model on streams, with a memory of previous segments.
 
-    The memory of each batch, where the backbone has one, is an input of the next; no gradient
-    flows back into it. It belongs to this model, and not to the backbone, whose weights are all
-    that is trained: the backbone is used, saved and exported as before.
+    If the backbone has a memory, that of each batch is an input for the next batch, without a
+    gradient. It is part of this model, not of the backbone, which can be used, saved and exported
+    as before.
 
     Args:
-        backbone: a causal one.
-        head: gives log-probabilities or logits of the next token, as
-            ``heads.build(backbone, "causal_lm")`` does.
+        backbone: a causal backbone.
+        head: computes log-probabilities or logits of the next token, such as
+            ``heads.build(backbone, "causal_lm")``.
 
-    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.data.segments``. The memory begins anew
-    where a stream does, so in each epoch.
+    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.data.segments``. The memory is reset at
+    the beginning of a stream, and therefore in each epoch.
 
     Raises:
-        ValueError: for a head that does not predict the token after each.
+        ValueError: for a head that does not predict the next token.
     """
 
     tracker = PerplexityTracker
@@ -133,7 +133,7 @@ class StreamLM(Learner):
     def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
         if head.reads != "sequence_output":
             raise ValueError(
-                f"The {head.name} of {backbone.family} does not predict the token after each."
+                f"The {head.name} of {backbone.family} does not predict the next token."
             )
         reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory")
         tokens = keras.Input((None,), dtype="int32", name="token_ids")
@@ -155,15 +155,15 @@ class StreamLM(Learner):
         self.backbone = backbone
         self.head = head
         self.reader = reader
-        # Made once: perplexity would trace it anew each time.
+        # Created once, so that perplexity does not trace it again each time.
         self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
 
     def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        # The order of the stream is the point of it.
+        # The order of the stream must be kept.
         return super().fit(x, shuffle=False, **kwargs)
 
     def _score(self, data: Any, memory: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """The sum of a batch's losses, the number of its tokens, and the memory that follows."""
+        """The sum of a batch's losses, its number of tokens, and the new memory."""
         inputs, targets, weights = data
         tokens = inputs["token_ids"]
         given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
@@ -181,17 +181,17 @@ class StreamLM(Learner):
         batch_size: int = 1,
         verbose: bool = True,
     ) -> dict[str, float]:
-        """exp of the mean loss of a token of each corpus, each read as one stream.
+        """Computes the perplexity of corpora, each read as one stream.
 
         Args:
-            corpora: name -> token ids, as ``bertfam_tf.data.token_stream`` gives them.
-            length: tokens of a segment, which are computed at once.
-            batch_size: number of parts that a corpus is split into, read side by side. Each begins
-                without a memory; 1 reads everything in order.
-            verbose: whether a progress bar is shown.
+            corpora: name -> token ids, as returned by ``bertfam_tf.data.token_stream``.
+            length: number of tokens of a segment.
+            batch_size: number of parts into which a corpus is split; they are read in parallel and
+                begin without a memory. 1 reads everything in order.
+            verbose: whether to show a progress bar.
 
         Returns:
-            A number for each corpus, and ``"all"`` of all tokens together where there are several.
+            A number for each corpus, and ``"all"`` for all tokens if there are several.
         """
         found, sums = {}, np.zeros(2)
         for name, ids in corpora.items():

@@ -1,4 +1,4 @@
-"""KerasHub's presets: what the library computes from perturbed weights, and each damage by name."""
+"""KerasHub presets: compared with the library on perturbed weights; errors for damaged files."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ SMALL = dict(
     max_sequence_length=12,
 )
 _ELECTRA = {("vocab_size" if k == "vocabulary_size" else k): v for k, v in SMALL.items()}
-# Class, its settings, the family that reads it, and what the class hard-codes.
+# Class, settings, the family that reads it, and the values that the class hard-codes.
 CASES = {
     "bert": ("BertBackbone", {**SMALL, "num_segments": 3}, "bert", "gelu_new", 1e-12),
     "roberta": ("RobertaBackbone", SMALL, "roberta", "gelu", 1e-5),
@@ -52,7 +52,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):
-    """Makes a preset once: its directory, and the backbone that wrote it, in float64."""
+    """Creates each preset once; returns its directory and the float64 backbone that wrote it."""
     made = {}
 
     def make(case):
@@ -125,7 +125,7 @@ def test_float32_and_half_precision(tmp_path):
 
 
 def _earlier_file(file):
-    """As Keras wrote it before: another name for the layers, underscores elsewhere."""
+    """As in early versions of Keras: another name for the layers, other underscores."""
     with h5py.File(file, "a") as opened:
         opened.move("layers", "_layer_checkpoint_dependencies")
         attention = "_layer_checkpoint_dependencies/transformer_encoder/_self_attention_layer"
@@ -185,7 +185,7 @@ def _two(directory):
 DAMAGES = {
     "no weights": (lambda d: (d / WEIGHTS).unlink(), r"expected model\.weights\.h5, found none"),
     "two files": (_two, r"found a\.weights\.h5, b\.weights\.h5"),
-    "cut file": (_cut, r"model\.weights\.h5 cannot be read as HDF5; .*cut off"),
+    "cut file": (_cut, r"model\.weights\.h5 cannot be read as HDF5; .*truncated"),
     "empty file": (lambda d: (d / WEIGHTS).write_bytes(b""), "cannot be read as HDF5"),
     "another class": (
         _config(registered_name="keras_hub>GPT2Backbone"),
@@ -194,9 +194,12 @@ DAMAGES = {
     "no config": (_config(config=None), "has no 'config' of the backbone"),
     "unknown option": (_option(rotary=True), "options that are not supported: rotary"),
     "option missing": (_option(num_layers=None), "lacks num_layers"),
-    "text for a number": (_option(num_layers="2"), "num_layers is a positive number, not '2'"),
-    "other heads": (_option(num_heads=8), r"query_dense/vars/0 \(16, 4, 4\) is not for 8 heads"),
-    "fewer layers": (_option(num_layers=1), "left over: layers/transformer_encoder_1/"),
+    "text for a number": (_option(num_layers="2"), "num_layers must be a positive number, not '2'"),
+    "other heads": (
+        _option(num_heads=8),
+        r"query_dense/vars/0 \(16, 4, 4\) does not have the 8 heads",
+    ),
+    "fewer layers": (_option(num_layers=1), "Unexpected tensors: layers/transformer_encoder_1/"),
     "more layers": (_option(num_layers=3), "Missing tensors: layers/transformer_encoder_2/"),
     "missing": (
         _tensor(QUERY, None),
@@ -204,10 +207,13 @@ DAMAGES = {
     ),
     "twice": (
         _tensor(QUERY.replace("/_self", "/self"), np.ones((16, 4, 4))),
-        "holds the same tensor twice, as .*query_dense/vars/0 and ",
+        "contains the same tensor twice: .*query_dense/vars/0, ",
     ),
-    "left over": (_tensor("layers/adapter/vars/0", [1.0]), "left over: layers/adapter/vars/0"),
-    "NaN": (_tensor(QUERY, np.full((16, 4, 4), np.nan)), f"{QUERY} holds NaN or infinity"),
+    "left over": (
+        _tensor("layers/adapter/vars/0", [1.0]),
+        "Unexpected tensors: layers/adapter/vars/0",
+    ),
+    "NaN": (_tensor(QUERY, np.full((16, 4, 4), np.nan)), f"{QUERY} contains NaN or infinity"),
     "shape": (_tensor(QUERY, np.ones((8, 4, 4))), rf"{QUERY} \(8, 16\), expected \(16, 16\)"),
     "integers": (_tensor(QUERY, np.ones((16, 4, 4), "i4")), f"Wrong types: {QUERY} int32"),
 }

@@ -1,4 +1,4 @@
-"""What is written, transformers loads: nothing missing or left over, equal outputs."""
+"""transformers loads written checkpoints: no missing or unexpected tensors, equal outputs."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 
 def _of_theirs(directories):
-    """Those of families that the installed transformers has."""
+    """The directories of families in the installed transformers."""
     return [directory for directory in directories if _family(directory) in reference.FAMILIES]
 
 

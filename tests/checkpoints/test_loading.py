@@ -1,4 +1,4 @@
-"""Checkpoints: each damage is named, each published variation loads, nothing loads partially."""
+"""Loading: published variations load, damage is reported, nothing is loaded partially."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ def _same(found, expected, **tolerance):
         np.testing.assert_allclose(found[path], value, err_msg=path, **tolerance)
 
 
-# What loads -----------------------------------------------------------------------------------
+# Valid files -----------------------------------------------------------------------------------
 
 
 def _without_prefix(tensors):
@@ -120,7 +120,7 @@ def test_an_unknown_config_key_is_logged(tiny_copy, caplog):
     ]
 
 
-# What does not --------------------------------------------------------------------------------
+# Invalid files --------------------------------------------------------------------------------
 
 
 def _cut(directory):
@@ -182,35 +182,38 @@ DAMAGES = {
     "text for a number": (_config(hidden_size="32"), "hidden_size is a int, not '32'"),
     "null for a number": (_config(pad_token_id=None), "pad_id is a int, not None"),
     "heads that do not divide": (_config(num_attention_heads=5), "config of .*checkpoint"),
-    "cut file": (_cut, r"model\.safetensors cannot be read as safetensors; .*cut off"),
+    "cut file": (_cut, r"model\.safetensors cannot be read as safetensors; .*truncated"),
     "empty file": (lambda d: (d / WEIGHTS).write_bytes(b""), "cannot be read as safetensors"),
     "missing shard": (_remove_shard, r"names model-0000\d\.safetensors, which is missing"),
-    "index names too much": (_name_absent_tensors, "shards do not hold: bert.absent"),
+    "index names too much": (_name_absent_tensors, "shards do not contain: bert.absent"),
     "index of another kind": (_damage_index, "is not an index of shards"),
     "tensor left over": (
         _tensors(lambda t: t.update({"bert.adapter.weight": np.ones(1, np.float32)})),
-        "Tensors left over: bert.adapter.weight",
+        "Unexpected tensors: bert.adapter.weight",
     ),
     "tensor missing": (
         _tensors(lambda t: {n: v for n, v in t.items() if n != QUERY}),
         "Missing tensors: encoder.layer.1.attention.self.query.weight",
     ),
     "more layers in the config": (_config(num_hidden_layers=4), "Missing tensors: .* and 4 more"),
-    "fewer layers in the config": (_config(num_hidden_layers=2), "left over: .* and 4 more"),
+    "fewer layers in the config": (
+        _config(num_hidden_layers=2),
+        "Unexpected tensors: .* and 4 more",
+    ),
     "wrong shape": (
         _tensors(lambda t: t.update({QUERY: np.ones((16, 32), np.float32)})),
         rf"Wrong shapes: {QUERY} \(32, 16\), expected \(32, 32\)",
     ),
     "another vocabulary": (_config(vocab_size=65), r"\(64, 32\), expected \(65, 32\)"),
-    "NaN": (_tensors(_poison(np.nan)), f"{QUERY} holds NaN or infinity"),
-    "infinity": (_tensors(_poison(-np.inf)), f"{QUERY} holds NaN or infinity"),
+    "NaN": (_tensors(_poison(np.nan)), f"{QUERY} contains NaN or infinity"),
+    "infinity": (_tensors(_poison(-np.inf)), f"{QUERY} contains NaN or infinity"),
     "quantized": (
         _tensors(lambda t: t.update({QUERY: np.ones((32, 32), np.int8)})),
         f"Wrong types: {QUERY} I8; expected one of F64, F32",
     ),
     "with and without prefix": (
         _tensors(lambda t: t.update({QUERY.removeprefix("bert."): t[QUERY]})),
-        "holds the same tensor twice, as .*query.weight and .*query.weight",
+        "contains the same tensor twice: .*query.weight, .*query.weight",
     ),
 }
 
@@ -242,7 +245,7 @@ def test_a_refused_load_changes_no_variable(tmp_path, value):
 
 def test_a_variable_that_no_table_names_is_an_error(tmp_path):
     save_file({"a": np.ones(1, np.float32)}, tmp_path / WEIGHTS)
-    with pytest.raises(CheckpointError, match="the card has no names for b"):
+    with pytest.raises(CheckpointError, match="the family defines no names for b"):
         fill([keras.Variable([0.0], name="b")], safetensors.read(tmp_path), {"a": "a"}, (), "test")
 
 

@@ -1,4 +1,4 @@
-"""``pytorch_model.bin``: through torch's loader of weights, and not at all without it."""
+"""``pytorch_model.bin``: read only by torch's weights-only loader."""
 
 import json
 import pickle
@@ -25,7 +25,7 @@ def directory(tiny, tmp_path):
 
 
 class _Runs:
-    """What a pickle can do: it creates a file when it is opened."""
+    """An object whose pickle creates a file when it is opened."""
 
     def __init__(self, file):
         self.file = file
@@ -34,7 +34,7 @@ class _Runs:
         return open, (str(self.file), "w")
 
 
-def test_without_torch_the_way_out_is_named_and_nothing_runs(directory, monkeypatch):
+def test_without_torch_the_error_has_a_remedy_and_nothing_runs(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     evidence = directory / "evidence"
     (directory / SINGLE).write_bytes(pickle.dumps({"a": _Runs(evidence)}))
@@ -103,19 +103,22 @@ DAMAGES = {
     ),
     "left over": (
         lambda torch, t: {**t, "bert.adapter.weight": torch.ones(1)},
-        "left over: bert.adapter.weight",
+        "Unexpected tensors: bert.adapter.weight",
     ),
     "shape": (
         lambda torch, t: {**t, QUERY: torch.ones(16, 32)},
         rf"{QUERY} \(32, 16\), expected \(32, 32\)",
     ),
-    "NaN": (_nan, f"{QUERY} holds NaN or infinity"),
+    "NaN": (_nan, f"{QUERY} contains NaN or infinity"),
     "integers": (
         lambda torch, t: {**t, QUERY: torch.ones(32, 32, dtype=torch.int8)},
         f"Wrong types: {QUERY} int8",
     ),
-    "nested": (lambda torch, t: {"state_dict": t}, "not a table of tensors: it holds 'state_dict'"),
-    "a list": (lambda torch, t: [1], "not a table of tensors, but a list"),
+    "nested": (
+        lambda torch, t: {"state_dict": t},
+        "not a dict of tensors: it contains 'state_dict'",
+    ),
+    "a list": (lambda torch, t: [1], "not a dict of tensors, but a list"),
 }
 
 
@@ -132,7 +135,7 @@ def test_a_cut_file(directory, torch, tensors, zipped):
     file = directory / SINGLE
     torch.save(tensors, file, _use_new_zipfile_serialization=zipped)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read .*cut off"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read .*truncated"):
         bf.load_backbone(directory)
 
 
@@ -146,6 +149,6 @@ def test_no_such_file(directory, torch, content):
 def test_code_in_a_pickle_does_not_run(directory, torch):
     evidence = directory / "evidence"
     torch.save({"a": _Runs(evidence)}, directory / SINGLE)
-    with pytest.raises(CheckpointError, match="or hold more than tensors"):
+    with pytest.raises(CheckpointError, match="or contain more than tensors"):
         bf.load_backbone(directory)
     assert not evidence.exists()

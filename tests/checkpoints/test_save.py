@@ -1,4 +1,4 @@
-"""Back to Hugging Face's format: bit-equal weights, the same config, or a refusal by name."""
+"""Writing Hugging Face's format: bit-equal weights and the same config, or an error."""
 
 import json
 import shutil
@@ -32,12 +32,12 @@ def _name(directory):
 
 
 def _family(directory):
-    """The family that a golden is of, where its config names one that several share."""
+    """The family of a golden whose config does not name it."""
     return directory.relative_to(GOLDENS).parts[0]
 
 
 def _first_of_each(directories):
-    """All; `make test` takes the first of each family and of each head."""
+    """All directories; `make test` uses the first of each family and head."""
     return each_once(
         directories, lambda path: (_family(path), path.parent.name == "heads" and path.name)
     )
@@ -117,7 +117,7 @@ def test_a_head_and_its_labels(tiny, tmp_path):
 
 @pytest.mark.parametrize("directory", _first_of_each(HEADS), ids=_name)
 def test_the_class_is_named(directory, tmp_path):
-    """For transformers, and because some heads have the same names."""
+    """Needed by transformers, and because tensors of some heads have the same names."""
     family, head = _family(directory), directory.name
     said = json.loads((directory / "config.json").read_text())["architectures"]
     convert(directory, tmp_path / "converted", family=family)
@@ -147,7 +147,7 @@ SAYS_NOT = {
 
 
 @pytest.mark.parametrize("field", SAYS_NOT)
-def test_what_the_format_cannot_say_is_refused(tmp_path, field):
+def test_configs_that_the_format_cannot_represent_are_rejected(tmp_path, field):
     small = dict(vocab_size=30, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24)
     backbone = bf.build("albert", **small, **SAYS_NOT[field])
     with pytest.raises(CheckpointError, match=f"cannot represent .*{field} = "):

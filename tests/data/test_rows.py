@@ -145,7 +145,9 @@ def test_a_file_that_changes_is_not_read_on(tmp_path):
     file = _write(tmp_path, "t.csv", "text,label\na,x\nb,y\n")
     rows = read_rows(file, target=targets.Name())
     _write(tmp_path, "t.csv", "text,label\na,x\n")
-    with pytest.raises(ValueError, match=r"t\.csv has 1 valid rows less than when it was checked"):
+    with pytest.raises(
+        ValueError, match=r"t\.csv has 1 valid rows less than when it was validated"
+    ):
         _elements_unchecked(rows)
 
 
@@ -181,7 +183,7 @@ def _elements_unchecked(rows):
         ("t.conll", "a X\n\nb Y\n", targets.Tags(["X"]), r"line 3: The tag 'Y' is not one of: X"),
         ("t.json", "{}", targets.Answers(), r"t\.json has no list 'data'"),
         ("t.json", "{", targets.Answers(), r"t\.json is not JSON"),
-        ("t.json", '{"data": [{}]}', targets.Answers(), r"article 0 is not as .*'paragraphs' is m"),
+        ("t.json", '{"data": [{}]}', targets.Answers(), r"article 0 does not .*'paragraphs' is m"),
         ("t.txt", "", None, r"t\.txt has no rows"),
     ],
 )  # fmt: skip
@@ -215,7 +217,7 @@ def test_skipping_counts_by_kind_and_shows_the_first(tmp_path, caplog):
         rows = read_rows(file, target=targets.Name(["x", "y"]), skip=True)
     assert [(x["text"], y) for x, y in _elements(rows)] == [(b"a", b"x"), (b"f", b"y")]
     assert rows.skipped == {"columns": 2, "quotes": 1, "label": 1}
-    assert "Skipped 4 rows beside 2 good ones: 2 columns, 1 quotes, 1 label." in caplog.text
+    assert "Skipped 4 rows and kept 2: 2 columns, 1 quotes, 1 label." in caplog.text
     assert "line 3 has 1 columns" in caplog.text
     assert "line 7" not in caplog.text
     with pytest.raises(ValueError, match="has no rows"):
@@ -229,7 +231,7 @@ def test_skipping_counts_by_kind_and_shows_the_first(tmp_path, caplog):
         ({"files": "absent/x", "format": "race"}, "There is no folder or archive absent/x"),
         ({"files": []}, "There are no files"),
         ({"files": "x", "format": "cvs"}, "Unknown format 'cvs'. Did you mean 'csv'"),
-        ({"files": "x", "format": "tfds"}, "takes the name of a data set"),
+        ({"files": "x", "format": "tfds"}, "needs the name of a data set"),
     ],
 )
 def test_what_cannot_be_read(arguments, error):
@@ -290,7 +292,7 @@ def test_lines_that_a_stray_quote_swallows_are_counted(tmp_path, caplog, stray, 
     assert len(str(caught.value)) < 600
     rows = read_rows(file, target=target, skip=True)
     assert (rows.skipped, rows.skipped_lines, rows.count) == ({kind: 1}, 990, 1 + len(more))
-    assert f"Skipped 1 rows (990 lines) beside {rows.count} good ones: 1 {kind}" in caplog.text
+    assert f"Skipped 1 rows (990 lines) and kept {rows.count}: 1 {kind}" in caplog.text
     assert text in caplog.text
 
 
@@ -367,10 +369,16 @@ def test_squad(tmp_path):
         (_question("7", ("Denver", 7), ("x", 0)), "question 7: The answer 'x' is not at character"),
         (
             _question("7", ("x", "0")),
-            "question 7: An answer is a text and a number, not 'x' and '0'",
+            "question 7: An answer must be a text and a number, not 'x' and '0'",
         ),
-        ({"id": "7", "question": "q"}, "question 7 is not as SQuAD's are: 'answers' is missing"),
-        ({"id": "7", "answers": []}, "question 7 is not as SQuAD's are: 'question' is missing"),
+        (
+            {"id": "7", "question": "q"},
+            "question 7 does not have SQuAD's format: 'answers' is missing",
+        ),
+        (
+            {"id": "7", "answers": []},
+            "question 7 does not have SQuAD's format: 'question' is missing",
+        ),
     ],
 )
 def test_questions_that_are_wrong(tmp_path, question, error):
@@ -427,7 +435,7 @@ def test_race(race, place):
 
 def test_race_of_all_splits_or_none(race):
     for place in ("RACE", "race.tar.gz"):
-        with pytest.raises(ValueError, match="has dev and train; name one of them"):
+        with pytest.raises(ValueError, match="has dev and train; choose one of them"):
             read_rows(race / place, target=targets.Choice())
     with pytest.raises(ValueError, match="has no rows"):
         read_rows(race / "race.tar.gz" / "tset", target=targets.Choice())

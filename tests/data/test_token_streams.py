@@ -24,7 +24,7 @@ def test_tokens_and_ends():
     assert token_stream(texts, WORDS, None).tolist() == [2, 3, 4, 0]
     # More than are tokenized at once.
     assert len(token_stream(["a"] * 3000, WORDS, "<eos>")) == 6000
-    with pytest.raises(ValueError, match="no token '</s>' to put after each text"):
+    with pytest.raises(ValueError, match="no token '</s>' to append to each text"):
         token_stream(texts, WORDS, "</s>")
     for nothing in ([], [""]):
         with pytest.raises(ValueError, match="have no tokens"):
@@ -48,5 +48,5 @@ def test_every_token_but_the_first_is_a_target_once(batch_size, length):
 
 def test_what_cannot_be_cut():
     for arguments in (([1], 1, 1), ([1, 2], 0, 1), ([1, 2], 1, 0)):
-        with pytest.raises(ValueError, match="two tokens or more, a batch size and a length"):
+        with pytest.raises(ValueError, match="two or more tokens, and a batch size and length"):
             segments(*arguments)

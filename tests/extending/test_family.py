@@ -119,10 +119,10 @@ def test_hugging_face_has_no_format_for_it(task, tmp_path):
 @pytest.mark.parametrize(
     "check",
     [
-        test_families.test_every_family_has_a_tiny_size_and_says_what_it_differs_by,
+        test_families.test_every_family_has_a_tiny_size_and_describes_its_differences,
         test_families.test_padding_changes_nothing,
         test_families.test_examples_do_not_attend_to_each_other,
-        test_families.test_an_example_of_padding_alone_stays_finite,
+        test_families.test_an_example_of_only_padding_is_finite,
         test_families.test_a_gradient_in_every_weight,
         test_families.test_input_longer_than_max_positions,
     ],

@@ -1,4 +1,4 @@
-"""Generation on token ids: what the reference chose, the cache, sampling."""
+"""Generation on token ids: comparison with the reference, the cache, sampling."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ ROWS = tf.TensorSpec([None, None], tf.int32)
 
 
 def make_step(directory, kind=generation.decoder):
-    """A checkpoint with its language model's head."""
+    """The ``Step`` of a checkpoint with a language model head."""
     backbone = bf.load_backbone(directory)
     any_order = "target_mapping" in backbone.input
     head = heads.build(backbone, "permutation_lm" if any_order else "causal_lm")
@@ -29,7 +29,7 @@ def make_step(directory, kind=generation.decoder):
 
 
 def generate(step, token_ids, padding_mask, stop_ids=(), seed=None, **options):
-    """New tokens, from one graph."""
+    """New tokens, generated in one graph."""
 
     @tf.function(input_signature=[ROWS, ROWS], autograph=False)
     def run(tokens, mask):
@@ -104,7 +104,7 @@ def test_filters():
     assert _kept(logits, top_p=0.71) == [1, 3, 4]
     assert _kept(logits, top_p=1e-6) == [1]
     assert _kept(logits, top_p=1.0) == [0, 1, 2, 3, 4]
-    # Of the two that top-k leaves, the first has 4/7.
+    # Of the two tokens that top-k keeps, the first has 4/7.
     assert _kept(logits, top_k=2, top_p=0.55) == [1]
     assert _kept([1.0, 1.0, 0.0], top_k=1) == [0, 1]
 
@@ -127,5 +127,5 @@ def test_options_that_are_not_finite():
     for name, value in (("length_penalty", float("nan")), ("temperature", float("inf"))):
         with pytest.raises(ValueError, match=name):
             Options(**{name: value})
-    with pytest.raises(ValueError, match="num_beams is a whole number from 1, not True"):
+    with pytest.raises(ValueError, match="num_beams must be an integer of at least 1, not True"):
         Options(num_beams=True)

@@ -1,4 +1,4 @@
-"""Correlations and F1 of streams of batches, against scipy and counting by hand."""
+"""Correlations and F1 over batches, compared with scipy and manual counts."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ scipy_stats = pytest.importorskip("scipy.stats")
 
 
 def _stream(metric, *columns, sizes=(1, 7, 4, 0, 200)):
-    """The result after rows in batches of these sizes, again and again."""
+    """The result after examples in batches of these sizes, repeatedly."""
     start, i = 0, 0
     while start < len(columns[0]):
         part = slice(start, start + sizes[i % len(sizes)])
@@ -105,7 +105,7 @@ def test_two_labels_at_the_edge():
         assert _stream(metric(), one, no) == 0
     assert _stream(F1(), one, yes) == 1
     assert _stream(Matthews(), one, yes) == 0
-    with pytest.raises(ValueError, match="Matthews is of two labels, not of 3 scores"):
+    with pytest.raises(ValueError, match="Matthews needs scores of two labels, not of 3"):
         Matthews().update_state(one, np.zeros((5, 3)))
 
 

@@ -1,4 +1,4 @@
-"""Entity scores: what seqeval says of random tags, and the edges that it leaves open."""
+"""Entity scores: compared with seqeval on random tags; edge cases."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_entities(tags, expected):
     assert entities(tags.split()) == [Entity(*entity) for entity in expected]
 
 
-def test_the_schemes_of_one_sentence_say_the_same():
+def test_schemes_give_the_same_entities():
     iob1 = "I-A I-A O I-B B-B I-A".split()
     iob2 = "B-A I-A O B-B B-B B-A".split()
     iobes = "B-A E-A O S-B S-B S-A".split()
@@ -62,7 +62,7 @@ def test_the_schemes_of_one_sentence_say_the_same():
         ([["B-A", "O"]], [["O", "O"]], (0, 0, 0, 0.5)),
         ([["O", "O"]], [["B-A", "O"]], (0, 0, 0, 0.5)),
         ([["B-A", "I-A"], ["B-A"]], [["B-A", "O"], ["B-A"]], (0.5, 0.5, 0.5, 2 / 3)),
-        # An entity does not go on in the next sentence.
+        # An entity does not continue in the next sentence.
         ([["B-A"], ["I-A"]], [["B-A"], ["B-A"]], (1, 1, 1, 0.5)),
     ],
 )
@@ -74,10 +74,10 @@ def test_edges(wanted, found, expected):
 
 def test_tags_that_mark_no_entity():
     for tag in ("NN", "X-PER", "", "o", "BB", "-PER", "L-PER"):
-        with pytest.raises(ValueError, match="marks no part of an entity"):
+        with pytest.raises(ValueError, match="does not mark entities"):
             parse(tag)
         assert not marks_entities(["O", "B-A", tag])
-    with pytest.raises(ValueError, match="The tag 'NN' marks no part"):
+    with pytest.raises(ValueError, match="The tag 'NN' does not mark entities"):
         entity_scores([["NN"]], [["O"]])
     with pytest.raises(ValueError, match="'NN'"):
         continues("B-A", "NN")

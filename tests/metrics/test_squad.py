@@ -1,4 +1,4 @@
-"""SQuAD's scores against published predictions, and against a search of every threshold."""
+"""SQuAD scores, compared with published predictions and a search of all thresholds."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_published_predictions_get_their_published_scores(real_data, name, expec
     articles = json.loads(file.read_text("utf-8"))["data"]
     ids = [q["id"] for a in articles for p in a["paragraphs"] for q in p["qas"]]
     predictions = json.loads(real_data(f"squad/predictions/{name}.json").read_text("utf-8"))
-    # Questions that a file leaves out count as wrong, as "" does where there is an answer.
+    # Missing predictions count as wrong, like "" for questions with an answer.
     found = squad_scores([predictions.get(i, "") for i in ids], answers)
     assert len(ids) == 10_570
     assert found.keys() == {"exact_match", "f1"}
@@ -56,7 +56,7 @@ def test_questions_without_answers(real_data):
     always = squad_scores(["x" if n else a for n, a in zip(none, firsts, strict=False)], answers)
     assert always["no_answer_f1"] == 0
     assert always["has_answer_f1"] == 100
-    # Scores that tell the two kinds apart but for one question each way.
+    # Scores that separate the two kinds, except for one question each.
     scores = none + np.linspace(0, 0.5, len(none))
     first, last = np.flatnonzero(none)[0], np.flatnonzero(~none)[-1]
     scores[[first, last]] = [-5, 5]
@@ -119,7 +119,7 @@ def test_mistakes():
         squad_scores(["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="There are no questions"):
         squad_scores([], [])
-    with pytest.raises(ValueError, match="are a list of strings, not the string 'film'"):
+    with pytest.raises(ValueError, match="must be a list of strings, not the string 'film'"):
         squad_scores(["film"], ["film"])
     with pytest.raises(ValueError, match=r"no_answer_scores\[1\] is NaN"):
         best_threshold(["a", "b"], [["a"], ["b"]], [0, math.nan])

@@ -165,12 +165,12 @@ def test_streaming_holds_back_half_characters():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (dict(max_new_tokens=0), "max_new_tokens is a whole number from 1, not 0"),
+        (dict(max_new_tokens=0), "max_new_tokens must be an integer of at least 1, not 0"),
         (dict(max_new_tokens=48), "max_new_tokens 48 leaves no room for a prompt"),
-        (dict(temperature=0.0), "temperature is a number above 0, not 0.0; None takes"),
-        (dict(top_p=1.5), "top_p is above 0 and at most 1, not 1.5"),
-        (dict(top_k=0), "top_k is a whole number from 1, not 0"),
-        (dict(num_beams=2, top_k=3), "Beam search takes no temperature"),
+        (dict(temperature=0.0), "temperature must be above 0, not 0.0; None is"),
+        (dict(top_p=1.5), "top_p must be above 0 and at most 1, not 1.5"),
+        (dict(top_k=0), "top_k must be an integer of at least 1, not 0"),
+        (dict(num_beams=2, top_k=3), "Beam search does not support temperature"),
         (dict(num_beams=2, callback=print), "Beam search has no text before its end"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
         (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),

@@ -193,16 +193,16 @@ def test_tokenizers_that_transformers_has_no_equal_of(tmp_path):
     words = WordTokenizer(["<eos>", "<unk>", "a", "b"])
     shape = dict(vocab_size=4, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
     backbone = bf.build("gpt2", "tiny", **shape)
-    _refused(bf.CausalLM(backbone, words), tmp_path, "a WordTokenizer is none of those")
+    _refused(bf.CausalLM(backbone, words), tmp_path, "cannot express a WordTokenizer")
     moses = published.tokenizer("xlm")
     lower = moses.from_config({**moses.get_config(), "lower_case": True})
     french = moses.from_config({**moses.get_config(), "language": "fr", "prefixes": None})
     own = moses.from_config({**moses.get_config(), "prefixes": ["Fig"]})
     backbone = bf.build("gpt2", "tiny", **{**shape, "vocab_size": moses.vocab_size})
     for tokenizer, message in (
-        (lower, "lower-cases after it has split words"),
+        (lower, "lower-cases after splitting words"),
         (french, "reads English by default, not 'fr'"),
-        (own, "not Moses' own"),
+        (own, "differs from Moses' list"),
     ):
         _refused(bf.TextEmbedder(backbone, tokenizer), tmp_path, message)
 

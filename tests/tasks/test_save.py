@@ -167,7 +167,7 @@ CHANGES = {
     "another task": (_edit(task="TextEmbedder"), "Unknown argument 'labels'"),
     "unknown family": (_edit(family="brt"), "Unknown family 'brt'"),
     "unknown config": (_edit(config={"hidden": 1}), "Unknown BertConfig field 'hidden'"),
-    "another config": (_edit(config={"num_layers": 1}), "do not fit each other"),
+    "another config": (_edit(config={"num_layers": 1}), "do not match"),
     "no config": (_edit(config=None), "it has no config"),
     "unknown option": (_edit(options={"label": []}), "cannot be loaded"),
     "other labels": (

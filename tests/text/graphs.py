@@ -1,4 +1,4 @@
-"""What every tokenizer has to do inside graphs: in tf.data, in a SavedModel, in TFLite."""
+"""Checks that a tokenizer gives the same results in tf.data, SavedModels and TFLite."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-# Python, and tables that grow.
+# Operations that call Python, and mutable tables.
 FORBIDDEN = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "MutableHashTableV2"}
 
 
 class Endpoint(tf.Module):
-    """Raw text in, dense ids and offsets out."""
+    """Converts raw text to dense ids and offsets."""
 
     def __init__(self, tokenizer):
         super().__init__()
@@ -31,7 +31,7 @@ class Endpoint(tf.Module):
 
 
 def assert_the_same_in_a_dataset(tokenizer: Any, rows: Sequence[Any]) -> None:
-    """Row by row and in batches, with offsets and without."""
+    """Compares single texts and batches, with and without offsets."""
     dataset = tf.data.Dataset.from_tensor_slices(rows)
     one_by_one = [row.numpy().tolist() for row in dataset.map(tokenizer.tokenize)]
     batches = dataset.batch(7).map(tokenizer.tokenize_with_offsets)
@@ -45,7 +45,7 @@ def assert_the_same_in_a_saved_model(
     path: Path,
     forbidden: frozenset[str] = frozenset(),
 ) -> None:
-    """Loaded by TensorFlow, and in a session without the object graph, as TF Serving runs it."""
+    """Compares a loaded SavedModel, and one in a session without objects, as in TF Serving."""
     endpoint = Endpoint(tokenizer)
     texts = [tf.constant(batch, tf.string) for batch in batches]
     expected = [endpoint.serve(batch) for batch in texts]
@@ -68,7 +68,7 @@ def assert_the_same_in_a_saved_model(
 
 
 def assert_the_same_in_tflite(tokenizer: Any, batches: Sequence[Sequence[Any]]) -> None:
-    """With tensorflow-text's kernels and the built-in ones alone."""
+    """Compares a TFLite model with only built-in and tensorflow-text kernels."""
     from tensorflow.lite.python import interpreter
 
     endpoint = Endpoint(tokenizer)

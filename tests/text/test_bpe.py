@@ -1,4 +1,4 @@
-"""BPETokenizer: by brute force, Moses' rules, offsets, files and graphs."""
+"""BPETokenizer: compared with brute force; Moses' rules, offsets, files and graphs."""
 
 import copy
 import itertools
@@ -39,7 +39,7 @@ def mixed_lines(count, seed):
 
 
 def random_bpe(seed, alphabet="abcé日!1", size=40):
-    """Pieces and merges such as byte pair encoding learns, ends of words marked."""
+    """Random pieces and merges with marked word ends, as learned by byte-pair encoding."""
     rng = random.Random(seed)
     symbols = [*alphabet, *(char + END for char in alphabet)]
     merges = []
@@ -49,13 +49,13 @@ def random_bpe(seed, alphabet="abcé日!1", size=40):
         if left + right not in symbols:
             merges.append((left, right))
             symbols.append(left + right)
-    # Not every symbol need have an id.
+    # Some symbols have no id.
     kept = [symbol for symbol in symbols if rng.random() < 0.9]
     return ["<unk>", *kept], merges
 
 
 def brute_force(word, ranks):
-    """Merges the best pair, the leftmost of equals, until there is none."""
+    """Merges the best pair, the leftmost among equal ones, until there is none."""
     parts = [*word[:-1], word[-1] + END]
     while len(parts) > 1:
         best, at = min(
@@ -68,7 +68,7 @@ def brute_force(word, ranks):
 
 
 def bert_words(text):
-    """BERT's words as the Python class makes them, lower-cased and without accents."""
+    """BERT's words as split by the Python class, lower-cased and without accents."""
     kept = []
     for char in (char.lower() for char in text):
         for part in char:
@@ -114,7 +114,7 @@ def test_by_brute_force(seed):
         assert other == row
 
 
-# A small published tokenizer in GPT's fashion.
+# A small tokenizer like GPT's.
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +157,14 @@ def test_offsets_of_the_fast_class(reference, tokenizer):
     for line, *found in zip(lines, ids, starts, ends, strict=True):
         encoding = reference.encode(line, add_special_tokens=False)
         at = list(itertools.accumulate((len(char.encode()) for char in line), initial=0))
-        first, behind = zip(*encoding.offsets, strict=True) if encoding.offsets else ((), ())
-        assert found == [encoding.ids, [at[i] for i in first], [at[i] for i in behind]], line
+        first, last = zip(*encoding.offsets, strict=True) if encoding.offsets else ((), ())
+        assert found == [encoding.ids, [at[i] for i in first], [at[i] for i in last]], line
 
 
 def test_each_unknown_character_is_a_piece(tokenizer):
     ids, starts, ends = tokenizer.tokenize_with_offsets("ŋŋ日a漢xŋ".encode() + b" \xff\xe4\xb8")
     unk, a = tokenizer.unk_id, tokenizer.token_to_id("a" + END)
-    # What is not UTF-8 becomes U+FFFD, which is removed.
+    # Invalid UTF-8 becomes U+FFFD, which is removed.
     assert ids.numpy().tolist() == [unk, unk, unk, a, unk, unk, unk]
     assert starts.numpy().tolist() == [0, 2, 4, 7, 8, 11, 12]
     assert ends.numpy().tolist() == [2, 4, 7, 8, 11, 12, 14]
@@ -199,7 +199,7 @@ def test_detokenize(tokenizer):
 
 
 def test_unicode_is_that_of_python_3_11(tokenizer):
-    # U+1FAE8 came with Unicode 15: unassigned characters are removed.
+    # U+1FAE8 was added in Unicode 15; unassigned characters are removed.
     assert tokenizer.tokenize("a\U0001fae8a").numpy().tolist() == (
         tokenizer.tokenize("aa").numpy().tolist()
     )
@@ -336,11 +336,11 @@ def test_moses_offsets(xlm):
     for line, row_starts, row_ends in zip(lines, starts.to_list(), ends.to_list(), strict=True):
         assert row_starts == sorted(row_starts)
         spans = zip(row_starts, row_ends, strict=True)
-        assert all(0 <= first < behind <= len(line) for first, behind in spans)
+        assert all(0 <= start < end <= len(line) for start, end in spans)
     spans = [
         list(zip(*row, strict=True)) for row in zip(starts.to_list(), ends.to_list(), strict=True)
     ]
-    # Of two single quotation marks the first is covered; what is not UTF-8 is a character.
+    # The first of two single quotation marks is covered; invalid UTF-8 counts as a character.
     assert spans[3] == [(0, 1), (2, 4), (4, 5), (7, 9)]
     assert spans[4] == [(0, 1), (1, 2), (3, 4)]
     assert spans[5] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 6)]

@@ -1,4 +1,4 @@
-"""ByteBPETokenizer: against Hugging Face's `tokenizers`, by brute force, files and graphs."""
+"""ByteBPETokenizer: compared with Hugging Face's `tokenizers` and brute force; files, graphs."""
 
 import copy
 import itertools
@@ -35,7 +35,7 @@ def mixed_lines(count, seed):
 
 
 def trained(trim_offsets=False, add_prefix_space=False):
-    """A small reference tokenizer in RoBERTa's fashion."""
+    """A small reference tokenizer like RoBERTa's."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -74,7 +74,7 @@ def expected(reference, data):
     """The reference's ids, and its offsets in bytes of `data`."""
     line, at, rest = "", [0], data
     while rest:
-        # One damaged sequence at a time, as errors="replace" has it.
+        # One invalid sequence at a time, as with errors="replace".
         try:
             good, bad = rest.decode("utf-8"), 0
         except UnicodeDecodeError as error:
@@ -132,8 +132,8 @@ def test_prefix_space(directory, trim_offsets):
     wanted = [expected(reference, line.encode())[0] for line in lines]
     assert ours.tokenize(lines).to_list() == wanted
     assert ours.tokenize(lines[:5]).to_list() == wanted[:5]
-    # To the space that it adds the reference gives the bytes of the text's first character, or,
-    # trimmed, none of a text between special tokens.
+    # In the reference, the added space covers the first character of the text, or with trimming
+    # nothing in a text between special tokens.
     lines = [f" a{line}" for line in lines if "<" not in line]
     assert_equal_to(reference, ours, ["the", "the ing", *lines])
 
@@ -144,7 +144,7 @@ def test_long_words(reference, tokenizer):
 
 def test_lossless(tokenizer):
     lines = [TEXT, "", " ", *mixed_lines(300, 3)]
-    # The white space that <mask> swallows is gone.
+    # The white space that <mask> absorbs is lost.
     lines = [line.replace("<mask>", "<m>") for line in lines]
     assert [
         text.decode() for text in tokenizer.detokenize(tokenizer.tokenize(lines)).numpy()

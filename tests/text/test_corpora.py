@@ -1,4 +1,4 @@
-"""Samples of real and hostile text against the `tokenizers` library.
+"""Compares samples of real and hostile text with the `tokenizers` library.
 
 `python -m tools.compare_tokenizers` compares all of it, with all references.
 """
@@ -12,7 +12,7 @@ from tools.subjects import SUBJECTS
 
 pytest.importorskip("tokenizers")
 
-# The multilingual vocabulary is cased too.
+# The multilingual vocabulary is also cased.
 LIVE = [name for name, subject in SUBJECTS.items() if subject.live and name != "bert-base-cased"]
 
 
@@ -41,7 +41,7 @@ def test_ids_and_offsets_equal_the_reference(name, corpus, hostile, characters):
     assert count_differences(ours, reference, corpus, 3) == (0, 0)
     ids, offsets = count_differences(ours, reference, hostile + characters, 3)
     assert ids == 0
-    # Marks that accent stripping leaves but canonical order moves: see `WordPieceTokenizer`.
+    # Marks that accent stripping keeps but canonical ordering moves: see `WordPieceTokenizer`.
     assert offsets <= (5 if name == "bert-base-uncased" else 0)
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers' files that are made to run, to hang or to exhaust: each is a ValueError, soon."""
+"""Tokenizer files that run code, hang or exhaust memory: each raises a ValueError quickly."""
 
 import collections
 import json
@@ -13,8 +13,8 @@ from bertfam_tf.text.kernels.charsmap import Rules
 from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 from tools.file_mutations import trie_bomb
 
-# A pickle that puts __add__ = len into collections.Counter, for all of the process, and then is
-# the vocabulary that follows it.
+# A pickle that sets collections.Counter.__add__ = len for the whole process, followed by a
+# vocabulary.
 _PATCH = b"\x80\x02ccollections\nCounter\n}(X\x07\x00\x00\x00__add__cbuiltins\nlen\nub0"
 _STATE = {"idx2sym": ["<eos>", "<unk>", "the"], "delimiter": None, "lower_case": False}
 
@@ -30,7 +30,7 @@ def test_a_pickle_changes_no_class(tmp_path):
 
 
 class _Vocabulary:
-    """As transformers had it: attributes of a class that is not there any more."""
+    """As in old versions of transformers: the attributes of a class that no longer exists."""
 
     def __init__(self, state):
         self.__dict__ = state
@@ -135,7 +135,7 @@ def test_files_that_make_no_sense(tmp_path, name):
         load_tokenizer(tmp_path)
 
 
-def test_what_is_no_file(tmp_path):
+def test_special_files(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
     (tmp_path / "tokenizer_config.json").mkdir()
     assert load_tokenizer(tmp_path).vocabulary == ["[UNK]", "a"]

@@ -80,7 +80,7 @@ def test_the_wordpiece_kernel_reads_our_sentence_models():
     ids, starts, ends = kernel.tokenize_with_offsets(["ab c  cc"])
     assert ids.to_list() == [[1, 2, 3, 0]]
     assert [starts.to_list(), ends.to_list()] == [[[0, 1, 3, 6]], [[1, 2, 4, 8]]]
-    # It has no punctuation of its own, unlike tensorflow-text's sentence models, but breaks there.
+    # It has no nodes for punctuation, unlike tensorflow-text's models, but still breaks there.
     assert kernel.tokenize(["a!c"]).to_list() == [[1, 0, 3]]
     assert internals.breaks_words("中")
     assert not internals.breaks_words("a")
@@ -96,7 +96,7 @@ def _unigram(*pieces):
 
 
 def test_the_score_of_unknown_characters_is_ours():
-    """The kernel's own is 10 below the lowest score."""
+    """The kernel's default is 10 below the lowest score."""
     model = _unigram(("▁", -1.0), ("a", -3.0), ("b", -7.0))
     kernel = internals.fast_sentencepiece(model, -17.0, tolerance=20.0)
     assert kernel.tokenize(["b"]).to_list() == [[1, 3]]

@@ -1,4 +1,4 @@
-"""load_tokenizer: which kind of tokenizer a directory holds, by class, by model and by files."""
+"""load_tokenizer: detects the tokenizer of a directory by class, model and files."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ KINDS = {
     "OpenAIGPTTokenizer": "bpe", "XLMTokenizer": "bpe",
     "AlbertTokenizer": "sentencepiece", "XLNetTokenizer": "sentencepiece",
     "XLMRobertaTokenizer": "sentencepiece", "TransfoXLTokenizer": "words",
-    # Our own, which stand for no published class.
+    # Our classes, which do not correspond to a published class.
     "WordPieceTokenizer": "wordpiece", "ByteBPETokenizer": "byte_bpe", "BPETokenizer": "bpe",
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
 }  # fmt: skip
@@ -34,7 +34,7 @@ MODELS = {
 
 
 def write(directory, files):
-    """Writes files; what is not text as JSON."""
+    """Writes files, as JSON if the content is not a string."""
     for name, content in files.items():
         text = content if isinstance(content, str) else json.dumps(content)
         (directory / name).write_text(text, encoding="utf-8")
@@ -44,7 +44,7 @@ def write(directory, files):
 @pytest.mark.parametrize("fast", ["", "Fast"])
 @pytest.mark.parametrize(("name", "module"), KINDS.items())
 def test_by_class(tmp_path, name, module, fast):
-    """The class decides, whatever the model and the files are."""
+    """The class takes precedence over the model and the files."""
     files = {"config.json": {"model_type": "bert"}, "vocab.txt": "[UNK]\n"}
     write(tmp_path, files | {"tokenizer_config.json": {"tokenizer_class": name + fast}})
     assert find_kind(tmp_path) == module
@@ -91,7 +91,7 @@ def bpe(**more):
 def test_by_files(tmp_path, files, module):
     write(tmp_path, files)
     assert find_kind(tmp_path) == module
-    # A class that reads anything says no more, nor does a model whose tokenizer such a class is.
+    # Generic classes, and models with such a class, are ignored.
     write(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}})
     write(tmp_path, {"config.json": {"model_type": "modernbert"}})
     assert find_kind(tmp_path) == module
@@ -142,7 +142,7 @@ def test_saved_tokenizers_come_back_as_their_kind(tmp_path):
 
 @pytest.fixture
 def made_up_family():
-    """A family with a tokenizer of its own, which no other module knows."""
+    """A family with its own tokenizer, which no other module refers to."""
     tokenizer = TokenizerSpec(
         "words", "MadeUpTokenizer", dict(lower_case=True, add_eos=True, layout=dict(pad_left=True))
     )
@@ -154,8 +154,8 @@ def made_up_family():
 
 
 @pytest.mark.parametrize("by", ["class", "model"])
-def test_a_familys_card_is_all_that_its_tokenizer_needs(tmp_path, made_up_family, by):
-    """Argument, file, card: the first that states an option."""
+def test_a_familys_spec_is_all_that_its_tokenizer_needs(tmp_path, made_up_family, by):
+    """An option is taken from the argument, the file or the family, in this order."""
     config = {"tokenizer_class": "MadeUpTokenizer"} if by == "class" else {}
     write(
         tmp_path, {"vocab.txt": "<unk>\n<eos>\n[CLS]\n[SEP]\na\n", "tokenizer_config.json": config}
@@ -174,7 +174,7 @@ def test_a_familys_card_is_all_that_its_tokenizer_needs(tmp_path, made_up_family
     assert (found["lower_case"], found["add_eos"]) == (False, False)
 
 
-def test_special_tokens_go_before_the_files(tmp_path):
+def test_special_tokens_override_the_files(tmp_path):
     files = {"vocab.txt": "[UNK]\n<m>\n[M]\n[C]\n", "tokenizer_config.json": {"cls_token": "[C]"}}
     write(tmp_path, files)
     special = SpecialTokens("[UNK]", mask_token="<m>")
@@ -182,8 +182,8 @@ def test_special_tokens_go_before_the_files(tmp_path):
     assert load_tokenizer(tmp_path, mask_token="[M]").special_ids == {"unk": 0, "cls": 3, "mask": 2}
 
 
-def test_families_with_one_vocabulary_are_told_apart(tmp_path):
-    """The class that the files name goes before the special tokens of the vocabulary."""
+def test_families_with_the_same_vocabulary_are_distinguished(tmp_path):
+    """The class named in the files takes precedence over special tokens in the vocabulary."""
     pieces = ["<s>", "</s>", "<pad>", "<unk>", "<mask>", "<|endoftext|>", *byte_characters()]
     files = {"vocab.json": {piece: i for i, piece in enumerate(pieces)}, "merges.txt": ""}
     write(tmp_path, files)

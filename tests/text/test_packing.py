@@ -1,4 +1,4 @@
-"""Packer: every pair of lengths against Hugging Face's `tokenizers`, and what stays fixed."""
+"""Packer: all pairs of lengths compared with Hugging Face's `tokenizers`; edge cases."""
 
 import numpy as np
 import pytest
@@ -85,13 +85,13 @@ def test_truncation_of_one_text(name, truncation, max_length):
     layout = LAYOUTS[name]
     room = max_length - layout.special_count(2)
     other = 0 if truncation == "only_second" else 1
-    # The reference refuses where nothing would be left of the text that may be cut.
+    # The reference raises if nothing would be left of the text to truncate.
     lengths = [each for each in LENGTHS if each[other] < room]
     rows = [[_ids(n, 10 + 40 * i) for i, n in enumerate(each)] for each in lengths]
     _check(layout, rows, max_length, truncation)
 
 
-def test_what_is_cut_when_one_text_alone_is_too_long():
+def test_truncation_if_a_single_text_is_too_long():
     a, b = _ragged([[1, 2, 3, 4, 5]]), _ragged([[11, 12, 13, 14, 15]])
     packed = Packer(CLS_A_SEP, IDS, 6, "only_second")([a, b])
     assert packed["token_ids"].numpy().tolist() == [[CLS, 1, 2, 3, SEP, SEP]]
@@ -113,7 +113,7 @@ def test_no_special_tokens_and_no_pieces():
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("texts", [1, 2])
-def test_a_batch_without_rows_is_one_wide(name, texts):
+def test_an_empty_batch_has_length_1(name, texts):
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), tf.zeros([0], tf.int64))
     packed = Packer(LAYOUTS[name], IDS, 8)([empty] * texts)
     assert {tuple(value.shape) for value in packed.values()} == {(0, 1)}
@@ -145,17 +145,17 @@ def test_the_same_in_graphs(how):
         ({"pair_segments": (0, 1)}, "layout.pair_segments has 2 entries, expected one for each of"),
     ],
 )
-def test_layouts_that_make_no_sense(changes, message):
+def test_invalid_layouts(changes, message):
     with pytest.raises(ValueError, match=message):
         Layout(**changes)
 
 
-def test_arguments_that_make_no_sense():
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="max_length 4 is too small; a pair needs 5 tokens"):
         Packer(CLS_A_SEP, IDS, 4)
     with pytest.raises(ValueError, match="truncation 'both', expected one of longest_first"):
         Packer(CLS_A_SEP, IDS, 8, "both")
-    with pytest.raises(ValueError, match="a 'cls' token, expected the tokenizer to have one; it"):
+    with pytest.raises(ValueError, match="a 'cls' token, which the tokenizer does not have; it"):
         Packer(CLS_A_SEP, {"sep": 1}, 8)
     with pytest.raises(ValueError, match="3 texts, expected one or two"):
         Packer(CLS_A_SEP, IDS, 8)([_ragged([[]])] * 3)

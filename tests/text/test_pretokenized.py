@@ -1,4 +1,4 @@
-"""Words that are given as such, against Hugging Face's `is_pretokenized`."""
+"""Texts that are split into words, compared with Hugging Face's `is_pretokenized`."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What holds for every text, every length and every tokenizer; hypothesis looks for exceptions."""
+"""Properties of all tokenizers, packing and windows, tested with hypothesis."""
 
 import functools
 import io
@@ -76,7 +76,7 @@ def _words(**options):
     return WordTokenizer(["<unk>", "<eos>", "the", "a", "[MASK]", "café", "中"], **options)
 
 
-# A tokenizer is tested through its entry here.
+# All tokenizers in this dict are tested.
 TOKENIZERS = {
     "word_piece": _word_piece,
     "byte_bpe": _byte_bpe,
@@ -116,7 +116,7 @@ rows = st.lists(st.lists(parts, max_size=6).map(b"".join), min_size=1, max_size=
 
 
 def examples(count):
-    # Deterministic: a test that fails now and then helps nobody.
+    # Deterministic, so that tests do not fail at random.
     return hypothesis.settings(max_examples=count, deadline=None, derandomize=True, database=None)
 
 
@@ -126,7 +126,7 @@ def _tokenizer(name):
 
 
 def _ragged(lengths, first):
-    """Rows that count up from `first`."""
+    """Rows of consecutive numbers from `first`."""
     values = [first + i for length in lengths for i in range(length)]
     return tf.RaggedTensor.from_row_lengths(tf.constant(values, tf.int32), lengths)
 

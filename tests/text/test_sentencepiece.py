@@ -1,4 +1,4 @@
-"""SentencePieceTokenizer: a small model by hand, trained ones, files, graphs, and real data."""
+"""SentencePieceTokenizer: a handmade model, trained models, files, graphs, and real data."""
 
 import copy
 import io
@@ -27,7 +27,7 @@ from tools import texts
 PUBLISHED = {"albert-base-v2": "30k-clean.model", "xlnet-base-cased": "spiece.model"}
 CONTROL, UNKNOWN, USER_DEFINED, UNUSED = 3, 2, 4, 5
 
-# With the scores of a vocabulary in order of size: longer pieces win.
+# With scores in the order of length, so that longer pieces are preferred.
 WORDS = [
     "▁", "▁the", "▁cat", "s", "a", "b", "c", "e", "t", "h", "▁the,", "9", "▁9", "▁9,", "99,", ",",
     '"', "▁(", "'", "ab", "abc", "f", "i", "▁A", "2", "⁄", "1", "x", "é", "▁b",
@@ -36,12 +36,12 @@ SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, "(", *WORDS]
 ID = {piece: index for index, piece in enumerate(PIECES)}
 ALBERT = presets.options("AlbertTokenizer")
-# Without the option that TFLite cannot do.
+# Without the option that TFLite does not support.
 SMALL = {**ALBERT, "lstrip_tokens": ()}
 
 
 def make(model, **arguments):
-    """A tokenizer from its arguments and fields of `SpecialTokens`."""
+    """Builds a tokenizer from its arguments and fields of `SpecialTokens`."""
     return SentencePieceTokenizer.from_config({"model": model, **arguments})
 
 
@@ -85,7 +85,7 @@ def tokenizer():
     return make(proto().SerializeToString(), **SMALL)
 
 
-# A small model.  Text, the pieces expected, and the bytes of the text each covers.
+# A small model: texts, the expected pieces, and the bytes that each covers.
 HOSTILE = [
     ("", [], []),
     (" \t\r\n\u00a0\u3000\u2028\x1c\u200b\ufeff ", [], []),
@@ -180,7 +180,7 @@ def test_random_bytes_read_as_python_reads_them(tokenizer):
     assert all(map(in_order, rows, starts, ends))
 
 
-def test_batch_keeps_rows_apart(tokenizer):
+def test_examples_of_a_batch_are_independent(tokenizer):
     rows = [text for text, _, _ in HOSTILE] + [
         "日",
         "日a",
@@ -246,7 +246,7 @@ def test_special_tokens_may_be_plain_text():
     assert spelled(cased, "<PAD>").count("<pad>") == 0
 
 
-# Trained models, against the library.
+# Trained models, compared with the library.
 
 SCRIPTS = [
     "the cat sat on the mat", "le chat était à l'école", "Die Straße über den Häusern, 1999.",
@@ -306,7 +306,7 @@ def test_trained_models_equal_the_library(trained, lines, name):
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["nmt_nfkc", "identity", "spaces kept"])
 def test_offsets_tile_the_text(trained, name):
-    """Without the white space between, neighbouring pieces leave nothing out."""
+    """Adjacent pieces cover everything except white space."""
     ours = SentencePieceTokenizer(trained[name])
     for text in [*SCRIPTS, "e\u0301e\u0301 x", "cafe\u0301", "ok ﬁ ½"]:
         _, starts, ends = (part.numpy().tolist() for part in ours.tokenize_with_offsets(text))
@@ -325,7 +325,7 @@ def test_offsets_of_characters_that_are_joined(trained):
     covered = [(ours.vocabulary[i], data[a:b].decode())
                for i, a, b in zip(ids, starts, ends, strict=True)]  # fmt: skip
     assert [pair for pair in covered if pair[1].startswith("e")] == [("é", "e\u0301")] * 2
-    # In the same batch texts without such characters have the same spans as alone.
+    # Texts without such characters have the same offsets in the same batch as alone.
     rows = [text, *SCRIPTS]
     together = ours.tokenize_with_offsets(rows)
     for part in (1, 2):
@@ -362,7 +362,7 @@ def test_fairseq_ids(trained, lines):
 
 @pytest.mark.full
 def test_pieces_that_only_longer_ones_have():
-    """Characters that are no pieces themselves are unknown, one by one, and then joined."""
+    """Characters that are not pieces are unknown one by one, and then joined."""
     words = ["▁", "aé", "é<", "a", "日本", "b"]
     made = proto(words, ["<unk>", "<s>", "</s>"], ())
     made.pieces.add(piece="never", score=5.0, type=UNUSED)
@@ -434,7 +434,7 @@ def test_rules_are_read_applied_and_changed():
     for made in (rules, again):
         assert made.apply("xyx é 'ﬁ") == "Zx  日fi"
         assert [made.apply(text) for text, _ in pairs] == [text for _, text in pairs]
-    # The library reads them, too.
+    # The library can read them too.
     made = proto(["▁", "Z", "x", "日", "f", "i"], ["<unk>"], ())
     made.normalizer_spec.precompiled_charsmap = rules.to_bytes()
     theirs = sentencepiece.SentencePieceProcessor(model_proto=made.SerializeToString())
@@ -453,7 +453,7 @@ def test_characters_of_unicode_14():
         for codepoint in range(0, 0x110000):
             if not 0xD800 <= codepoint < 0xE000:
                 assert known[codepoint] == (unicodedata.category(chr(codepoint)) != "Cn")
-    # These have lower case only in later versions than the reference's.
+    # These have a lower case only in versions after the reference's.
     assert not preparation(False, False, True).keys() & {0x1C89, 0xA7CB, 0x10D50}
     assert is_digit("9")
     assert is_digit("²")
@@ -515,7 +515,7 @@ def test_save_and_load(tmp_path, trained):
 
 
 def test_load_published_files(tmp_path, trained):
-    """A model alone, and with the files that published ones come with."""
+    """A model alone, and with the other files of published models."""
     (tmp_path / "30k-clean.model").write_bytes(proto().SerializeToString())
     alone = SentencePieceTokenizer.load(tmp_path)
     assert {name: alone.get_config()[name] for name in ALBERT} == dict(ALBERT)
@@ -531,7 +531,7 @@ def test_load_published_files(tmp_path, trained):
     other = tmp_path / "other"
     other.mkdir()
     (other / "spiece.model").write_bytes(trained["nmt_nfkc"])
-    with pytest.raises(ValueError, match="nothing says which class"):
+    with pytest.raises(ValueError, match="cannot tell which tokenizer class"):
         SentencePieceTokenizer.load(other)
     assert SentencePieceTokenizer.load(other, preset="").get_config()["fairseq_ids"] is False
     (other / "config.json").write_text(json.dumps({"model_type": "xlm-roberta"}))
@@ -618,8 +618,8 @@ def test_saved_model(tokenizer, trained, tmp_path):
 
 @pytest.mark.full
 def test_tflite(tokenizer):
-    """Everything converts but `lstrip_tokens`, which need a regular expression, and the offsets of
-    models whose rules join characters, which need SentencePiece's own kernel."""
+    """Everything can be converted except `lstrip_tokens`, which need a regular expression, and the
+    offsets of models whose rules join characters, which need SentencePiece's kernel."""
     rows = [text for text, _, _ in HOSTILE if "\0" not in text]
     batches = (rows, rows[:5], ["[MASK]", "日日 a"], ["the"], ["9,"])
     assert_the_same_in_tflite(tokenizer, batches)
@@ -629,11 +629,11 @@ def test_tflite(tokenizer):
 
 
 def reference(model_file, lower):
-    """Returns what the published Python tokenizers do, as a function from text to ids."""
+    """Returns the published Python tokenizers as a function from text to ids."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model_file))
 
     def prepared(text):
-        # First letter by letter, which keeps final sigmas apart from those that the second finds.
+        # Character by character first, because final sigmas depend on context.
         text = "".join(map(str.lower, text)) if lower else text
         text = " ".join(text.split()).replace("``", '"').replace("''", '"')
         text = unicodedata.normalize("NFKD", text)

@@ -1,4 +1,4 @@
-"""Special tokens typed in text that include the white space before them, against Hugging Face's
+"""Special tokens in text that absorb the white space before them, compared with Hugging Face's
 `tokenizers`."""
 
 import random

@@ -1,4 +1,4 @@
-"""Words of a text and their places: Python's str.split as the reference, and with punctuation."""
+"""Words and their offsets: compared with Python's str.split, and with punctuation."""
 
 import random
 import string
@@ -25,7 +25,7 @@ _MIX = "the a\x85\u2003é\u3000\u1680😀\x1c!.\x01\0\x02$…".encode() + b"\xff
 
 
 def expected(text, punctuation):
-    """Words and their first and last characters, one character after the other."""
+    """Words and their first and last characters, found character by character."""
     words, begin = [], None
     for place, char in enumerate(text + " "):
         mark = punctuation and (
@@ -49,14 +49,14 @@ def splitter(request):
 def _assert_right(splitter, texts):
     found = splitter(tf.constant(texts, tf.string))
     rows = zip(*(part.to_list() for part in found), strict=True)
-    for text, (words, starts, ends, bytes_, behind) in zip(texts, rows, strict=True):
-        assert [text[a:b] for a, b in zip(bytes_, behind, strict=True)] == words
+    for text, (words, starts, ends, first_bytes, end_bytes) in zip(texts, rows, strict=True):
+        assert [text[a:b] for a, b in zip(first_bytes, end_bytes, strict=True)] == words
         words = [word.decode("utf-8", "replace") for word in words]
         wanted = expected(text.decode("utf-8", "replace"), splitter.split == "punctuation")
         assert list(zip(words, starts, ends, strict=True)) == wanted
 
 
-def test_words_and_their_places(splitter):
+def test_words_and_offsets(splitter):
     _assert_right(splitter, TEXTS)
     for text in TEXTS:
         _assert_right(splitter, [text])
@@ -74,12 +74,12 @@ def test_without_punctuation_words_are_those_of_str_split():
         assert [word.decode("utf-8", "replace") for word in words] == text.split()
 
 
-def test_a_batch_without_rows(splitter):
+def test_an_empty_batch(splitter):
     for part in splitter(tf.zeros([0], tf.string)):
         assert part.to_list() == []
 
 
-def test_a_split_that_is_not_known():
+def test_an_unknown_split():
     with pytest.raises(ValueError, match="split is one of spaces, punctuation, not 'words'"):
         WordSplitter("words")
 

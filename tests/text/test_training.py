@@ -1,4 +1,4 @@
-"""train_vocabulary: what it writes loads and tokenizes, sizes, special tokens, mistakes."""
+"""train_vocabulary: loading and tokenizing, sizes, special tokens, errors."""
 
 import random
 import sys
@@ -28,7 +28,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Two files with all words of a small language in them."""
+    """Two files with all words of a small artificial language."""
     rng = random.Random(0)
     directory = tmp_path_factory.mktemp("corpus")
     words = [stem + end for stem in STEMS for end in ENDS]
@@ -41,7 +41,7 @@ def corpus(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_loads_and_tokenizes(corpus, tmp_path, kind):
+def test_trained_tokenizers_load_and_tokenize(corpus, tmp_path, kind):
     made = train_vocabulary(kind, corpus, tmp_path / "out", size=SIZES[kind])
     assert made.vocab_size == SIZES[kind]
     special = KINDS[kind][1]
@@ -55,7 +55,7 @@ def test_what_is_written_loads_and_tokenizes(corpus, tmp_path, kind):
         assert special[1].encode() not in pieces
         again = loaded.detokenize(loaded.tokenize(text)).numpy().decode()
         assert again.split() == text.split()
-    # The text repeats stems and endings, so that pieces longer than letters were learnt.
+    # The text repeats stems and endings, so that pieces longer than letters are learned.
     assert len(pieces) < 12
 
 
@@ -118,11 +118,11 @@ def test_every_letter_and_mark_is_a_piece(corpus, tmp_path):
     assert not {"##,", "##.", "##中"} & {*made.vocabulary}
 
 
-def test_a_poor_text_gives_what_it_has(corpus, tmp_path, caplog):
+def test_a_small_text_gives_fewer_pieces(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     made = train_vocabulary("wordpiece", corpus, tmp_path / "out", size=5_000)
     assert 100 < made.vocab_size < 5_000
-    assert f"no more than {made.vocab_size} pieces, 5000 were asked for" in caplog.text
+    assert f"no more than {made.vocab_size} pieces, 5000 were requested" in caplog.text
 
 
 @pytest.mark.parametrize("size", [50, 1_000, 20_000, 10_000_000])
@@ -154,14 +154,14 @@ def test_thresholds_are_found(size, power):
         ({"kind": "byte-bpe", "size": 260}, ValueError, "need 261 entries"),
         ({"kind": "byte-bpe", "lower_case": True}, ValueError, "does not lower-case"),
         ({"kind": "sentencepiece", "size": 10}, ValueError, "size is smaller than required_chars"),
-        ({"kind": "sentencepiece", "min_count": 2}, ValueError, "takes no smallest count"),
+        ({"kind": "sentencepiece", "min_count": 2}, ValueError, "does not support min_count"),
         ({"kind": "sentencepiece", "special": ["<s>"]}, ValueError, "one for unknown text"),
         ({"kind": "bpe", "lower_case": False}, ValueError, "always lower-cases"),
         ({"kind": "bpe", "size": 30}, ValueError, "size 30 is too small: the text has 2"),
         ({"files": ["absent.txt"]}, FileNotFoundError, "there is no file absent.txt"),
     ],
 )
-def test_mistakes(corpus, tmp_path, arguments, error, message):
+def test_errors(corpus, tmp_path, arguments, error, message):
     usual = {"kind": "wordpiece", "files": corpus, "output": tmp_path / "out", "size": 300}
     with pytest.raises(error, match=message):
         train_vocabulary(**usual | arguments)
@@ -172,7 +172,7 @@ def test_mistakes(corpus, tmp_path, arguments, error, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a walk\nb\xff\n", "bad.txt: line 2 holds the byte 0xff, expected UTF-8"),
+        (b"a walk\nb\xff\n", "bad.txt: line 2 contains the byte 0xff, expected UTF-8"),
         (b" \n\n", "there are no words in the input"),
     ],
 )

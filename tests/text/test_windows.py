@@ -1,5 +1,5 @@
-"""Windows: every document length against Hugging Face's `tokenizers`, context against BERT's rule,
-and the way back to the text."""
+"""Windows: all document lengths compared with Hugging Face's `tokenizers`, context with BERT's
+rule, and offsets in the text."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_windows_equal_the_reference(name, texts, max_length, stride):
             real = slice(-len(expected) or None, None) if layout.pad_left else slice(len(expected))
             assert found["document"][index] == row
             assert found["token_ids"][index, real].tolist() == expected.ids
-            # The reference forgets the template's types beyond the first window.
+            # The reference loses the template's segment ids after the first window.
             types = expected.type_ids if name in ("bert", "xlnet") else [0] * len(expected)
             assert found["segment_ids"][index, real].tolist() == types
             assert found["padding_mask"][index].sum() == len(expected)
@@ -84,7 +84,7 @@ def test_windows_equal_the_reference(name, texts, max_length, stride):
 
 
 def _best_window(piece, windows):
-    """BERT's rule, as its SQuAD code states it: the first with the largest score."""
+    """BERT's rule, as in its SQuAD code: the first window with the largest score."""
     scores = []
     for start, length in windows:
         inside = start <= piece < start + length
@@ -110,7 +110,7 @@ def test_max_context_is_BERTs(name, max_length, stride):
         assert sorted((w, piece[w, c]) for w, c in np.argwhere(best)) == sorted(expected)
 
 
-def test_back_to_the_text():
+def test_offsets_in_the_text():
     pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "the", "cafe", "##s", "a", "!"]
     tokenizer = WordPieceTokenizer(pieces)
     texts = ["The cafés! a", "", "a " * 20 + "Cafés"]
@@ -129,7 +129,7 @@ def test_back_to_the_text():
     assert texts[0].encode()[start[0, 5] : end[0, 5]].decode() == "café"
 
 
-def test_a_long_question_is_cut():
+def test_a_long_question_is_truncated():
     windows = Windows(CLS_A_SEP, IDS, 13, 2)
     assert windows.max_question == 4
     found = windows([_ragged([_document(50)]), _ragged([list(range(20))])])
@@ -190,6 +190,6 @@ def test_a_long_document_in_one_call():
         ((13, -1), "stride -1 and max_question 5, expected 0 or more"),
     ],
 )
-def test_windows_that_could_not_move_on(arguments, message):
+def test_windows_that_cannot_advance(arguments, message):
     with pytest.raises(ValueError, match=message):
         Windows(CLS_A_SEP, IDS, *arguments)

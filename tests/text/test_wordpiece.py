@@ -1,4 +1,4 @@
-"""WordPieceTokenizer: a table of hostile texts, files, graphs, and the reference on real data."""
+"""WordPieceTokenizer: hostile texts, files, graphs, and comparison with the reference."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ PIECES = [
 ]  # fmt: skip
 ID = {piece: index for index, piece in enumerate(PIECES)}
 
-# text, the pieces expected, and the bytes of the text each covers.
+# Text, the expected pieces, and the bytes that each covers.
 UNCASED = [
     ("", [], []),
     (" \t\r\n\u00a0\u3000\u2028 ", [], []),
@@ -114,8 +114,8 @@ def test_random_bytes_read_as_python_reads_them(tokenizer):
     assert tokenizer.tokenize(tf.constant(rows)).to_list() == tokenizer.tokenize(clean).to_list()
 
 
-def test_batch_keeps_rows_apart(tokenizer):
-    """Rows whose offsets happen to continue each other, long words and specials in between."""
+def test_examples_of_a_batch_are_independent(tokenizer):
+    """Texts whose offsets happen to be adjacent, with long words and special tokens."""
     texts = [text for text, _, _ in UNCASED]
     texts = [*texts, "a" * 60, " " * 60 + "a" * 60, "", "[MASK", "]", *reversed(texts)]
     rows = tokenizer.tokenize_with_offsets(texts)
@@ -323,7 +323,7 @@ def test_load_tokenizer_json_alone(tmp_path):
         (b"a\nb\n", r"vocab.txt: found 2 pieces but no '\[UNK\]'"),
         (b"[UNK]\na\nb\na\n", r"vocab.txt: line 4 repeats 'a' of line 2"),
         (b"[UNK]\n\na\n", "vocab.txt: line 2 is blank"),
-        (b"[UNK]\na\n\xff\n", "vocab.txt: line 3 holds the byte 0xff, expected UTF-8"),
+        (b"[UNK]\na\n\xff\n", "vocab.txt: line 3 contains the byte 0xff, expected UTF-8"),
     ],
 )
 def test_damaged_vocabulary(tmp_path, content, message):
@@ -393,7 +393,7 @@ def test_tflite(tokenizer):
     assert_the_same_in_tflite(tokenizer, batches)
 
 
-# Against the `tokenizers` library.
+# Comparison with the `tokenizers` library.
 
 
 def test_own_vocabulary_equals_the_reference(tokenizer, tmp_path):
@@ -421,7 +421,7 @@ def test_switches_equal_the_reference(real_data, name, ours, theirs):
     reference = bert_reference(path, True, **theirs)
     ids, offsets = count_differences(WordPieceTokenizer(path, **ours), reference, lines, 3)
     assert ids == 0
-    # Marks that the stripping leaves but NFD moves: see `tokenize_with_offsets`.
+    # Marks that stripping keeps but NFD moves: see `WordPieceTokenizer`.
     assert offsets <= 5
 
 

@@ -1,4 +1,4 @@
-"""WordTokenizer: Python's str.split as the reference, vocabularies from counts, files, graphs."""
+"""WordTokenizer: compared with Python's str.split; vocabularies from counts, files, graphs."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ TEXTS = [
 
 
 def expected(text, ids=ID, lower=False):
-    """Ids and byte offsets by Python's own splitting."""
+    """Ids and byte offsets with Python's splitting."""
     rows, place = [], 0
     for word in text.split():
         place = text.index(word, place)
@@ -50,7 +50,7 @@ def tokenizer():
 
 
 def together(tokenizer, texts):
-    """Ids and offsets of each row."""
+    """Ids and offsets of each text."""
     parts = [part.to_list() for part in tokenizer.tokenize_with_offsets(texts)]
     return [list(zip(*row, strict=True)) for row in zip(*parts, strict=True)]
 
@@ -60,7 +60,7 @@ def test_words_are_those_of_str_split(tokenizer):
     assert tokenizer.tokenize(TEXTS).to_list() == [[i for i, _, _ in expected(t)] for t in TEXTS]
 
 
-def test_one_row_and_many_give_the_same(tokenizer):
+def test_single_texts_and_batches_give_the_same(tokenizer):
     rng = random.Random(0)
     alphabet = ["the", "dog", "é", "中国", "z", *rng.sample(SPACES, 6), " ", "\0"]
     texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 12))) for _ in range(256)]
@@ -99,7 +99,7 @@ def test_lower_case():
     assert WordTokenizer(["<unk>", "i\u0307x"], lower_case=True).tokenize("İX").numpy() == [1]
 
 
-def test_end_of_each_row():
+def test_end_of_each_text():
     texts = ["the dog", "", "  ", "é "]
     ended = WordTokenizer(WORDS, add_eos=True)
     rows = [[*expected(text), (0, len(text.encode()), len(text.encode()))] for text in texts]
@@ -223,7 +223,7 @@ def test_vocabulary_files(tmp_path):
 
 
 class Exploding:
-    """Runs code when it is unpickled, unless the reader refuses."""
+    """Runs code when it is unpickled."""
 
     def __reduce__(self):
         return os.mkdir, ("exploded",)

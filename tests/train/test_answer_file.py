@@ -240,7 +240,7 @@ def test_a_full_disk_costs_no_answer(tmp_path, small_disk):
     whole, cut, filler = tmp_path / "whole.jsonl", small_disk / "cut.jsonl", small_disk / "filler"
     answer_file(Fake(), rows, whole, {}, verbose=False)
     filler.write_bytes(bytes((1 << 20) - (48 << 10)))
-    error = r"No space left on device; started again, it resumes .*: '.*/disk/cut\.jsonl'"
+    error = r"No space left on device; the next run resumes .*: '.*/disk/cut\.jsonl'"
     with pytest.raises(OSError, match=error):
         answer_file(Fake(), rows, cut, {}, verbose=False)
     begun = cut.stat().st_size

@@ -163,8 +163,8 @@ def test_mistakes_are_named(tmp_path, capsys):
         ("model.famly=gpt2", "Unknown key in section model 'famly'"),
         ("data.end=</s>", "no token '</s>'"),
         ("model.family=bert", "bert is not causal"),
-        ("model.family=xlnet", "permutation_lm_head of xlnet does not predict the token after"),
-        ("data.length=0", "a length of 1 or more"),
+        ("model.family=xlnet", "permutation_lm_head of xlnet does not predict the next token"),
+        ("data.length=0", "length of 1 or more"),
     ):
         overrides = [override]
         if "family" in override:

@@ -356,7 +356,7 @@ def test_formats_of_one_run_and_rows_that_are_skipped(files, tmp_path, caplog):
     recipe = load_recipe(files("formats"), overrides)
     found = list(read_split(recipe.data, "train").as_numpy_iterator())
     assert found == [({"text": b"a, good"}, b"x"), ({"text": b"it is bad"}, b"y")]
-    assert "Skipped 1 rows beside 2 good ones: 1 columns." in caplog.text
+    assert "Skipped 1 rows and kept 2: 1 columns." in caplog.text
     assert run(recipe).keys() == {"loss", "accuracy"}
     assert bf.load(f"{recipe.output}/model").labels == ["x", "y"]
 

@@ -1,1 +1,1 @@
-"""Below the tokenizers: tensorflow-text's kernels, Unicode tables, character maps and merges."""
+"""Used by the tokenizers: tensorflow-text's kernels, Unicode tables, character maps and merges."""

@@ -1,4 +1,4 @@
-"""Character maps: what FastBertNormalize replaces each character by."""
+"""Character maps: the replacement of each character by FastBertNormalize."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class CharacterMap:
         self._places: dict[bytes, int] = {}
         self._choice = np.zeros(CODEPOINTS, np.int64)
         if default is not None:
-            self._choice[:] = self._place(default.encode("utf-8"))
+            self._choice[:] = self._index_of(default.encode("utf-8"))
 
-    def _place(self, string: bytes) -> int:
+    def _index_of(self, string: bytes) -> int:
         if string not in self._places:
             self._places[string] = len(self._strings)
             self._strings.append(string)
@@ -41,7 +41,7 @@ class CharacterMap:
             text: the replacement, in UTF-8 if it is bytes; "" removes the characters.
         """
         string = text if isinstance(text, bytes) else text.encode("utf-8")
-        self._choice[codepoints] = self._place(string)
+        self._choice[codepoints] = self._index_of(string)
 
     def keep(self, codepoints: Any) -> None:
         """Leaves characters unchanged; arguments as for `put`."""
@@ -51,7 +51,7 @@ class CharacterMap:
         """Returns the kernel that applies the map.
 
         Args:
-            invalid: the replacement of byte sequences that are not UTF-8; None for that of U+FFFD.
+            invalid: the replacement of byte sequences that are not UTF-8; None uses that of U+FFFD.
         """
         if invalid is None:
             place = self._choice[0xFFFD]
@@ -64,28 +64,28 @@ def separate_words(
     table: CharacterMap,
     *,
     unknown: str,
-    apart: np.ndarray,
+    isolated: np.ndarray,
     removed: np.ndarray,
     changed: dict[int, str],
     known: Iterable[str],
     written: Callable[[str], str],
 ) -> None:
-    """Fills a map that leaves words, punctuation marks and Chinese characters separated by spaces.
+    """Fills a map that separates words, punctuation marks and Chinese characters by spaces.
 
     Args:
-        table: the map, with `unknown` for its default.
-        unknown: what a character outside the vocabulary is written as.
-        apart: bool [0x110000], the characters that are words of their own.
+        table: the map, whose default is `unknown`.
+        unknown: the replacement of characters outside the vocabulary.
+        isolated: bool [0x110000], the characters that are separate words.
         removed: bool [0x110000], the characters to remove.
-        changed: the texts that replace characters, before they are written.
+        changed: the normalized text of characters that normalization changes, before `written`.
         known: the characters of the vocabulary.
-        written: from a character to its spelling in the kernel's vocabulary, without spaces.
+        written: maps a character to its form in the kernel's vocabulary, without spaces.
     """
 
     def spaced(char: str) -> str:
-        return f" {written(char)} " if apart[ord(char)] else written(char)
+        return f" {written(char)} " if isolated[ord(char)] else written(char)
 
-    table.put(apart, f" {unknown} ")
+    table.put(isolated, f" {unknown} ")
     table.keep(ord(" "))
     for char in known:
         text = spaced(char)

@@ -23,9 +23,9 @@ _LABEL = 0x800000FF
 # Published models have 46,000 units, 265,000 prefixes of keys of up to 13 bytes, and replacements
 # of up to 33 bytes.
 _MOST_UNITS, _MOST_KEYS, _LONGEST_KEY, _LONGEST_TEXT = 1 << 20, 1 << 20, 255, 1 << 10
-_BEYOND = "far beyond what published models have"
+_BEYOND = "far more than published models have"
 _QUOTES = ("''", "``")
-# Decomposed to half of a quotation mark, but only after quotation marks were replaced.
+# These decompose to half of a quotation mark, but only after quotation marks were replaced.
 _LATE_QUOTES = (0x1FEF, 0xFF07, 0xFF40)
 
 
@@ -41,13 +41,13 @@ def assigned() -> np.ndarray:
 
 
 def is_digit(char: str) -> bool:
-    """Returns `char.isdigit()` of Unicode 14."""
+    """Returns `char.isdigit()` in Unicode 14."""
     return bool(assigned()[ord(char)]) and char.isdigit()
 
 
 @functools.cache
 def preparation(unify_spaces: bool, strip_accents: bool, lower_case: bool) -> dict[int, str]:
-    """Returns the replacement of each character that the Python code before the model changes.
+    """Returns the replacement of each character that the Python preprocessing changes.
 
     Args:
         unify_spaces: whether white space of any kind becomes " ".
@@ -256,7 +256,7 @@ class Rules:
         elif int(old[base]) & _LABEL == 0 and int(old[base]):
             self._units[new] = _unit(new, self._base(base), old[base])
         else:
-            # A zero would be taken for a child with the label 0.
+            # A zero would be read as a child with the label 0.
             self._units[new] = IS_VALUE
         if int(old[slot]) >> 10:
             for label, child in self._children(base):
@@ -279,21 +279,21 @@ def compose(
     unify_quotes: bool,
     known: np.ndarray,
     unknown: str,
-    stand_ins: Mapping[int, str],
+    substitutes: Mapping[int, str],
 ) -> tuple[Rules, dict[int, str]] | None:
     """Returns one set of rules for the Python code followed by the model's rules.
 
-    The new rules have a replacement for each character and for bytes that are not UTF-8.  That is
-    impossible if a rule for several characters matters: its key can occur in the output of the
-    Python code, and a character of key or replacement is in the vocabulary.
+    The new rules have a replacement for each character and for bytes that are not UTF-8.  This is
+    impossible if a rule for several characters can apply: if its key can occur in the output of the
+    Python code, and a character of the key or the replacement is in the vocabulary.
 
     Args:
-        rules: the model's.
+        rules: the rules of the model.
         prepared: the replacements by the Python code, see `preparation`.
         unify_quotes: whether `` and '' become " before everything else.
         known: bool [0x110000], the characters of the vocabulary.
-        unknown: the character to write for all others.
-        stand_ins: the characters to write for some of the vocabulary's.
+        unknown: the replacement of all other characters.
+        substitutes: the replacements of some characters of the vocabulary.
 
     Returns:
         the rules, and the normalized text of each character that is known or changed; None if
@@ -318,7 +318,7 @@ def compose(
 
     def written(text: str) -> str:
         text = "".join(char if known[ord(char)] else unknown for char in text)
-        return text.translate(stand_ins)
+        return text.translate(substitutes)
 
     choice = np.full(CODEPOINTS, texts.setdefault(unknown, 0))
     for codepoint, text in changed.items():
@@ -331,12 +331,12 @@ def compose(
 
 
 def staged(rules: Rules, prepared: Mapping[int, str]) -> dict[int, str]:
-    """Adds the rule for quotation marks to the model's rules, where `compose` is impossible.
+    """Adds the rule for quotation marks to the model's rules, if `compose` is impossible.
 
-    Two quotation marks separated by combining characters alone then become one, too.
+    Two quotation marks separated only by combining characters then also become one.
 
     Returns:
-        `prepared`, without the decompositions that the rules now do.
+        `prepared`, without the decompositions that are now part of the rules.
     """
     late = {codepoint: prepared[codepoint] for codepoint in _LATE_QUOTES if codepoint in prepared}
     for codepoint, text in late.items():

@@ -46,8 +46,8 @@ class DoubleArray:
 
         Args:
             children: int [n, 64] or any shape that reshapes to it, the bases of the children of
-                each node; -1 for no such child.
-            value: of all these nodes.
+                each node; -1 for none.
+            value: the value of all these nodes.
 
         Returns:
             int [n], the base of each node.

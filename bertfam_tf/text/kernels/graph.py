@@ -34,7 +34,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def from_tensors(cls, tensors: Sequence[tf.Tensor]) -> Pieces:
-        """Makes them of what `tensors` returned."""
+        """Builds pieces from what `tensors` returned."""
         if len(tensors) == 2:
             return cls(tensors[0], None, None, tensors[1])
         return cls(*tensors)
@@ -123,8 +123,9 @@ def unlikely(
 ) -> list[tf.Tensor]:
     """Returns `function(*values, *others)` if `condition` holds, else `values`.
 
-    `tf.cond` in a graph is lowered to switches that visit every node of the branch not taken, which
-    takes longer than to tokenize a sentence.  The operation used here skips that branch.
+    `tf.cond` in a graph is lowered to switches that visit every node of the branch that is not
+    taken, which takes longer than tokenizing a sentence.  The operation used here skips that
+    branch.
     """
 
     def concrete(body: Callable, inputs: list[tf.Tensor]):
@@ -135,7 +136,7 @@ def unlikely(
     taken = concrete(lambda *tensors: tuple(function(*tensors)), inputs)
     inputs = inputs + list(taken.captured_inputs)
     left = concrete(lambda *tensors: tensors[: len(values)], inputs)
-    # The stateless operation refuses resources (tables, models).
+    # The stateless operation does not accept resources (tables, models).
     pure = not any(value.dtype == tf.resource for value in inputs)
     results = (tf.raw_ops.StatelessIf if pure else tf.raw_ops.If)(
         cond=condition,
@@ -156,7 +157,7 @@ def flags(positions: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def windows_equal(values: tf.Tensor, positions: tf.Tensor, patterns: np.ndarray) -> tf.Tensor:
-    """Returns bool [k, p], at which positions of a sequence which pattern begins.
+    """Returns bool [k, p], whether each pattern occurs at each of the positions in a sequence.
 
     Args:
         values: int32 [n], the sequence.
@@ -186,7 +187,7 @@ def word_edges(
         data: integer [bytes], the bytes of all texts.
         source: from `normalize_with_offsets`: for each byte of a text, and for its end, the offset
             in the original text.
-        mark: a byte that is a word of its own.
+        mark: a byte that is always a separate word.
 
     Returns:
         `(rows, first, last)`, int64 [words]: the index of the word's text, and its first and last

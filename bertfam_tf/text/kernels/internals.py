@@ -22,7 +22,7 @@ from tensorflow_text.python.ops.byte_splitter import gen_byte_splitter
 
 from bertfam_tf.text.kernels.double_array import PAGE, DoubleArray
 
-# What FastWordpieceTokenizer's own tables call Chinese.
+# The characters that are Chinese in FastWordpieceTokenizer's own tables.
 _CHINESE = (
     (0x4E00, 0xA000), (0x3400, 0x4DC0), (0x20000, 0x2A6E0), (0x2A700, 0x2CEB0),
     (0xF900, 0xFB00), (0x2F800, 0x2FA20),
@@ -30,7 +30,7 @@ _CHINESE = (
 _MAX_REPLACEMENT_BYTES = 63
 _DIFFERENT = 1 << 30
 _LENGTH_BITS = 6
-# Where FastSentencepiece's model has the score of unknown characters, in its table of fields.
+# The position of the score of unknown characters in the field table of FastSentencepiece's model.
 _UNKNOWN_SCORE_SLOT = 4 + 2 * 4
 
 
@@ -66,13 +66,13 @@ def fast_sentencepiece(
 
     Args:
         model: a serialized `ModelProto`.
-        unknown_score: the score.  The kernel's own follows from the lowest score in the model,
-            which pieces added to a vocabulary may lower; ties between segmentations are decided by
-            the last bit of sums.
-        tolerance: how far below `unknown_score` the kernel's own score may be.
+        unknown_score: the score.  The kernel's default is derived from the lowest score in the
+            model, which pieces added to a vocabulary may lower; ties between segmentations are
+            decided by the last bit of sums.
+        tolerance: how far below `unknown_score` the kernel's default may be.
 
     Raises:
-        RuntimeError: the converted model is not laid out as tensorflow-text 2.20 does it.
+        RuntimeError: the converted model does not have the layout of tensorflow-text 2.20.
     """
     kernel = tf_text.FastSentencepieceTokenizer(model)
     buffer = kernel._converted_model.numpy()
@@ -109,7 +109,7 @@ def fast_wordpiece(
 
 
 def breaks_words(char: str) -> bool:
-    """Returns whether FastWordpiece splits at a character as Chinese, wherever it is."""
+    """Returns whether FastWordpiece always splits at a character because it is Chinese."""
     return any(start <= ord(char) < end for start, end in _CHINESE)
 
 
@@ -132,12 +132,12 @@ def parts_of(texts: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, splits: tf.Te
         texts: string [batch].
         starts: integer [n], the first byte of each substring.
         ends: integer [n], its end (exclusive).
-        splits: int64 [batch + 1], row splits: which substrings are of which text.
+        splits: int64 [batch + 1], row splits: which substrings belong to which text.
 
     Returns:
         string [n].
     """
-    # ByteSplitter.split_by_offsets validates ragged arguments, which takes longer than to split.
+    # ByteSplitter.split_by_offsets validates ragged arguments, which takes longer than splitting.
     return gen_byte_splitter.tf_text_byte_split_by_offsets(
         input_values=texts,
         input_start_offsets=tf.cast(starts, tf.int32),
@@ -153,7 +153,7 @@ def character_map_model(strings: list[bytes], choice: np.ndarray, invalid: bytes
     """Builds a FastBertNormalize model from a character map.
 
     Args:
-        strings: the replacements.  The first stands for "unchanged", whatever it holds.
+        strings: the replacements.  The first one means "unchanged", whatever its value.
         choice: int [0x110000], for each code point the index of its replacement.
         invalid: the replacement of a byte sequence that is not UTF-8.  The kernel splits such input
             into the sequences that `bytes.decode(errors="replace")` would replace, one by one.
@@ -204,7 +204,7 @@ def character_map_model(strings: list[bytes], choice: np.ndarray, invalid: bytes
 
 
 def _sentence_model(word_model: bytes) -> np.ndarray:
-    """Turns a FastWordpiece model of single words into one of sentences.
+    """Converts a FastWordpiece model for single words into one for sentences.
 
     The sentence models that tensorflow-text builds have a node for each punctuation mark and
     Chinese character of its own Unicode tables.  Text whose words are separated by spaces needs

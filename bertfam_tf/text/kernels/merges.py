@@ -1,8 +1,8 @@
 """Byte-pair merges in the graph.
 
 SentencePiece's BPE kernel merges the neighbours whose concatenation is the best piece; a list of
-merges names both parts.  The results are equal if the list was learnt by byte-pair encoding and
-symbols that no merge can produce are left out: each symbol is then produced by one pair only,
+merges contains both parts.  The results are equal if the list was learned by byte-pair encoding and
+symbols that no merge can produce are removed: each symbol is then produced by only one pair,
 because the merges inside a substring do not depend on its context.
 """
 
@@ -21,16 +21,16 @@ from bertfam_tf.text.kernels.internals import sentencepiece
 def reachable_merges(
     alphabet: Sequence[str], merges: Sequence[tuple[str, str]], source: str = "the merges"
 ) -> dict[str, int]:
-    """Returns the symbols that merges can produce, each with the rank of the merge that does.
+    """Returns the symbols that merges can produce, with the rank of the merge that produces each.
 
     Args:
         alphabet: the symbols that words are first split into; their rank is -1.
         merges: pairs of symbols, best first.
-        source: the name of the merges in errors.
+        source: the name of the merges, for error messages.
 
     Raises:
-        ValueError: a merge uses a symbol that only a later merge produces; byte-pair encoding
-            learns no such list.
+        ValueError: a merge uses a symbol that only a later merge produces, which byte-pair encoding
+            cannot learn.
     """
     ranks: dict[tuple[str, str], int] = {}
     for rank, pair in enumerate(merges):
@@ -42,7 +42,7 @@ def reachable_merges(
         missing = [symbol for symbol in (left, right) if symbol not in made]
         if missing:
             early.update((symbol, rank) for symbol in missing if symbol not in early)
-        elif left + right not in made and _meets(left, right, made, parts, ranks):
+        elif left + right not in made and _halves_complete_first(left, right, made, parts, ranks):
             made[left + right] = rank
             parts[left + right] = (left, right)
     for symbol, rank in early.items():
@@ -54,7 +54,7 @@ def reachable_merges(
     return made
 
 
-def _meets(
+def _halves_complete_first(
     left: str,
     right: str,
     made: Mapping[str, int],
@@ -65,7 +65,7 @@ def _meets(
 
     The symbols at the boundary grow: on the left from the last part of the last part …, on the
     right from the first part of the first part ….  A pair of them merges if its rank is better than
-    the ranks of the merges that consume its members; of equal pairs the left one merges first.
+    the ranks of the merges that consume its members; among equal pairs, the left one merges first.
     """
     left_limit = math.inf
     while True:

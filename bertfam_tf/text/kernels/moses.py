@@ -2,9 +2,9 @@
 
 Koehn et al., "Moses: Open Source Toolkit for Statistical Machine Translation" (2007), as in the
 Python port `sacremoses` and transformers' XLMTokenizer.  The rules are regular expressions that are
-applied in turn.  TensorFlow runs them with RE2, which has no look-ahead and other character
-classes than Python; therefore FastBertNormalize makes the changes that concern single characters,
-and private-use characters mark decisions that a later rule makes.
+applied in order.  TensorFlow runs them with RE2, which has no look-ahead and different
+character classes from Python; therefore FastBertNormalize replaces single characters, and
+private-use characters represent decisions that a later rule makes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bertfam_tf.text.kernels import moses_tables, unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import flags, row_of_each, text_begins
 
-# Languages that other programs split into words; here they are split at spaces.
+# Languages that need external word segmentation; here they are split at spaces.
 SPACED = ("ja", "th", "zh")
 # Languages without a list of abbreviations, for which Moses uses the English one.
 _AS_ENGLISH = ("ar", "bg", "sw", "tr", "ur", "vi")
@@ -28,7 +28,7 @@ _WITH_PREFIXES = (
     "cs", "de", "el", "en", "es", "fr", "hi", "it", "nl", "pl", "pt", "ro", "ru", "sv",
 )  # fmt: skip
 LANGUAGES = tuple(sorted({*_WITH_PREFIXES, *_AS_ENGLISH, *SPACED}))
-# Follows an abbreviation that keeps its full stop only before a number.
+# Marks an abbreviation that keeps its full stop only before a number.
 _NUMERIC = "#"
 
 # Private-use characters, which are removed from texts: a character to remove, one of several full
@@ -43,7 +43,7 @@ _REPLACED = {
     **dict.fromkeys("”“《》」「", '"'),
     "…": "...",
     "．": "。",
-    # Moses replaces these later, but no earlier rule concerns them.
+    # Moses replaces these later, but no earlier rule applies to them.
     "`": "'",
     "„": '"',
     "–": "-",
@@ -55,7 +55,7 @@ _ROMANIAN = (
 
 
 def nonbreaking_prefixes(language: str) -> list[str]:
-    """Moses' list of words that keep their full stop, such as abbreviations.
+    """Returns Moses' list of words that keep their full stop, such as abbreviations.
 
     Args:
         language: ISO 639-1 code, one of `LANGUAGES`.
@@ -75,7 +75,7 @@ def nonbreaking_prefixes(language: str) -> list[str]:
         ) from error
     listed = language if language in _WITH_PREFIXES else "en"
     words = [word.split() for word in dict.fromkeys(NonbreakingPrefixes().words(listed))]
-    # An entry with spaces in it never matches a word.
+    # An entry that contains a space never matches a word.
     return [
         parts[0] + _NUMERIC * (len(parts) - 1)
         for parts in words
@@ -124,7 +124,7 @@ class MosesWords(tf.Module):
         words = self._words(first)
         data = tf.io.decode_raw(tf.strings.reduce_join(first), tf.uint8)
         splits = text_begins(source)
-        given = tf.where(_lasting(data, flags(splits, tf.size(data, tf.int64))))[:, 0]
+        given = tf.where(_kept_characters(data, flags(splits, tf.size(data, tf.int64))))[:, 0]
         begins = tf.searchsorted(given, splits, out_type=tf.int64)
         row = tf.searchsorted(splits, given, side="right", out_type=tf.int64) - 1
         places = tf.concat([tf.gather(source.values, given + row), [0]], 0)
@@ -135,7 +135,7 @@ class MosesWords(tf.Module):
         solid = (data != ord(" ")) & ((data < 0x80) | (data >= 0xC0))
         count = tf.concat([[0], tf.cumsum(tf.cast(solid, tf.int64))], 0)
         row = row_of_each(splits, tf.size(data, tf.int64))
-        # Clipped, so that a rare mark that is miscounted cannot lead outside of the text.
+        # Clipped, so that a miscounted rare mark cannot produce an offset outside of the text.
         index = tf.gather(begins, row) + count[1:] - tf.gather(count, tf.gather(splits, row)) - 1
         last = tf.maximum(tf.gather(begins, row + 1) - 1, tf.gather(begins, row))
         values = tf.gather(places, tf.clip_by_value(index, tf.gather(begins, row), last))
@@ -150,12 +150,12 @@ class MosesWords(tf.Module):
         return texts
 
 
-def _lasting(data: tf.Tensor, opens_row: tf.Tensor) -> tf.Tensor:
-    """Returns bool [n], which bytes begin a character that is still there in the words.
+def _kept_characters(data: tf.Tensor, starts_text: tf.Tensor) -> tf.Tensor:
+    """Returns bool [n], which bytes begin a character that is still present in the words.
 
     Args:
         data: uint8 [n], the bytes of all texts after the character map.
-        opens_row: bool [n], the first byte of each text.
+        starts_text: bool [n], the first byte of each text.
     """
     data = tf.cast(data, tf.int32)
     padded = tf.concat([[0, 0], data, [0, 0]], 0)
@@ -177,7 +177,7 @@ def _lasting(data: tf.Tensor, opens_row: tf.Tensor) -> tf.Tensor:
     gone |= begins(_HARD_SPACE) & ~(digit(before) & digit(second))
     # Two single quotation marks become a double one.
     single = data == ord("'")
-    opens = single & ((before != ord("'")) | opens_row)
+    opens = single & ((before != ord("'")) | starts_text)
     run = tf.cumsum(tf.cast(opens, tf.int32))
     position = tf.cumsum(tf.ones_like(data))
     first = tf.gather(tf.concat([[0], position[opens]], 0), run)

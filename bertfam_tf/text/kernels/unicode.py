@@ -1,7 +1,7 @@
 """Classes of characters, and the rules of BERT's normalizer.
 
-They are those of the `tokenizers` library, whatever Unicode version the running Python has: the
-classes are in the committed `unicode_tables`, and `unicodedata` is only asked for the
+They are those of the `tokenizers` library and do not depend on the Unicode version of the running
+Python: the classes are in the committed `unicode_tables`, and `unicodedata` is only used for the
 decompositions of characters listed there, which Unicode guarantees never to change.
 """
 
@@ -20,7 +20,7 @@ from bertfam_tf.text.kernels import unicode_tables_python as python_tables
 CODEPOINTS = 0x110000
 CHINESE = (
     (0x4E00, 0xA000), (0x3400, 0x4DC0), (0x20000, 0x2A6E0), (0x2A700, 0x2B740),
-    # The library starts the next block at 2B920, Unicode at 2B820; kept, for equal ids.
+    # The library starts the next block at 2B920 instead of 2B820; kept, so that ids are equal.
     (0x2B740, 0x2B820), (0x2B920, 0x2CEB0), (0xF900, 0xFB00), (0x2F800, 0x2FA20),
 )  # fmt: skip
 HANGUL = range(0xAC00, 0xD7A4)
@@ -94,7 +94,7 @@ def classes() -> Classes:
 
 @functools.cache
 def python_classes() -> Classes:
-    """Returns the classes of Python 3.11, which tokenizers written in Python were run with."""
+    """Returns the classes of Python 3.11, the reference for tokenizers written in Python."""
     known = classes()
     chinese = known.chinese.copy()
     chinese[0x2B820:0x2CEB0] = True
@@ -130,7 +130,7 @@ class Rules:
         """Returns the replacement of each character that accents, case or white space change.
 
         White space maps to " ", accents to "".  Not included are characters that cleaning removes
-        (see `removed`) or that are only separated, such as punctuation (see `apart`).
+        (see `removed`) or that are only separated, such as punctuation (see `isolated`).
         """
         known = self.tables()
         touched = known.space.copy()
@@ -155,12 +155,12 @@ class Rules:
 
     def removed(self) -> np.ndarray:
         """Returns the characters that cleaning removes, bool [0x110000]."""
-        # In the library white space comes first: tab and line feed, which are both, become spaces.
+        # The library checks for white space first: tab and line feed, which are also control
+        # characters, become spaces.
         known = self.tables()
         return known.removed if self.clean_text else np.zeros(CODEPOINTS, bool)
 
-    def apart(self) -> np.ndarray:
-        """Returns the characters that are words of their own after normalization, bool
-        [0x110000]."""
+    def isolated(self) -> np.ndarray:
+        """Returns the characters that are separate words after normalization, bool [0x110000]."""
         known = self.tables()
         return known.punctuation | known.chinese if self.split_chinese else known.punctuation

@@ -1,4 +1,4 @@
-"""What the tokenizers have in common: names, ids, shapes, special tokens in text, files."""
+"""The base class of the tokenizers: names, ids, shapes, special tokens in text, files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import tensorflow as tf
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
     CONFIG_FILE,
+    errors_name_files,
     index_of_pieces,
-    naming_files,
     read_tokenizer_config,
     stated_special_tokens,
     write_json,
@@ -33,20 +33,20 @@ from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher
 
 
 class Tokenizer(tf.Module):
-    """Text in, piece ids and byte offsets out, all in the graph.
+    """Converts text to piece ids and byte offsets, entirely in the graph.
 
-    A subclass implements how plain text is split into pieces (`_encode`), how pieces are joined
-    into text (`_join`), and its files (`_write_files`, `_read_files`).  Works eagerly, in
+    A subclass implements splitting plain text into pieces (`_encode`), joining pieces into text
+    (`_join`), and its files (`_write_files`, `_read_files`).  Works eagerly, in
     `tf.data`, `tf.function` and SavedModels.  Input that is not UTF-8 is read as
     `bytes.decode("utf-8", errors="replace")` reads it.
 
     Args:
         pieces: the vocabulary in the order of the ids.
         special_tokens: the special tokens.
-        layout: where they stand around texts.
+        layout: their positions in packed texts.
         options: the subclass's other arguments, except the vocabulary.
         name: of the module.
-        source: the name of the vocabulary in errors.
+        source: the name of the vocabulary, for error messages.
 
     Raises:
         ValueError: the vocabulary repeats a piece, lacks `unk_token` or an additional special
@@ -54,16 +54,16 @@ class Tokenizer(tf.Module):
             punctuation, and its first character must not be elsewhere in a special token).
     """
 
-    # The algorithm, as in the cards' `TokenizerSpec`.
+    # The algorithm, as in `registry.TokenizerSpec`.
     kind: ClassVar[str]
     default_special_tokens: ClassVar[SpecialTokens] = NO_SPECIAL_TOKENS
     # Whether its graph can run in TFLite.
     has_tflite_kernels: ClassVar[bool] = False
-    # Keys of tokenizer_config.json -> arguments.
+    # Keys of tokenizer_config.json -> names of arguments.
     _config_keys: ClassVar[Mapping[str, str]] = {}
     # Arguments of `_read_files`.
     _file_options: ClassVar[tuple[str, ...]] = ()
-    # Whether files that do not say what published class they belong to are refused.
+    # Whether files that do not determine a published class are rejected.
     _needs_preset: ClassVar[bool] = False
 
     def __init__(
@@ -82,11 +82,11 @@ class Tokenizer(tf.Module):
         self.layout = layout
         self._state = _State(list(pieces), ids, dict(options))
         self._matcher = self._make_matcher()
-        # If the tokenizer is made while a function is traced, its tensors must not become part of
+        # If the tokenizer is built while a function is traced, its tensors must not become part of
         # that function's graph.
         with tf.init_scope():
             self._texts = tf.constant(self._state.pieces)
-        # Functions make eager calls as fast as calls in a graph.
+        # Traced functions make eager calls as fast as calls in a graph.
         signature = [tf.TensorSpec([None], tf.string)]
         self._ids = tf.function(
             lambda texts: self._ragged(texts, offsets=False), signature, autograph=False
@@ -95,7 +95,7 @@ class Tokenizer(tf.Module):
             lambda texts: self._ragged(texts, offsets=True), signature, autograph=False
         )
 
-    # What a subclass implements.
+    # Implemented by subclasses.
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         """Splits texts, string [n], without special tokens.
@@ -110,13 +110,13 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def _finish(self, pieces: Pieces) -> Pieces:
-        """Adjusts pieces with offsets, after special tokens were found."""
+        """Adjusts pieces with offsets after special tokens have been found."""
         return pieces
 
     def _make_matcher(self) -> SpecialTokenMatcher | None:
         return matcher(self.special_tokens, self._state.ids)
 
-    def _may_hold_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+    def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         """Returns bool, whether special tokens may be in the texts."""
         assert self._matcher is not None
         return self._matcher.may_be_in(texts)
@@ -131,11 +131,11 @@ class Tokenizer(tf.Module):
         """Reads the vocabulary.
 
         Args:
-            path: what `load` was given.
-            folder: that directory, or the one that the file is in.
+            path: the argument of `load`, a directory or a file.
+            folder: the directory, or the directory of the file.
 
         Returns:
-            the arguments that the files state, and the file or directory to name in errors.
+            the arguments that the files define, and the file or directory to name in errors.
         """
         raise NotImplementedError
 
@@ -143,7 +143,7 @@ class Tokenizer(tf.Module):
     def _stated(
         cls, config: dict[str, Any], path: Path, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the arguments that tokenizer_config.json states.
+        """Returns the arguments that tokenizer_config.json defines.
 
         Args:
             config: its content.
@@ -158,13 +158,13 @@ class Tokenizer(tf.Module):
         """Returns whether files may belong to a published class with these special tokens.
 
         Args:
-            special: those that the class is published with.
+            special: the special tokens of the published class.
             arguments, folder: as in `_read_files`.
         """
         return set(special) <= set(arguments["vocabulary"])
 
     def _is_preset(self, options: Mapping[str, Any]) -> bool:
-        """Returns whether the tokenizer works as a published class with these options."""
+        """Returns whether the tokenizer is equivalent to a published class with these options."""
         return True
 
     # Names and ids.
@@ -235,7 +235,7 @@ class Tokenizer(tf.Module):
         return {role: ids[token] for role, token in tokens.items() if token in ids}
 
     def token_to_id(self, token: str) -> int:
-        """Returns the id of a piece, or raises ValueError if there is no such piece."""
+        """Returns the id of a piece, or raises ValueError if it is not in the vocabulary."""
         if token not in self._state.ids:
             raise ValueError(
                 f"{token!r} is not one of the {self.vocab_size} pieces of the vocabulary"
@@ -285,8 +285,8 @@ class Tokenizer(tf.Module):
             text: as for `tokenize`.
 
         Returns:
-            `(ids, starts, ends)`, int32, each in the shape that `tokenize` returns; bytes `starts`
-            up to but not including `ends` of the original text.
+            `(ids, starts, ends)`, int32, each with the shape that `tokenize` returns; byte offsets
+            in the original text, `ends` exclusive.
 
         Raises:
             ValueError, TypeError: as `tokenize`.
@@ -322,8 +322,8 @@ class Tokenizer(tf.Module):
     # Config and files.
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` takes: the vocabulary, and all other arguments, the fields of
-        the special tokens by their names."""
+        """Returns the argument of `from_config`: the vocabulary and all other arguments, with the
+        special tokens as separate fields."""
         special = dataclasses.asdict(self.special_tokens)
         return self._vocabulary_config() | self._state.options | special | {"layout": self.layout}
 
@@ -332,10 +332,10 @@ class Tokenizer(tf.Module):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Makes a tokenizer from its arguments and fields of `SpecialTokens`, by name.
+        """Builds a tokenizer from its arguments and fields of `SpecialTokens`, by name.
 
         Args:
-            config: what `get_config` returned, or such a dict; what is left out has its default.
+            config: the result of `get_config`, or such a dict; missing entries have their defaults.
         """
         return cls(**grouped(dict(config), cls.default_special_tokens))
 
@@ -358,21 +358,21 @@ class Tokenizer(tf.Module):
         )
 
     @classmethod
-    @naming_files
+    @errors_name_files
     def load(
         cls, directory: str | os.PathLike[str], *, preset: str | None = None, **options: Any
     ) -> Self:
         """Reads a tokenizer from the files that the class's docstring lists.
 
-        Each argument is taken from the first that states it: `options`, `tokenizer_config.json`,
-        the files of the vocabulary, the preset, the constructor's default.
+        Each argument is taken from the first of these that defines it: `options`,
+        `tokenizer_config.json`, the vocabulary files, the preset, the constructor's default.
 
         Args:
             directory: the directory, or one of the tokenizer's files in it.
-            preset: the published class whose arguments are used where nothing else states them,
-                "" for none.  None for the first of these: the class that `tokenizer_config.json`
-                or `config.json` names, that of the `model_type` in `config.json`, and the one whose
-                special tokens the vocabulary has.
+            preset: the published class whose arguments are used where nothing else defines them,
+                "" for none.  None for the first of these that exists: the class named in
+                `tokenizer_config.json` or `config.json`, the class of the `model_type` in
+                `config.json`, a class whose special tokens are in the vocabulary.
             **options: arguments of the constructor, or fields of `SpecialTokens`.
 
         Raises:
@@ -412,11 +412,11 @@ class Tokenizer(tf.Module):
     def _published(
         cls, options: Mapping[str, Any], arguments: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Returns a preset's options, as far as they suit the vocabulary."""
+        """Returns those of a preset's options that fit the vocabulary."""
         return options
 
     def _special_config(self) -> dict[str, Any]:
-        """Returns what `tokenizer_config.json` says of special tokens and their layout."""
+        """Returns the entries of `tokenizer_config.json` for special tokens and their layout."""
         special = self.special_tokens
 
         def stored(token: str) -> Any:
@@ -441,21 +441,21 @@ class Tokenizer(tf.Module):
         return tuple(pieces.ragged(part) for part in (pieces.ids, pieces.starts, pieces.ends))
 
     def _with_special_tokens(self, pieces: Pieces, texts: tf.Tensor, offsets: bool) -> Pieces:
-        """Returns the pieces of texts with their special tokens, given those without."""
+        """Adds the special tokens that occur in texts to pieces that were found without them."""
         special = self._matcher
         if special is None:
             return pieces
         trim_offsets = bool(self._state.options.get("trim_offsets"))
 
-        def again(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        def encode_with_special(*tensors: tf.Tensor) -> list[tf.Tensor]:
             return special.encode_around(tensors[-1], self._encode, offsets, trim_offsets).tensors()
 
-        found = self._may_hold_special(texts, pieces)
-        return Pieces.from_tensors(unlikely(found, again, pieces.tensors(), [texts]))
+        found = self._may_contain_special(texts, pieces)
+        return Pieces.from_tensors(unlikely(found, encode_with_special, pieces.tensors(), [texts]))
 
 
 class _State:
-    """Vocabulary and arguments; tf.Module would wrap each container in an attribute of its own."""
+    """Holds containers that tf.Module would otherwise wrap when they are set as attributes."""
 
     def __init__(self, pieces: list[str], ids: dict[str, int], options: dict[str, Any]) -> None:
         self.pieces = pieces

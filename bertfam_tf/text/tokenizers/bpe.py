@@ -5,8 +5,9 @@ al., "Improving Language Understanding by Generative Pre-Training" (2018); Lampl
 "Cross-lingual Language Model Pretraining" (2019).  Equal to the Python classes OpenAIGPTTokenizer
 and XLMTokenizer of Hugging Face's transformers 4.57 (GPT without spaCy and ftfy).
 
-FastBertNormalize with a character map separates words by spaces.  A WordPiece kernel whose
-vocabulary is the words that are one piece gives the ids of most words; the others are merged.
+FastBertNormalize with a character map separates words by spaces.  A WordPiece kernel, whose
+vocabulary is the words that are a single piece, gives the ids of most words; merges are computed
+only for the other words.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf.text.files import given_merges, write_merges
+from bertfam_tf.text.files import vocabulary_and_merges, write_merges
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import Pieces, original_spans, row_of_each, unlikely
 from bertfam_tf.text.kernels.internals import breaks_words, bytes_of, fast_wordpiece, parts_of
@@ -35,28 +36,29 @@ from bertfam_tf.text.tokenizers.matching import LowerCasingMatcher, SpecialToken
 
 SPECIAL_TOKENS = SpecialTokens(unk_token="<unk>")
 SPLITTERS = ("bert", "moses")
-# Characters of the kernels' alphabet that are in no text: for every character outside of the
-# vocabulary, for the end of a word, and to begin the placeholders of pieces that are no words.
+# Characters of the kernels' alphabet that do not occur in text: for characters outside of the
+# vocabulary, for the end of a word, and for the beginning of placeholders of pieces that are not
+# whole words.
 _UNKNOWN = "\ue000"
 _END = "\ue001"
 _PLACEHOLDER = "\ue002"
 _FIRST_FREE = 0xE003
-# The longest word of the WordPiece kernel.
+# The maximum length of words in the WordPiece kernel.
 _MAX_WORD_BYTES = 256
 
 
 class BPETokenizer(Tokenizer):
-    """GPT's and XLM's tokenizer: text in, piece ids and byte offsets out, all in the graph.
+    """GPT's and XLM's tokenizer: converts text to piece ids and byte offsets in the graph.
 
     Ids are those of the Python classes OpenAIGPTTokenizer (without spaCy and ftfy) and
     XLMTokenizer of transformers 4.57 on Python 3.11, without the special tokens around them.  Each
     character that the vocabulary lacks is one unknown piece.  If text is lower-cased, special
-    tokens are found in any case ("<UNK>" for "<unk>"), as in the Python classes.  There is no
-    TFLite kernel for it.
+    tokens are found in any case ("<UNK>" for "<unk>"), as in the Python classes.  It is not
+    available in TFLite.
 
     The splitter "bert" splits words as BERT does: at white space, punctuation and Chinese
     characters.  "moses" normalizes punctuation and splits words by Moses' rules for a language;
-    Chinese, Japanese and Thai, which other programs split into words, are split at spaces.
+    Chinese, Japanese and Thai are split at spaces and have to be segmented beforehand.
 
     A piece covers the bytes of the characters that it comes from, as in WordPieceTokenizer.  With
     "moses", where two single quotation marks become a double one, the first is covered; where Moses
@@ -67,10 +69,11 @@ class BPETokenizer(Tokenizer):
     separate are lost.
 
     Files: `vocab.json` and `merges.txt`; OpenAI's `encoder_bpe_40000.json` and `vocab_40000.bpe`;
-    `tokenizer.json`; or fastBPE's `vocab…` and `codes…` (XLM's original files, before whose pieces
-    14 special tokens are added).  `load` takes `max_pieces`, how many pieces of a fastBPE
-    vocabulary to read, special tokens included; by default `n_words` in `config.json`, without that
-    file 95,000 of `vocab_xnli_15`, as the published models have, and all of others.
+    `tokenizer.json`; or fastBPE's `vocab…` and `codes…` (XLM's original files, to which 14 special
+    tokens are added in front).  The argument `max_pieces` of `load` limits the pieces that are read
+    from a fastBPE vocabulary, special tokens included; the default is `n_words` in `config.json`,
+    and without that file 95,000 for `vocab_xnli_15`, as in the published models, and no limit for
+    others.
 
     Args:
         vocabulary: the pieces in the order of their ids, with "</w>" after those that end a word,
@@ -79,11 +82,11 @@ class BPETokenizer(Tokenizer):
         splitter: "bert" or "moses".
         language: for "moses", the ISO 639-1 code of the texts' language.
         prefixes: for "moses", the words that keep their full stop, with "#" after those that keep
-            it only before a number; None for Moses' own list of the language, which the package
-            sacremoses has.  It is saved with the tokenizer.
+            it only before a number; None for Moses' list for the language, which the package
+            sacremoses provides.  It is saved with the tokenizer.
         lower_case: whether to lower-case and remove accents.
         special_tokens: the special tokens; `unk_token` must be in the vocabulary.
-        layout: where the special tokens stand around texts.
+        layout: the positions of the special tokens.
 
     Raises:
         FileNotFoundError: there is no file at a path.
@@ -119,7 +122,7 @@ class BPETokenizer(Tokenizer):
             if language not in LANGUAGES:
                 raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}")
             prefixes = nonbreaking_prefixes(language)
-        vocabulary, merges, sources = given_merges(vocabulary, merges)
+        vocabulary, merges, sources = vocabulary_and_merges(vocabulary, merges)
         options: dict[str, Any] = {
             "merges": merges,
             "splitter": splitter,
@@ -145,10 +148,10 @@ class BPETokenizer(Tokenizer):
             self._normalizer = _normalizer(splitter, lower_case, spelling)
             self._words = _word_kernel(symbols, ids, self.vocab_size, self.unk_id)
             self._merger = Merger(symbols, ids, self.unk_id)
-            self._written = tf.constant(self._written_pieces())
+            self._written = tf.constant(self._surface_forms())
 
-    def _written_pieces(self) -> list[str]:
-        """Returns what each piece is in text, spaces included."""
+    def _surface_forms(self) -> list[str]:
+        """Returns the text of each piece, spaces included."""
         special = set(self.special_tokens)
         return [f" {piece} " if piece in special else piece.replace(END, " ")
                 for piece in self._state.pieces]  # fmt: skip
@@ -228,11 +231,12 @@ class BPETokenizer(Tokenizer):
             word = row_of_each(found.row_splits, tf.size(found.values, tf.int64))
             base = tf.gather(rare.starts, word)
             begin = base + tf.cast(begin.values, base.dtype)
-            # The end mark has bytes of its own.
+            # The end-of-word mark has additional bytes.
             end = tf.minimum(base + tf.cast(end.values, base.dtype), tf.gather(rare.ends, word))
         else:
             found = self._merger(marked)
-        # A row of one piece for each word, then the rows of the merged words; each word takes one.
+        # A row with one piece for each word, then the rows of the merged words; each word uses one
+        # row.
         rows = tf.RaggedTensor.from_row_splits(
             tf.range(size + tf.size(found.values, tf.int64)),
             tf.concat([tf.range(size), size + found.row_splits], 0),
@@ -258,8 +262,8 @@ class BPETokenizer(Tokenizer):
 def _spans_of_characters(
     raw: tf.RaggedTensor, source: tf.RaggedTensor, rows: tf.Tensor, starts: Any, ends: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Does what `original_spans` does where all offsets in `source` are those of the first byte of
-    a character, or of a sequence that is not UTF-8."""
+    """Like `original_spans`, for a `source` whose offsets are all those of the first byte of a
+    character or of a sequence that is not UTF-8."""
     base = tf.gather(source.row_splits, rows)
     start = tf.gather(source.values, base + starts)
     last = tf.gather(source.values, base + ends - 1)
@@ -274,7 +278,7 @@ def _spans_of_characters(
     return tf.cast(start, tf.int32), tf.cast(end, tf.int32)
 
 
-# From vocabulary and rules to the kernels.
+# Building the kernels.
 
 
 def _alphabet(merges: Sequence[tuple[str, str]], pieces: Sequence[str]) -> list[str]:
@@ -288,7 +292,7 @@ def _alphabet(merges: Sequence[tuple[str, str]], pieces: Sequence[str]) -> list[
 
 
 def _spelling(alphabet: Sequence[str]) -> dict[str, str]:
-    """Returns the character of the kernels' alphabet for each character.
+    """Returns the character of the kernels' alphabet that represents each character.
 
     The WordPiece kernel splits at white space, punctuation and Chinese characters of its own
     Unicode tables.  All but letters and numbers are therefore replaced by private-use characters.
@@ -321,7 +325,7 @@ def _symbols(
 def _word_kernel(
     symbols: Mapping[str, int], ids: Mapping[str, int], pieces: int, unk_id: int
 ) -> tf_text.FastWordpieceTokenizer:
-    """Returns the kernel that has the words that are one piece; all others are unknown to it."""
+    """Returns the kernel for words that are a single piece; all others are unknown to it."""
     vocabulary = [f"{_PLACEHOLDER}{index:x}" for index in range(pieces)]
     for symbol in symbols:
         word = symbol.removesuffix(_END)
@@ -336,15 +340,15 @@ def _normalizer(
     """Returns the kernel that separates words and writes them in the kernels' alphabet."""
     bert = splitter == "bert"
     rules = Rules(lower_case, lower_case, bert, bert, python_classes)
-    changed, apart = rules.changed(), rules.apart()
+    changed, isolated = rules.changed(), rules.isolated()
     if not bert:
         changed[ord(DOT)] = "."
-        apart = np.zeros_like(apart)
+        isolated = np.zeros_like(isolated)
     characters = CharacterMap(_UNKNOWN)
     separate_words(
         characters,
         unknown=_UNKNOWN,
-        apart=apart,
+        isolated=isolated,
         removed=rules.removed(),
         changed=changed,
         known=spelling,

@@ -28,19 +28,19 @@ _PAIRS_OF_FILES = (
     (VOCABULARY_JSON, MERGES_FILE),
     ("encoder_bpe_40000.json", "vocab_40000.bpe"),
 )
-# What XLM's code puts before the pieces of a fastBPE vocabulary.
+# Special tokens that XLM's code puts before the pieces of a fastBPE vocabulary.
 _BEFORE_PIECES = ("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10)))
-# Follows a piece of fastBPE that does not end a word.
+# The suffix of fastBPE pieces that do not end a word.
 _UNFINISHED = "@@"
 _PUBLISHED_SIZES = {"vocab_xnli_15": 95_000}
 
 
 def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
-    """Returns the arguments of `BPETokenizer` that the files in a directory state.
+    """Returns the arguments of `BPETokenizer` that the files in a directory define.
 
     Args:
         path: the directory.
-        max_pieces: how many pieces of a fastBPE vocabulary to read, or None.
+        max_pieces: the maximum number of pieces of a fastBPE vocabulary, or None.
 
     Raises:
         FileNotFoundError: there are no such files.
@@ -67,12 +67,12 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
         return {"vocabulary": pieces, "merges": _read_codes(codes[0])}
     raise FileNotFoundError(
         f"{path}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE} nor one "
-        "vocab… and one codes… of fastBPE, expected them beside the weights"
+        "vocab… and one codes… of fastBPE, expected them next to the weights"
     )
 
 
 def _read_fast_bpe_vocabulary(path: Path) -> list[str]:
-    """Returns the pieces of a list with counts, in which "@@" follows pieces inside words."""
+    """Returns the pieces of a list with counts, in which pieces inside words end in "@@"."""
     pieces = list(_BEFORE_PIECES)
     for number, line in enumerate(read_lines(path), 1):
         piece, _, count = line.rpartition(" ")
@@ -97,7 +97,7 @@ def _read_codes(path: Path) -> list[tuple[str, str]]:
 
 
 def _read_tokenizer_json(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a tokenizer.json states."""
+    """Returns the constructor's arguments that a tokenizer.json defines."""
     content = read_json(path)
     model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
     lower_case = bool(normalizer.get("lowercase", True))

@@ -2,9 +2,9 @@
 
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).  Equal to Hugging
 Face's `tokenizers`.  FastBertNormalize with a character map classifies each byte as part of a
-letter, a number, white space or something else; word boundaries follow by vector operations on all
-bytes of a batch.  A static table has the ids of words that are one piece, and only the distinct
-other words are merged.
+letter, a number, white space or something else; word boundaries are found by vectorized operations
+on all bytes of a batch.  A static table has the ids of words that are a single piece; merges are
+computed only for the other words, once for each distinct word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
     VOCABULARY_JSON,
-    given_merges,
     in_order,
     read_ids,
     read_json,
@@ -33,6 +32,7 @@ from bertfam_tf.text.files import (
     read_vocabulary_json,
     section,
     token_text,
+    vocabulary_and_merges,
     write_merges,
 )
 from bertfam_tf.text.kernels.character_map import CharacterMap
@@ -66,13 +66,13 @@ def byte_characters() -> list[str]:
 
 
 class ByteBPETokenizer(Tokenizer):
-    """GPT-2's and RoBERTa's tokenizer: text in, piece ids and byte offsets out, all in the graph.
+    """GPT-2's and RoBERTa's tokenizer: converts text to piece ids and byte offsets in the graph.
 
     Ids are those of Hugging Face's GPT2TokenizerFast and RobertaTokenizerFast without the special
-    tokens around them.  Lossless: `detokenize(tokenize(text))` is the text if that is UTF-8.  There
-    is no TFLite kernel for it.
+    tokens around them.  Lossless: `detokenize(tokenize(text))` is the text if it is valid UTF-8.
+    It is not available in TFLite.
 
-    A piece covers its own bytes, and the whole character where it is only a part, as in the
+    A piece covers its own bytes, or the whole character if it is only a part of one, as in the
     reference (whose offsets are in characters).  A space that `add_prefix_space` adds covers
     nothing; in the reference it covers the next character.
 
@@ -82,10 +82,10 @@ class ByteBPETokenizer(Tokenizer):
         vocabulary: the pieces in the order of their ids, bytes as in `byte_characters`, or the path
             of a `vocab.json`.
         merges: the pairs of pieces to merge, best first, or the path of a `merges.txt`.
-        add_prefix_space: whether a space is put before a text that begins with none.
-        trim_offsets: whether the offsets of a piece leave out its spaces.
+        add_prefix_space: whether a space is added before a text that does not begin with one.
+        trim_offsets: whether the offsets of a piece exclude its spaces.
         special_tokens: the special tokens.
-        layout: where the special tokens stand around texts.
+        layout: the positions of the special tokens.
 
     Raises:
         FileNotFoundError: there is no file at a path.
@@ -106,7 +106,7 @@ class ByteBPETokenizer(Tokenizer):
         special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
         layout: Layout = A_THEN_B,
     ) -> None:
-        vocabulary, merges, sources = given_merges(vocabulary, merges)
+        vocabulary, merges, sources = vocabulary_and_merges(vocabulary, merges)
         options: dict[str, Any] = {
             "merges": merges,
             "add_prefix_space": add_prefix_space,
@@ -132,7 +132,7 @@ class ByteBPETokenizer(Tokenizer):
         texts = [_as_bytes(piece, to_byte) for piece in self._state.pieces]
         with tf.init_scope():
             self._kinds = _kinds_kernel()
-            # Changes nothing but bytes that are not UTF-8.
+            # Changes only bytes that are not UTF-8.
             self._same = CharacterMap().kernel()
             self._whole_words = tf.lookup.StaticHashTable(
                 tf.lookup.KeyValueTensorInitializer(
@@ -161,10 +161,10 @@ class ByteBPETokenizer(Tokenizer):
         damaged = tf.strings.length(kinds) > tf.strings.length(texts)
         pieces = self._split(tf.where(damaged, "", texts), tf.where(damaged, "", kinds), offsets)
 
-        def again(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        def encode_damaged(*tensors: tf.Tensor) -> list[tf.Tensor]:
             return self._encode_damaged(tensors[-1], offsets).tensors()
 
-        found = unlikely(tf.reduce_any(damaged), again, pieces.tensors(), [texts])
+        found = unlikely(tf.reduce_any(damaged), encode_damaged, pieces.tensors(), [texts])
         pieces = Pieces.from_tensors(found)
         if offsets and self._state.options["add_prefix_space"]:
             shift = tf.gather(tf.cast(bare, tf.int32), pieces.rows())
@@ -181,14 +181,14 @@ class ByteBPETokenizer(Tokenizer):
         start, end = pieces.starts, pieces.ends
         before, after = tf.unstack(tf.gather(self._spaces, pieces.ids), axis=-1)
         if self._state.options["add_prefix_space"]:
-            # The reference takes the first space of a text for the added one.
+            # The reference assumes that the first space of a text is the added one.
             first = (start == 0) | flags(pieces.splits, tf.size(start, tf.int64))
             before = tf.where(first, tf.maximum(before - 1, 0), before)
         start = tf.minimum(start + before, end)
         return pieces._replace(starts=start, ends=tf.maximum(end - after, start))
 
     def _encode_damaged(self, texts: tf.Tensor, offsets: bool) -> Pieces:
-        """Does the same for texts that are not UTF-8, after replacing what is not."""
+        """Tokenizes texts that contain invalid UTF-8, after replacing it."""
         if not offsets:
             clean = self._same.normalize(texts)
             return self._split(clean, self._kinds.normalize(clean), offsets)
@@ -218,7 +218,7 @@ class ByteBPETokenizer(Tokenizer):
         width = tf.gather(self._widths, ids)
         size = tf.size(ids, tf.int64)
         row = row_of_each(rows, size)
-        # Pieces cover everything except the zeros, of which there is one before each text.
+        # Pieces cover everything except the zeros; there is one zero before each text.
         end = tf.cumsum(width) + tf.cast(row + 1, tf.int32)
         start = end - width
         inner = codes // _INNER == 1
@@ -243,7 +243,8 @@ class ByteBPETokenizer(Tokenizer):
             "UTF-8",
         )
         merged = self._merger(spelled)
-        # A row of one id for each word, then the rows of the merged words; each word takes one.
+        # A row with one id for each word, then the rows of the merged words; each word uses one
+        # row.
         size = tf.size(found, tf.int64)
         rows = tf.RaggedTensor.from_row_splits(
             tf.concat([found, merged.values], 0),
@@ -275,7 +276,7 @@ class ByteBPETokenizer(Tokenizer):
             return _read_tokenizer_json(folder / JSON_FILE), folder / JSON_FILE
         raise FileNotFoundError(
             f"{folder}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE}, "
-            "expected them beside the weights"
+            "expected them next to the weights"
         )
 
     @classmethod
@@ -296,7 +297,7 @@ def _words(data: tf.Tensor, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     These are "'s", "'t", "'re", "'ve", "'m", "'ll" and "'d"; runs of letters, of numbers, and of
     what is neither of these nor white space, each with the space before it; and runs of white
-    space, whose last character is a word of its own if a run of another kind follows.
+    space, whose last character is a separate word if a run of another kind follows.
 
     Args:
         data: uint8 [n], the bytes of all texts, with a zero between two texts, one before the first
@@ -316,7 +317,7 @@ def _words(data: tf.Tensor, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     )
     starts = tf.pad(starts & (kind > 0) & (inner != 1), [[1, 3]])
 
-    # The endings of "it's" and the like, after which a new word begins.
+    # Contractions such as the ending of "it's", after which a new word begins.
     at = tf.where(starts & (data == _APOSTROPHE))[:, 0]
     first, second = (tf.cast(tf.gather(data, at + step), tf.int32) for step in (1, 2))
     short = tf.reduce_any(first[:, tf.newaxis] == list(_SHORT_ENDINGS), -1)
@@ -353,7 +354,7 @@ def _whole_characters(
     return start, end
 
 
-# From vocabulary and tables to the kernels.
+# Building the kernels.
 
 
 def _kinds_kernel() -> tf_text.FastBertNormalizer:
@@ -395,7 +396,7 @@ def _in_kernel_characters(
 
 
 def _read_tokenizer_json(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a tokenizer.json states."""
+    """Returns the constructor's arguments that a tokenizer.json defines."""
     content = read_json(path)
     model, splitter = (section(content, name, path) for name in ("model", "pre_tokenizer"))
     for what, found, expected in (

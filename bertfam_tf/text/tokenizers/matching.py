@@ -1,4 +1,4 @@
-"""Special tokens that are typed in a text: found, and left out of what a tokenizer splits."""
+"""Finds special tokens in texts, and tokenizes only the text between them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bertfam_tf.text.kernels.graph import Pieces, flags, padded, row_of_each, wi
 from bertfam_tf.text.kernels.internals import bytes_of, parts_of
 from bertfam_tf.text.special_tokens import SpecialTokens
 
-# All tokens are in one table, as wide as the longest.
+# The maximum size of the table of tokens; each row is as wide as the longest token.
 _MAX_TABLE_BYTES = 1 << 20
-# The number of spellings of a token doubles with each of these letters.
+# The number of spellings of a token doubles with each of its letters.
 _MAX_KELVINS, _MAX_LETTERS = 10, 10
 _KELVIN = "\N{KELVIN SIGN}"
 
@@ -26,7 +26,7 @@ class SpecialTokenMatcher:
     Args:
         ids: int32 [tokens].
         texts: the tokens' UTF-8 bytes.
-        lstrip: bool [tokens], whether a token includes the white space before it.
+        lstrip: bool [tokens], whether a token absorbs the white space before it.
     """
 
     def __init__(self, ids: np.ndarray, texts: Sequence[bytes], lstrip: np.ndarray) -> None:
@@ -42,9 +42,9 @@ class SpecialTokenMatcher:
 
         Returns:
             int64 [k], the positions of bytes that tokens begin with, and bool [k, tokens], whether
-            that token begins there; it may extend over the end of a text.
+            that token begins there; it may extend beyond the end of a text.
         """
-        # TFLite compares bytes as quantized numbers, and refuses those without a scale.
+        # TFLite compares bytes as quantized numbers, and rejects those without a scale.
         data = tf.cast(data, tf.int32)
         opens = data == self.first_bytes[0]
         for byte in self.first_bytes[1:]:
@@ -53,7 +53,7 @@ class SpecialTokenMatcher:
         return at, windows_equal(data, at, self.patterns)
 
     def may_be_in(self, texts: tf.Tensor) -> tf.Tensor:
-        """Returns bool, whether tokens may be in texts, string [n]."""
+        """Returns bool, whether texts, string [n], may contain tokens."""
         data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         return tf.reduce_any(self.find(data)[1])
 
@@ -70,7 +70,7 @@ class SpecialTokenMatcher:
             texts: string [batch].
             encode: splits the strings, [n], between special tokens; as `Tokenizer._encode`.
             offsets: whether to compute offsets.
-            trim_offsets: whether offsets leave out the white space that `lstrip` tokens include.
+            trim_offsets: whether offsets exclude the white space that `lstrip` tokens absorb.
         """
         raw = bytes_of(texts)
         size = tf.size(raw.values, tf.int64)
@@ -78,13 +78,13 @@ class SpecialTokenMatcher:
         at, found = self.find(raw.values)
         room = tf.gather(raw.row_splits, tf.gather(row, at) + 1) - at
         found &= room[:, tf.newaxis] >= self.byte_counts
-        # Of tokens that begin at the same byte the longest counts.
+        # Of tokens that begin at the same byte, the longest one is used.
         which = tf.argmax(tf.where(found, tf.cast(self.byte_counts, tf.int32), 0), -1)
         hit = tf.where(tf.reduce_any(found, -1))[:, 0]
         which, first = tf.gather(which, hit), tf.gather(at, hit)
         end = first + tf.gather(self.byte_counts, which)
 
-        # Segments, special tokens and what is between them, tile the bytes of all texts.
+        # Segments (special tokens and the text between them) tile the bytes of all texts.
         cuts = flags(tf.concat([raw.row_splits, first, end], 0), size)
         start = tf.where(cuts)[:, 0]  # [segments]
         end = tf.concat([start[1:], [size]], 0)[: tf.size(start)]
@@ -138,9 +138,9 @@ def _include_spaces(
     is_token: tf.Tensor,
     lstrip: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Moves the white space at the end of a segment to an `lstrip` token that follows it.
+    """Moves white space at the end of a segment to an `lstrip` token that follows it.
 
-    Args are of the segments, [n]; returns their texts, starts and ends.
+    All arguments have one value per segment, [n]; returns the texts, starts and ends of segments.
     """
     same_row = row[1:] == row[:-1]
     strip = tf.concat([lstrip[1:] & same_row & ~is_token[:-1], [False]], 0)[: tf.size(row)]
@@ -153,7 +153,7 @@ def _include_spaces(
 
 
 def matcher(special: SpecialTokens, ids: Mapping[str, int]) -> SpecialTokenMatcher | None:
-    """Returns what finds a tokenizer's special tokens; None if none is to be found in text.
+    """Returns the matcher of a tokenizer's special tokens; None if there are none to find in text.
 
     Args:
         special: the special tokens.
@@ -191,13 +191,13 @@ def matcher(special: SpecialTokens, ids: Mapping[str, int]) -> SpecialTokenMatch
     )
 
 
-# Tokenizers that lower-case text before they look for special tokens.
+# For tokenizers that lower-case text before they look for special tokens.
 
 
 class LowerCasingMatcher(SpecialTokenMatcher):
     """Finds special tokens after ASCII letters were lower-cased: "<UNK>" for "<unk>".
 
-    A token with upper-case letters of its own is found as it is.
+    A token that contains upper-case letters is only found unchanged.
     """
 
     def __init__(self, exact: SpecialTokenMatcher) -> None:
@@ -224,7 +224,7 @@ class LowerCasingMatcher(SpecialTokenMatcher):
 
 
 def with_spellings(exact: SpecialTokenMatcher) -> SpecialTokenMatcher:
-    """Returns a matcher of all texts that become special tokens when they are lower-cased."""
+    """Returns a matcher of all texts that are special tokens after lower-casing."""
     chosen, texts = [], []
     for index, text in enumerate(exact.texts):
         for spelling in _spellings(text.decode("utf-8")):
@@ -234,7 +234,7 @@ def with_spellings(exact: SpecialTokenMatcher) -> SpecialTokenMatcher:
 
 
 def _spellings(token: str) -> list[str]:
-    """Returns a token and the texts that lower-casing makes it; of a long one upper case only."""
+    """Returns the texts that lower-case to a token; only itself and upper case for long tokens."""
     if token.lower() != token:
         return [token]
     others = {letter: [letter, letter.upper()] for letter in string.ascii_lowercase}

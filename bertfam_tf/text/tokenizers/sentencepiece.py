@@ -2,10 +2,9 @@
 
 Kudo and Richardson, "SentencePiece" (arXiv 1808.06226); Kudo, "Subword Regularization" (arXiv
 1804.10959) for the unigram model.  The kernel FastSentencepiece of tensorflow-text finds the
-pieces.  The Python code that the published tokenizers run before it (quotation marks, accents,
-case) and the rules in the model file become one set of rules, which the kernel applies in the same
-pass; where that is impossible (see `charsmap.compose`), FastBertNormalize first does the Python
-code's part.
+pieces.  The Python preprocessing of the published tokenizers (quotation marks, accents, case) and
+the rules in the model file are combined into one set of rules, which the kernel applies in the same
+pass; if that is impossible (see `charsmap.compose`), FastBertNormalize applies the preprocessing.
 """
 
 from __future__ import annotations
@@ -49,48 +48,48 @@ from bertfam_tf.text.tokenizers.sentencepiece_pieces import Replacements, Surfac
 
 _MODEL_FILE, _FAIRSEQ_FILE = "spiece.model", "sentencepiece.bpe.model"
 _MODEL_FILES = (_MODEL_FILE, _FAIRSEQ_FILE, "30k-clean.model")
-# What published classes do and do not write into their files.
+# Arguments that published classes do and do not write into their files.
 _TREATMENT = ("lower_case", "strip_accents", "unify_spaces", "unify_quotes", "split_digit_comma",
               "fairseq_ids")  # fmt: skip
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece's unigram model: text in, piece ids and byte offsets out, all in the graph.
+    """SentencePiece's unigram model: converts text to piece ids and byte offsets in the graph.
 
-    Without options the ids are SentencePiece's own.  With those of a published class (see
-    `Tokenizer.load`) they are the ids of the tokenizers in Python that ALBERT, XLNet and XLM-R were
+    By default the ids are those of SentencePiece.  With the options of a published class (see
+    `Tokenizer.load`) they are those of the Python tokenizers that ALBERT, XLNet and XLM-R were
     published with, without the special tokens around them.
 
     If a text has two equally good segmentations (99|9, 9|99), the rounding of sums decides, as in
-    SentencePiece; releases of that library differ from each other there.
+    SentencePiece, whose releases differ from each other in this case.
 
-    Offsets leave out white space: "▁world" covers "world".  A piece "▁" alone covers the first
-    character of its word, as in Hugging Face's fast tokenizers, whose offsets these are, except for
-    characters that become several (½) or none.  The parts into which `split_digit_comma` splits a
-    piece each cover the whole piece if one of its characters was changed.
+    Offsets exclude white space: "▁world" covers "world".  A single "▁" covers the first character
+    of its word.  Offsets are the same as in Hugging Face's fast tokenizers, except for characters
+    that normalization replaces by several (½) or removes.  If `split_digit_comma` splits a piece in
+    which normalization changed a character, each part covers the whole piece.
 
-    `detokenize` returns what SentencePiece decodes: the normalized text, in which control symbols
-    are empty and unknown pieces are " ⁇ ".  It is the original text if the model does not
+    `detokenize` returns the same as SentencePiece's decoder: the normalized text, in which control
+    symbols are empty and unknown pieces are " ⁇ ".  It is the original text if the model does not
     normalize.
 
     Files: one SentencePiece model, `spiece.model`, `sentencepiece.bpe.model` or another `*.model`.
-    Nothing in it states the arguments below, so `load` needs a published class, or `preset=""`.
+    It does not contain the arguments below, so `load` needs a published class, or `preset=""`.
 
     Args:
         model: the content of a SentencePiece model file, or its path.
         lower_case: whether to lower-case.
         strip_accents: whether to apply NFKD and remove combining characters.
-        unify_spaces: whether all of Python's white space becomes a space; else only the model's
-            rules apply.
+        unify_spaces: whether all white space (as in Python) becomes a space; otherwise only the
+            model's rules apply.
         unify_quotes: whether `` and '' become ".
-        split_digit_comma: whether a comma is split from a digit before it, and the rest of the
+        split_digit_comma: whether a comma is split from the preceding digit, and the rest of the
             piece is tokenized again.
         fairseq_ids: whether ids are those of fairseq: <s>, <pad>, </s>, <unk>, the model's pieces
             except the first three, <mask>.
-        special_tokens: the special tokens; None for `unk_token` means the model's.  With
-            `lower_case`, a special token in lower case is found in upper case too, as in the
+        special_tokens: the special tokens; None for `unk_token` uses the model's.  With
+            `lower_case`, lower-case special tokens are also found in upper case, as in the
             reference.
-        layout: where the special tokens stand around texts.
+        layout: the positions of the special tokens.
 
     Raises:
         FileNotFoundError: the model is a path and there is no such file.
@@ -162,10 +161,10 @@ class SentencePieceTokenizer(Tokenizer):
         self._kernel_pieces = len(kernels.byte_counts)
         self._has_unknown_pieces = kernels.unknown_pieces > 0
         self._replacements: Replacements | None = None
-        self._odd: np.ndarray | None = None
+        self._irregular: np.ndarray | None = None
         if split_digit_comma:
-            self._replacements = self._describe_replacements()
-        self._odd = self._describe_odd(ids, openings)
+            self._replacements = self._make_replacements()
+        self._irregular = self._irregular_pieces(ids, openings)
 
     def _vocabulary_config(self) -> dict[str, Any]:
         return {"model": self._model.content}
@@ -205,7 +204,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _fits(cls, special: SpecialTokens, arguments: Mapping[str, Any], folder: Path) -> bool:
         proto = parse_model(arguments["model"], str(folder))
         pieces = {piece.piece for piece in proto.pieces if piece.type != NORMAL}
-        # Of fairseq's special tokens the model has only a few; its file has a name of its own.
+        # The model contains only some of fairseq's special tokens; its file has a specific name.
         if (folder / _FAIRSEQ_FILE).is_file():
             pieces.update((*FAIRSEQ_HEAD, FAIRSEQ_TAIL))
         return set(special) <= pieces
@@ -220,28 +219,28 @@ class SentencePieceTokenizer(Tokenizer):
     # The graph.
 
     def _ragged(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, ...]:
-        # One table lookup tells whether the kernel's pieces are the result.
+        # One table lookup determines whether the kernel's pieces are the final result.
         found = self._find(texts, offsets)
         pieces = self._with_ids(found)
-        if self._odd is not None:
+        if self._irregular is not None:
 
             def rest(*tensors: tf.Tensor) -> list[tf.Tensor]:
-                tidied = self._tidied(Pieces.from_tensors(tensors[:-1]))
-                return self._with_special_tokens(tidied, tensors[-1], offsets).tensors()
+                processed = self._postprocessed(Pieces.from_tensors(tensors[:-1]))
+                return self._with_special_tokens(processed, tensors[-1], offsets).tensors()
 
-            odd = tf.reduce_any(tf.gather(self._odd, found.ids))
-            pieces = Pieces.from_tensors(unlikely(odd, rest, pieces.tensors(), [texts]))
+            irregular = tf.reduce_any(tf.gather(self._irregular, found.ids))
+            pieces = Pieces.from_tensors(unlikely(irregular, rest, pieces.tensors(), [texts]))
         if not offsets:
             return (pieces.ragged(pieces.ids),)
         return tuple(pieces.ragged(part) for part in (pieces.ids, pieces.starts, pieces.ends))
 
-    def _may_hold_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
-        # Without `decode_raw`, which TFLite lacks.
+    def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+        # Without `decode_raw`, which is not available in TFLite.
         assert self._matcher is not None
         return tf.reduce_any(self._matcher.find(bytes_of(texts).values)[1])
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
-        return self._tidied(self._with_ids(self._find(texts, offsets)))
+        return self._postprocessed(self._with_ids(self._find(texts, offsets)))
 
     def _find(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         """Returns the pieces that the kernel finds, with the kernel's ids."""
@@ -263,21 +262,21 @@ class SentencePieceTokenizer(Tokenizer):
             return pieces
         return pieces._replace(ids=tf.gather(self._to_id, pieces.ids))
 
-    def _tidied(self, pieces: Pieces) -> Pieces:
-        """Joins unknown pieces, and splits those that `split_digit_comma` concerns."""
+    def _postprocessed(self, pieces: Pieces) -> Pieces:
+        """Joins unknown pieces, and splits those that `split_digit_comma` affects."""
         if self._has_unknown_pieces:
             pieces = self._join_unknown(pieces)
         return pieces if self._replacements is None else self._replacements.apply(pieces)
 
     def _without_trailing_blanks(self, pieces: Pieces) -> Pieces:
-        """Removes the pieces that the kernel leaves at the end of a text in which "▁" was typed."""
+        """Removes the pieces that the kernel leaves at the end of texts that contain "▁"."""
         shown = ~tf.gather(self._blank, pieces.ids)
         count = tf.concat([[0], tf.cumsum(tf.cast(shown, tf.int64))], 0)
         total = tf.gather(tf.gather(count, pieces.splits[1:]), pieces.rows())
         return pieces.keep(count[:-1] < total)
 
     def _join_unknown(self, pieces: Pieces) -> Pieces:
-        """Joins adjacent unknown pieces, including ids beyond the end of the vocabulary, to one."""
+        """Joins adjacent unknown pieces into one; ids beyond the vocabulary are unknown too."""
         unknown = (pieces.ids == self.unk_id) | (pieces.ids >= self.vocab_size)
         pieces = pieces._replace(ids=tf.where(unknown, self.unk_id, pieces.ids))
         size = tf.size(pieces.ids, tf.int64)
@@ -297,40 +296,40 @@ class SentencePieceTokenizer(Tokenizer):
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         return self._surface.join(ids)
 
-    def _describe_odd(self, ids: np.ndarray, openings: set[str]) -> np.ndarray | None:
-        """Returns bool [kernel's vocabulary], which pieces need more than the kernel does: unknown
-        ones, parts of special tokens, pieces to split.  None if no piece does.
+    def _irregular_pieces(self, ids: np.ndarray, openings: set[str]) -> np.ndarray | None:
+        """Returns bool [kernel's vocabulary], which pieces need further processing: unknown pieces,
+        parts of special tokens, pieces to split.  None if there are none.
 
         Args:
             ids: int32 [vocabulary], the ids of the kernel's pieces.
             openings: the first characters of special tokens.
         """
-        odd = np.ones(self._kernel_pieces, bool)
-        odd[: len(ids)] = [
+        irregular = np.ones(self._kernel_pieces, bool)
+        irregular[: len(ids)] = [
             self._kinds.content[index] in FOUND
             and not openings.isdisjoint(self._state.pieces[index])
             for index in ids
         ]
         if self._replacements is not None:
-            odd[: len(ids)] |= self._replacements.replaced[ids]
-        return odd if odd.any() else None
+            irregular[: len(ids)] |= self._replacements.replaced[ids]
+        return irregular if irregular.any() else None
 
-    def _describe_replacements(self) -> Replacements:
+    def _make_replacements(self) -> Replacements:
         """Returns the replacements of pieces that end in a digit and a comma."""
         pieces, ids = self._state.pieces, self._state.ids
         if "," not in ids:
             raise ValueError("split_digit_comma needs a piece ',', which the vocabulary lacks")
         kinds = self._kinds.content
-        concerned = [index for index, piece in enumerate(pieces)
+        selected = [index for index, piece in enumerate(pieces)
                      if kinds[index] in FOUND
                      and len(piece) > 1 and piece[-1] == ","
                      and is_digit(piece[-2])]  # fmt: skip
         with tf.init_scope():
-            texts = tf.constant([pieces[i][:-1].replace(SPACE, "") for i in concerned], tf.string)
+            texts = tf.constant([pieces[i][:-1].replace(SPACE, "") for i in selected], tf.string)
             rows = self._encode(texts, offsets=False)
             found = rows.ragged(rows.ids).to_list()
         parts: dict[int, list[int]] = {}
-        for index, row in zip(concerned, found, strict=True):
+        for index, row in zip(selected, found, strict=True):
             opening = pieces[row[0]]
             if not pieces[index].startswith(SPACE) and opening.startswith(SPACE):
                 glued = ids.get(opening[1:], self.unk_id)
@@ -340,7 +339,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 class _Bytes:
-    """Bytes; tf.Module would copy what it tracks."""
+    """Holds bytes that tf.Module would otherwise track and copy."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -357,5 +356,7 @@ def _find_model(path: Path) -> Path:
         )
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
-        raise ValueError(f"{path}: found {names}, expected one SentencePiece model; name it")
+        raise ValueError(
+            f"{path}: found {names}, expected one SentencePiece model; pass the path of the file"
+        )
     return found[0]

@@ -1,4 +1,4 @@
-"""From a SentencePiece model file to the kernels that tokenize as it does."""
+"""Builds kernels that tokenize like a SentencePiece model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bertfam_tf.text.kernels.unicode import CODEPOINTS
 
 # Represents a space in pieces.
 SPACE = "▁"
-# The types of pieces in a model, and those that are found in text.
+# The types of pieces in a model, and those that occur in text.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 FOUND = (NORMAL, USER_DEFINED)
 FAIRSEQ_HEAD = ("<s>", "<pad>", "</s>", "<unk>")
 FAIRSEQ_TAIL = "<mask>"
-# In texts for offsets: an unknown character, and the two quotation marks that may be pairs.
+# In texts for computing offsets: an unknown character, and the quotation marks that can form pairs.
 ONE_UNKNOWN, APOSTROPHE, GRAVE = 1, 2, 3
 _UNKNOWN_PENALTY = np.float32(10)
 
@@ -34,15 +34,15 @@ class Kernels(NamedTuple):
     Fields:
         model: the adapted `ModelProto`, serialized.
         tokenizer: the FastSentencepiece kernel for it.
-        unknown_pieces: how many pieces at its end are unknown characters.
+        unknown_pieces: the number of pieces at its end that are unknown characters.
         normalizer: the FastBertNormalize kernel to apply before it, or None.
-        per_character: the FastBertNormalize kernel that normalizes each character on its own; the
-            offsets of pieces come from it.
+        per_character: the FastBertNormalize kernel that normalizes each character separately, from
+            which the offsets of pieces are computed.
         byte_counts, character_counts: int32 [pieces], without spaces; 1 for unknown pieces.
         first_bytes: int32 [pieces], after spaces, as `per_character` writes them.
         unknown_quotes: which of ' ` " the vocabulary lacks.
-        blank: bool [pieces], which pieces are nothing but typed spaces; None if there can be none
-            at the end of a text.
+        blank: bool [pieces], which pieces consist only of "▁"; None if they cannot occur at the end
+            of a text.
     """
 
     model: bytes
@@ -58,7 +58,7 @@ class Kernels(NamedTuple):
 
 
 def parse_model(content: bytes, source: str) -> Any:
-    """Returns a `ModelProto`, or raises ValueError for one that is not supported."""
+    """Returns a `ModelProto`, or raises ValueError if it is not supported."""
     proto = model_pb.ModelProto()
     try:
         proto.ParseFromString(content)
@@ -89,7 +89,7 @@ def fairseq_vocabulary(
     if pieces[:3] != head or kinds[:3] != [UNKNOWN, CONTROL, CONTROL]:
         raise ValueError(
             f"{source}: the first pieces are {', '.join(pieces[:3])}, expected "
-            f"{', '.join(head)}, as fairseq's ids need them"
+            f"{', '.join(head)}, which fairseq's ids require"
         )
     ids = np.arange(1, len(pieces) + 1, dtype=np.int32)
     ids[:3] = 3, 0, 2
@@ -102,10 +102,11 @@ def build_kernels(
     """Builds the kernels.
 
     Args:
-        proto: the model; changed.
+        proto: the model; modified.
         prepared: the replacements by the Python code before it, see `charsmap.preparation`.
         unify_quotes: whether `` and '' become " before everything else.
-        openings: the first characters of special tokens, to be told from other unknown ones.
+        openings: the first characters of special tokens, which must be distinguished from other
+            unknown characters.
 
     Raises:
         ValueError: the model's normalization rules are damaged.
@@ -113,14 +114,14 @@ def build_kernels(
     rules = Rules(proto.normalizer_spec.precompiled_charsmap)
     rules.check()
     for piece in proto.pieces:
-        # SentencePiece does not normalize these.
+        # SentencePiece does not normalize user-defined symbols.
         if piece.type == USER_DEFINED and rules.apply(piece.piece) != piece.piece:
             rules.add(piece.piece.encode("utf-8"), piece.piece.encode("utf-8"))
     letters = _Letters.of(proto, openings, rules, prepared)
     known = np.zeros(CODEPOINTS, bool)
     known[[ord(char) for char in letters.known | {" "}]] = True
     composed = charsmap.compose(
-        rules, prepared, unify_quotes, known, _stranger(known), letters.stand_ins
+        rules, prepared, unify_quotes, known, _unknown_character(known), letters.substitutes
     )
     normalizer = None
     if composed is None:
@@ -128,19 +129,19 @@ def build_kernels(
         altered |= {code: rules.apply(text) for code, text in prepared.items()}
         if unify_quotes:
             prepared = charsmap.staged(rules, prepared)
-        normalizer = _staged_normalizer(rules, prepared, known, letters.stand_ins)
+        normalizer = _staged_normalizer(rules, prepared, known, letters.substitutes)
     else:
         rules, altered = composed
     spec = proto.normalizer_spec
     spec.precompiled_charsmap = rules.to_bytes()
     spec.escape_whitespaces = not letters.spaced
     proto.ClearField("denormalizer_spec")
-    # These can contain samples, on which the kernel would test the changed model.
+    # These can contain samples, on which the kernel would test the modified model.
     proto.DiscardUnknownFields()
     scores = [piece.score for piece in proto.pieces if piece.type == NORMAL]
     unknown_score = float(np.float32(min(scores)) - _UNKNOWN_PENALTY)
     _adapt_pieces(proto, letters, unknown_score)
-    back = {ord(char): chr(code) for code, char in letters.stand_ins.items()}
+    back = {ord(char): chr(code) for code, char in letters.substitutes.items()}
     bodies = [chr(ONE_UNKNOWN) if piece.type == UNKNOWN else
               piece.piece.replace(SPACE, "").replace(" ", "").translate(back)
               for piece in proto.pieces]  # fmt: skip
@@ -166,24 +167,24 @@ class _Letters(NamedTuple):
     """The characters of a vocabulary.
 
     Fields:
-        known: all of them, and the first characters of special tokens.
-        rare: those that are not pieces themselves.
-        spaced: whether normalized text never contains "▁", so that the pieces can have a space in
-            its place, which saves the kernel a pass.
-        stand_ins: the replacements of rare ones of a single byte.  FastSentencepiece prefers
+        known: all characters of pieces, and the first characters of special tokens.
+        rare: the known characters that are not pieces themselves.
+        spaced: whether normalized text never contains "▁", so that pieces can contain a space
+            instead, which saves the kernel a pass.
+        substitutes: replacements of rare single-byte characters.  FastSentencepiece prefers
             "unknown" to a piece of the same score, and adds its score once per byte.
     """
 
     known: set[str]
     rare: list[str]
     spaced: bool
-    stand_ins: dict[int, str]
+    substitutes: dict[int, str]
 
     @classmethod
     def of(
         cls, proto: Any, openings: set[str], rules: Rules, prepared: Mapping[int, str]
     ) -> _Letters:
-        """Collects them; `openings` are the first characters of special tokens."""
+        """Collects the characters; `openings` are the first characters of special tokens."""
         texts = {piece.piece for piece in proto.pieces if _is_findable(piece)}
         known = {*"".join(texts), *openings}
         rare = sorted(known - texts)
@@ -192,8 +193,8 @@ class _Letters(NamedTuple):
             if chr(code) not in known and code not in prepared
             and rules.apply(chr(code)) == chr(code)
         )  # fmt: skip
-        stand_ins = {ord(char): next(free) for char in rare if char.isascii()}
-        return cls(known, rare, rules.apply(SPACE) == " " and SPACE in texts, stand_ins)
+        substitutes = {ord(char): next(free) for char in rare if char.isascii()}
+        return cls(known, rare, rules.apply(SPACE) == " " and SPACE in texts, substitutes)
 
 
 def _is_findable(piece: Any) -> bool:
@@ -204,7 +205,7 @@ def _is_findable(piece: Any) -> bool:
 def _per_character_kernel(
     altered: Mapping[int, str], known: np.ndarray, unify_quotes: bool
 ) -> tf_text.FastBertNormalizer:
-    """Returns the kernel that normalizes each character on its own."""
+    """Returns the kernel that normalizes each character separately."""
     changes = {ord(SPACE): " ", **altered}
     spelled = {
         code: "".join(
@@ -219,38 +220,38 @@ def _per_character_kernel(
     return _replacing(spelled, known, chr(ONE_UNKNOWN))
 
 
-def _stranger(known: np.ndarray) -> str:
+def _unknown_character(known: np.ndarray) -> str:
     """Returns a character that the vocabulary lacks."""
-    # Not among these: tab, line feed and carriage return, which the kernel takes for spaces.
+    # This excludes tab, line feed and carriage return, which the kernel treats as spaces.
     return next(chr(code) for code in range(1, 9) if not known[code])
 
 
 def _staged_normalizer(
-    rules: Rules, prepared: Mapping[int, str], known: np.ndarray, stand_ins: Mapping[int, str]
+    rules: Rules, prepared: Mapping[int, str], known: np.ndarray, substitutes: Mapping[int, str]
 ) -> tf_text.FastBertNormalizer:
-    """Returns the kernel that does the Python code's part before rules that stay as they are.
+    """Returns the kernel that applies the Python preprocessing before unchanged rules.
 
-    Adds a rule that keeps the character for unknown ones.
+    Adds a rule that keeps the character that represents unknown characters.
     """
-    stranger, joined = _stranger(known), rules.joined()
+    unknown, joined = _unknown_character(known), rules.joined()
     kept = known.copy()
     singles = {ord(char): char for char in rules.singles()}
     kept[[*map(ord, joined), *singles]] = True
     # If the rules remove that character, another removed one replaces it in texts that contain it:
-    # a text that becomes empty is not the same as an empty text.
-    dropped = [chr(code) for code in singles if not rules.apply(chr(code)) and chr(code) > stranger]
-    alias = rules.apply(stranger) or min(dropped, default="")
-    changes = singles | {ord(stranger): alias, **prepared}
-    rules.add(stranger.encode(), stranger.encode())
-    texts = dict(stand_ins)
+    # a text that normalizes to nothing is handled differently from an empty text.
+    dropped = [chr(code) for code in singles if not rules.apply(chr(code)) and chr(code) > unknown]
+    alias = rules.apply(unknown) or min(dropped, default="")
+    changes = singles | {ord(unknown): alias, **prepared}
+    rules.add(unknown.encode(), unknown.encode())
+    texts = dict(substitutes)
     for code, text in changes.items():
-        text = "".join(char if kept[ord(char)] else stranger for char in text)
+        text = "".join(char if kept[ord(char)] else unknown for char in text)
         # The kernel adds the score of an unknown character once per byte.
         result = rules.apply(text)
         if result and joined.isdisjoint(text) and not any(known[ord(char)] for char in result):
-            text = stranger * len(result)
+            text = unknown * len(result)
         texts[code] = text
-    return _replacing(texts, kept, stranger)
+    return _replacing(texts, kept, unknown)
 
 
 def _replacing(
@@ -259,9 +260,9 @@ def _replacing(
     """Returns a kernel that replaces characters.
 
     Args:
-        changes: their replacements.
-        kept: bool [0x110000], which of the others stay as they are.
-        unknown: the replacement of the rest.
+        changes: replacements by code point.
+        kept: bool [0x110000], which of the other characters are kept.
+        unknown: the replacement of all remaining characters.
     """
     characters = CharacterMap(unknown)
     characters.keep(kept)
@@ -271,11 +272,11 @@ def _replacing(
 
 
 def _adapt_pieces(proto: Any, letters: _Letters, unknown_score: float) -> None:
-    """Changes the pieces so that both kernels treat them as SentencePiece treats the original ones,
-    and appends the rare characters."""
+    """Modifies the pieces so that both kernels treat them as SentencePiece treats the original
+    ones, and appends the rare characters."""
 
     def written(text: str) -> str:
-        text = text.translate(letters.stand_ins)
+        text = text.translate(letters.substitutes)
         return text.replace(SPACE, " ") if letters.spaced else text
 
     for piece in proto.pieces:
@@ -287,7 +288,7 @@ def _adapt_pieces(proto: Any, letters: _Letters, unknown_score: float) -> None:
             piece.piece = written(piece.piece)
         elif piece.type in (*FOUND, UNUSED):
             piece.type = CONTROL
-    # SentencePiece looks at the type of the piece, FastSentencepiece at this field.
+    # SentencePiece uses the type of the piece, FastSentencepiece this field.
     proto.trainer_spec.unk_id = [piece.type for piece in proto.pieces].index(UNKNOWN)
     for char in letters.rare:
         proto.pieces.add(piece=written(char), score=unknown_score, type=NORMAL)

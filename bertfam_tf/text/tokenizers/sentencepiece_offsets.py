@@ -1,8 +1,8 @@
-"""The bytes of the original text that SentencePiece's pieces cover.
+"""Offsets of SentencePiece's pieces in the original text.
 
-FastSentencepiece gives no offsets.  Pieces tile the normalized text, so the offsets follow from the
-number of bytes in each piece, and from a second kernel that normalizes each character on its own
-and says where each byte comes from.
+FastSentencepiece does not return offsets.  Pieces tile the normalized text, so offsets are computed
+from the number of bytes in each piece and from a second kernel, which normalizes each character
+separately and returns the source of each byte.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SPACE_CHARACTER = 1
 
 
 class _Units(NamedTuple):
-    """What pieces are counted in: elements (bytes, characters) of texts, without spaces.
+    """The units in which pieces are measured: elements (bytes or characters), without spaces.
 
     Fields:
         opening, closing: int64 [n], the first and the last element of each unit.
-        span: from elements, [k], and the indices of their texts, [k], to `(starts, ends)`, int32
+        span: maps elements, [k], and the indices of their texts, [k], to `(starts, ends)`, int32
             [k], in bytes of the original texts.
         splits: int64 [batch + 1], row splits of the elements.
-        seen: bool [elements], which are the first element of a unit.
+        seen: bool [elements], whether an element is the first of a unit.
         bytes: int32 [elements], their values.
     """
 
@@ -79,7 +79,7 @@ class PieceLocator(tf.Module):
         marks = zip((APOSTROPHE, GRAVE), kernels.unknown_quotes, strict=False)
         self._unknown_marks = tuple(mark for mark, unknown in marks if unify_quotes and unknown)
         self._pair_is_unknown = kernels.unknown_quotes[2]
-        # Made when first needed: the kernel that splits text into characters.
+        # The kernel that splits text into characters, built on first use.
         self._make_characters = lambda: sentencepiece(character_model(kernels.model))
         self._characters: Any = None
 
@@ -91,8 +91,9 @@ class PieceLocator(tf.Module):
         Args:
             pieces: the pieces of `prepared`, with the kernel's ids.
             texts: string [batch], the original texts.
-            prepared: string [batch], as the tokenizer's kernel got them.
-            source: from `normalize_with_offsets`, which gave `prepared`; None if these are `texts`.
+            prepared: string [batch], the input of the tokenizer's kernel.
+            source: from the `normalize_with_offsets` that produced `prepared`; None if it is
+                `texts`.
         """
         units = self._byte_units(texts)
         starts, ends = self._spans(pieces, units, self._byte_counts, texts)
@@ -106,7 +107,7 @@ class PieceLocator(tf.Module):
             length = tf.gather(tf.cast(tf.strings.length(texts), tf.int32), rows)
             over = start >= tf.gather(tf.cast(tf.strings.length(prepared), tf.int32), rows)
             start = tf.cast(tf.where(over, 0, start), tf.int64)
-            # Of the characters that one character became, the kernel has all but the last empty.
+            # If one character became several, only the last of them is not empty in the kernel.
             end = tf.maximum(tf.cast(tf.where(over, 0, end), tf.int64), start + 1)
             bare = tf.gather(self._character_counts, pieces.ids) == 0
             end = tf.where(bare, start + 1, end)
@@ -115,8 +116,8 @@ class PieceLocator(tf.Module):
             return tf.where(over, length, start), tf.where(over, length, end)
 
         # They do not match where a rule for several characters was applied.
-        apart = ~self._match(pieces, units)
-        starts, ends = unlikely(apart, from_characters, [starts, ends], [])
+        differs = ~self._match(pieces, units)
+        starts, ends = unlikely(differs, from_characters, [starts, ends], [])
         return pieces._replace(starts=starts, ends=ends)
 
     def _match(self, pieces: Pieces, units: _Units) -> tf.Tensor:
@@ -144,7 +145,7 @@ class PieceLocator(tf.Module):
         first = end - count
         rows = pieces.rows()
         opening = gather_padded(units.opening, first)
-        # A space alone covers the next character, or nothing at the end of a text.
+        # A single space covers the next character, or nothing at the end of a text.
         closing = gather_padded(units.closing, first + tf.maximum(count, 1) - 1)
         closing = tf.where(count == 0, opening, closing)
         start, _ = units.span(opening, rows)
@@ -170,7 +171,7 @@ class PieceLocator(tf.Module):
             place = tf.gather(raw.row_splits, rows) + tf.cast(start, tf.int64)
             byte = tf.cast(gather_padded(raw.values, place), tf.int32)
             end = start + utf8_width(byte)
-            # A sequence that is not UTF-8 may be shorter than its first byte says.
+            # An invalid UTF-8 sequence may be shorter than its first byte indicates.
             cut = (following > start) & (gather_padded(data, at) != byte)
             return start, tf.where(cut, tf.minimum(end, following), end)
 
@@ -200,7 +201,7 @@ class PieceLocator(tf.Module):
     def _continues_unit(
         self, data: tf.Tensor, source: tf.RaggedTensor, splits: tf.Tensor
     ) -> tf.Tensor:
-        """Returns bool [bytes], which bytes belong to the unit of the byte before."""
+        """Returns bool [bytes], which bytes belong to the unit of the previous byte."""
         size = tf.size(data, tf.int64)
         opens_row = flags(splits, size)
         unknown = data == ONE_UNKNOWN
@@ -233,7 +234,7 @@ class PieceLocator(tf.Module):
 
 
 def gather_padded(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Returns the values at positions, the last one beyond the end, 0 if there are no values."""
+    """Returns the values at positions; the last one beyond the end; 0 if there are no values."""
     last = tf.maximum(tf.size(values, places.dtype) - 1, 0)
     values = tf.concat([values, tf.zeros([1], values.dtype)], 0)
     return tf.gather(values, tf.minimum(places, last))
@@ -245,13 +246,13 @@ def shifted(values: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _equal_quotes(data: tf.Tensor) -> tf.Tensor:
-    """Returns bool [bytes - 1], which bytes are the same quotation mark as the byte before."""
+    """Returns bool [bytes - 1], which bytes are the same quotation mark as the previous byte."""
     return (data[1:] == data[:-1]) & ((data[1:] == APOSTROPHE) | (data[1:] == GRAVE))
 
 
 def _second_of_pairs(same: tf.Tensor) -> tf.Tensor:
-    """Returns bool [bytes], which bytes close a pair, of `same`, bool [bytes], that equal the byte
-    before."""
+    """Returns bool [bytes], which bytes close a pair, given `same`, bool [bytes], which bytes equal
+    the previous byte."""
     run = tf.cumsum(tf.cast(~same, tf.int64)) - 1
     inside = tf.range(tf.size(same, tf.int64)) - tf.gather(tf.where(~same)[:, 0], run)
     return inside % 2 == 1

@@ -1,4 +1,4 @@
-"""Tables of a SentencePiece vocabulary: pieces as text, and pieces that are replaced by several."""
+"""Tables of a SentencePiece vocabulary: the text of pieces, and pieces replaced by several."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Surface:
             for kind, piece in zip(kinds, pieces, strict=True)
         ]  # fmt: skip
         self._texts = tf.constant(texts)
-        # Pieces whose leading space is removed at the beginning of a text, and pieces after which
-        # that beginning is over.
+        # Pieces whose leading space is removed at the beginning of a text, and pieces that end the
+        # beginning of a text.
         self._opens = np.array([text.startswith(" ") and kind in FOUND
                                 for kind, text in zip(kinds, texts, strict=True)])  # fmt: skip
         if not (spec.add_dummy_prefix or spec.remove_extra_whitespaces):
@@ -62,7 +62,7 @@ class Replacements:
 
     Args:
         pieces: the vocabulary.
-        parts: the ids that replace an id.
+        parts: the ids that replace each id.
     """
 
     def __init__(self, pieces: Sequence[str], parts: Mapping[int, Sequence[int]]) -> None:
@@ -81,8 +81,8 @@ class Replacements:
     def apply(self, pieces: Pieces) -> Pieces:
         """Returns the pieces after replacement.
 
-        A part covers its own bytes if the replaced piece covers as many bytes as it has, else all
-        of that piece's.
+        A part covers its own bytes if the replaced piece covers exactly its number of bytes,
+        otherwise all bytes of that piece.
         """
         counts = tf.gather(self._counts, pieces.ids)
         end = tf.cumsum(counts)

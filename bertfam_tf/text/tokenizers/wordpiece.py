@@ -1,10 +1,10 @@
 """BERT's WordPiece tokenizer as a TensorFlow graph, equal to Hugging Face's `tokenizers`.
 
-Three kernels of tensorflow-text do the work: FastBertNormalize with a character map that removes,
-lower-cases, decomposes and separates characters as the reference does, FastWordpiece with a model
-that contains nothing but the vocabulary, and ByteSplit.  No decision depends on the kernels' own
-Unicode tables, and all three exist in TF Serving and TFLite.  What no character map can express,
-words of more than 100 characters, is corrected afterwards where it occurs.
+It uses three kernels of tensorflow-text: FastBertNormalize with a character map that removes,
+lower-cases, decomposes and separates characters like the reference, FastWordpiece with a model that
+contains only the vocabulary, and ByteSplit.  Nothing depends on the kernels' own Unicode tables,
+and all three are available in TF Serving and TFLite.  Words of more than 100 characters, which a
+character map cannot express, are corrected afterwards.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ SPECIAL_TOKENS = SpecialTokens(
     unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]"
 )
 _PREFIX = "##"
-# Control characters, which cleaning removes and the kernel's vocabulary lacks: the first replaces
-# every character outside of the vocabulary, the second begins the placeholders of pieces that
+# Control characters, which cleaning removes and the kernel's vocabulary does not contain. The first
+# replaces characters outside of the vocabulary, the second begins the placeholders of pieces that
 # normalized text cannot contain.
 _UNKNOWN_CHARACTER = "\x01"
 _PLACEHOLDER = "\x02"
@@ -62,28 +62,27 @@ _MAX_CHARS = 1 << 20
 
 
 class WordPieceTokenizer(Tokenizer):
-    """BERT's tokenizer: text in, piece ids and byte offsets out, all in the graph.
+    """BERT's tokenizer: converts text to piece ids and byte offsets in the graph.
 
     Ids are those of Hugging Face's BertTokenizerFast without the [CLS] and [SEP] around them
     (Wu et al., arXiv 1609.08144; Devlin et al., arXiv 1810.04805).  Works eagerly, in `tf.data`,
     `tf.function`, SavedModels and, with tensorflow-text's custom ops, in TFLite.
 
-    A piece covers the bytes from the first character that it comes from to the last, as in the
-    reference (whose offsets are in characters).  Removed accents and control characters are part of
-    a piece if they are inside it, but not at its end.  Where one character becomes several pieces
-    (Hangul, if accents are stripped), each covers the whole character.  One case differs from the
-    reference, only with `strip_accents`: for one of the 83 rare marks that stripping keeps and
-    canonical ordering moves (such as U+302E), the reference has the offset to which the mark was
-    moved.  Its ids are equal unless the vocabulary has a piece with two such marks; no published
-    vocabulary does.
+    A piece covers the bytes from its first original character to its last, as in the reference
+    (whose offsets are in characters).  Removed accents and control characters are part of a piece
+    if they are inside it, but not at its end.  If one character becomes several pieces (Hangul, if
+    accents are stripped), each covers the whole character.  One case differs from the reference,
+    only with `strip_accents`: for the 83 rare marks that stripping keeps and canonical ordering
+    moves (such as U+302E), the reference has the offset to which the mark was moved.  The ids are
+    equal unless the vocabulary has a piece with two such marks; no published vocabulary has one.
 
-    `detokenize` puts a space before each piece that does not begin with "##".  The result is
-    normalized text: case and accents (where the tokenizer removes them), unknown words, control
+    `detokenize` adds a space before each piece that does not begin with "##".  The result is
+    normalized text: case and accents (if the tokenizer removes them), unknown words, control
     characters, the kind and number of spaces, and whether punctuation was separate are lost:
     "don't" becomes "don ' t".  Special tokens, including padding, are part of the text.
 
-    Files: `vocab.txt` or `tokenizer.json`.  If nothing states whether to lower-case, a vocabulary
-    is cased if one of its pieces, except those in brackets, has a letter from A to Z.
+    Files: `vocab.txt` or `tokenizer.json`.  If no file defines whether to lower-case, a vocabulary
+    is assumed to be cased if any piece, except those in brackets, contains a letter from A to Z.
 
     Args:
         vocabulary: the pieces in the order of their ids, or the path of a file with one per line.
@@ -91,9 +90,9 @@ class WordPieceTokenizer(Tokenizer):
         strip_accents: whether to remove accents; None for the value of `lower_case`.
         split_chinese: whether each Chinese character is a word.
         max_chars_per_word: a word of more characters is one unknown piece.
-        clean_text: whether to remove control characters; every published BERT does.
+        clean_text: whether to remove control characters, as all published BERT models do.
         special_tokens: the special tokens; `unk_token` must be in the vocabulary.
-        layout: where the special tokens stand around texts.
+        layout: the positions of the special tokens.
 
     Raises:
         FileNotFoundError: the vocabulary is a path and there is no such file.
@@ -150,7 +149,7 @@ class WordPieceTokenizer(Tokenizer):
         )
         with tf.init_scope():
             self._normalizer, self._words = _kernels(pieces, self.unk_id, rules, max_chars_per_word)
-            self._openings = self._describe_openings()
+            self._openings = self._make_openings()
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.gather(self._texts, ids.values)
@@ -177,7 +176,7 @@ class WordPieceTokenizer(Tokenizer):
         elif not vocabulary.is_file():
             raise FileNotFoundError(
                 f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
-                "expected one of them beside the weights"
+                "expected one of them next to the weights"
             )
         if vocabulary.is_file():
             return arguments | {"vocabulary": read_lines(vocabulary)}, vocabulary
@@ -211,16 +210,16 @@ class WordPieceTokenizer(Tokenizer):
         return Pieces(pieces.ids, start, end, pieces.splits)
 
     def _has_long_run(self, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-        """Returns bool, whether a word may have more bytes than it may have characters."""
-        # The pieces of a word touch, words do not.  Texts are not told apart: a run that happens to
-        # continue in the next text is only longer.
+        """Returns bool, whether a word may have more bytes than the limit for characters."""
+        # The pieces of a word are adjacent, words are not.  Text boundaries are ignored: a run that
+        # happens to continue in the next text is only longer.
         gaps = tf.where(starts[1:] != ends[:-1])[:, 0]
         first = tf.concat([starts[:1], tf.gather(starts, gaps + 1)], 0)
         last = tf.concat([tf.gather(ends, gaps), ends[-1:]], 0)
         return tf.reduce_any(last - first > self._state.options["max_chars_per_word"])
 
     def _mark_long_words(self, *tensors: tf.Tensor) -> Pieces:
-        """Replaces each word of too many characters by one unknown piece.
+        """Replaces each word with too many characters by one unknown piece.
 
         Args:
             *tensors: the four parts of `Pieces`, and the normalized texts.
@@ -249,7 +248,7 @@ class WordPieceTokenizer(Tokenizer):
         )
         return marked.keep(opens | ~long)
 
-    def _may_hold_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+    def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         # There are fewer pieces than bytes.
         openings = self._openings
         assert openings is not None
@@ -260,18 +259,18 @@ class WordPieceTokenizer(Tokenizer):
         at = tf.where(opens)[:, 0]
         return tf.reduce_any(windows_equal(pieces.ids, at, patterns))
 
-    def _describe_openings(self) -> _Openings | None:
+    def _make_openings(self) -> _Openings | None:
         if self._matcher is None:
             return None
-        # Special tokens begin and end with punctuation, which is a word of its own, so they are
-        # split into the same pieces wherever they are.
+        # Special tokens begin and end with punctuation, which is always a separate word, so they
+        # are split into the same pieces in any context.
         tokens = tf.constant(self._matcher.texts)
         rows = [row.numpy() for row in self._words.tokenize(self._normalizer.normalize(tokens))]
         return _Openings(np.unique([row[0] for row in rows]).astype(np.int32), padded(rows))
 
 
 class _Openings(NamedTuple):
-    """The pieces that special tokens typed in a text are first split into.
+    """The pieces into which special tokens in a text are split at first.
 
     Fields:
         first: int32 [k], the first pieces of all tokens.
@@ -282,7 +281,7 @@ class _Openings(NamedTuple):
     patterns: np.ndarray
 
 
-# From vocabulary and rules to the kernels.
+# Building the kernels.
 
 
 def _codepoints(text: str) -> np.ndarray:
@@ -293,30 +292,30 @@ def _kernels(
     pieces: list[str], unk_id: int, rules: Rules, max_chars: int
 ) -> tuple[tf_text.FastBertNormalizer, tf_text.FastWordpieceTokenizer]:
     """Returns the kernels that normalize text and split its words into pieces."""
-    changed, removed, apart = rules.changed(), rules.removed(), rules.apart()
+    changed, removed, isolated = rules.changed(), rules.removed(), rules.isolated()
     produced = ~removed
     produced[list(changed)] = False
     produced[_codepoints("".join(set("".join(changed.values()))))] = True
     produced[ord(" ")] = False
 
-    # Pieces that normalized text cannot contain keep their ids and match nothing.
+    # Pieces that normalized text cannot contain keep their ids, but never match.
     inner = np.array([len(piece) > 2 and piece.startswith(_PREFIX) for piece in pieces])
     bodies = [piece[2:] if cut else piece for piece, cut in zip(pieces, inner, strict=True)]
     letters = _codepoints("".join(bodies))
     lengths = np.array([len(body) for body in bodies])
     begins = np.cumsum(lengths) - lengths
     reachable = np.logical_and.reduceat(produced[letters], begins)
-    reachable &= ~np.logical_or.reduceat(apart[letters], begins) | ((lengths == 1) & ~inner)
+    reachable &= ~np.logical_or.reduceat(isolated[letters], begins) | ((lengths == 1) & ~inner)
     known = np.zeros(CODEPOINTS, bool)
     known[letters[np.repeat(reachable, lengths)]] = True
 
-    stand_ins = _stand_ins(known & ~apart)
+    substitutes = _substitutes(known & ~isolated)
     words = []
     for index, body in enumerate(bodies):
         if not reachable[index]:
             words.append(f"{_PLACEHOLDER}{index:x}")
             continue
-        body = body.translate(stand_ins)
+        body = body.translate(substitutes)
         size = len(body.encode("utf-8"))
         if size > _MAX_PIECE_BYTES:
             raise ValueError(
@@ -326,13 +325,13 @@ def _kernels(
         words.append(_PREFIX + body if inner[index] else body)
 
     def written(char: str) -> str:
-        return stand_ins.get(ord(char), char) if known[ord(char)] else _UNKNOWN_CHARACTER
+        return substitutes.get(ord(char), char) if known[ord(char)] else _UNKNOWN_CHARACTER
 
     characters = CharacterMap(_UNKNOWN_CHARACTER)
     separate_words(
         characters,
         unknown=_UNKNOWN_CHARACTER,
-        apart=apart,
+        isolated=isolated,
         removed=removed,
         changed=changed,
         known=map(chr, np.flatnonzero(known).tolist()),
@@ -341,12 +340,12 @@ def _kernels(
     return characters.kernel(), fast_wordpiece(words, 4 * max_chars, _PREFIX, words[unk_id])
 
 
-def _stand_ins(letters: np.ndarray) -> dict[int, str]:
-    """Returns private-use characters for letters that the kernel could take for ends of words.
+def _substitutes(letters: np.ndarray) -> dict[int, str]:
+    """Returns private-use characters for letters at which the kernel could split words.
 
-    Where the vocabulary does not continue, the kernel splits at white space, punctuation and
-    Chinese characters of its own Unicode tables.  Here some of these are ordinary letters (Chinese
-    ones without `split_chinese`, for example).
+    Where no piece of the vocabulary continues, the kernel splits at white space, punctuation and
+    Chinese characters of its own Unicode tables.  Some of these are ordinary letters here, for
+    example Chinese characters without `split_chinese`.
     """
     free = (chr(codepoint) for codepoint in range(0xE000, 0xF900) if not letters[codepoint])
     spare = (chr(codepoint) for codepoint in range(0xF0000, 0xFFFFE) if not letters[codepoint])
@@ -359,10 +358,10 @@ def _stand_ins(letters: np.ndarray) -> dict[int, str]:
 
 
 def _read_tokenizer_json(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a tokenizer.json states."""
+    """Returns the constructor's arguments that a tokenizer.json defines."""
     content = read_json(path)
     model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
-    # Early files do not state a type; only WordPiece has the prefix.
+    # Files of early versions have no type; only WordPiece has the prefix.
     kind = model.get("type") or ("WordPiece" if "continuing_subword_prefix" in model else None)
     splitter = section(content, "pre_tokenizer", path).get("type")
     for what, found, expected in (

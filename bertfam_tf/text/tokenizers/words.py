@@ -1,6 +1,6 @@
-"""Word-level text as Transformer-XL (arXiv 1901.02860) reads it: words between white space.
+"""Word-level tokenization, as in Transformer-XL (arXiv 1901.02860): words between white space.
 
-FastBertNormalize replaces each character of white space by a space (and lower-cases on request),
+FastBertNormalize replaces each white space character by a space (and optionally lower-cases),
 StringSplit splits there, and a static table has the words.
 """
 
@@ -32,31 +32,31 @@ _PICKLE_FILE = "vocab.pkl"
 
 
 class WordTokenizer(Tokenizer):
-    """Words between white space, as in the paper's preparation of WikiText-103.
+    """Splits text at white space, as in the paper's preprocessing of WikiText-103.
 
-    White space is that of Python's `str.split`.  Punctuation is part of the word it touches: text
-    is expected to be tokenized already, as WikiText is.  (Hugging Face's TransfoXLTokenizer first
+    White space is defined as in Python's `str.split`.  Adjacent punctuation is part of a word: text
+    is expected to be tokenized already, like WikiText.  (Hugging Face's TransfoXLTokenizer first
     runs Moses' tokenizer, in Python, on raw text.)  Words may have any length.
 
     `detokenize` puts one space between words.  The kind and number of spaces, unknown words and,
     with `lower_case`, case are lost.
 
-    Files: `vocab.txt`, or `vocab.pkl` of published checkpoints; of a pickle only text and numbers
-    are read, and no code in it runs.  `cutoffs` may be in the model's `config.json`.
+    Files: `vocab.txt`, or `vocab.pkl` of published checkpoints; only text and numbers are read
+    from a pickle, and no code in it runs.  `cutoffs` may be in the model's `config.json`.
 
     Args:
         vocabulary: the words in the order of their ids, or the path of a file with one per line and
             optionally its count after a space or tab.
-        counts: the frequency of each word, if known; for sampling by frequency.
-        cutoffs: where the adaptive softmax divides the vocabulary: the number of words up to the
-            end of each cluster but the last, increasing, such as `(20000, 40000, 200000)`.
-        add_eos: whether `eos_token` follows each text, as each line of WikiText-103.
+        counts: the frequency of each word, or None; for sampling by frequency.
+        cutoffs: the cut-offs of the adaptive softmax: the number of words up to the end of each
+            cluster except the last, increasing, such as `(20000, 40000, 200000)`.
+        add_eos: whether to append `eos_token` to each text, as for each line of WikiText-103.
         lower_case: whether to lower-case, character by character (unlike `str.lower`, which has a
             rule for final sigmas).
         special_tokens: the special tokens; `unk_token` must be in the vocabulary.  They are always
-            found as words of their own; with `special_tokens_in_text` also inside other words.
-        layout: where the special tokens stand around texts; None for `eos_token` after each text,
-            or for none if `add_eos` already adds it or the vocabulary lacks it.
+            found as separate words; with `special_tokens_in_text` also inside other words.
+        layout: the positions of the special tokens; None for `eos_token` after each text, or for
+            no special tokens if `add_eos` adds it already or the vocabulary lacks it.
 
     Raises:
         FileNotFoundError: the vocabulary is a path and there is no such file.
@@ -112,7 +112,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def cutoffs(self) -> tuple[int, ...]:
-        """Where the adaptive softmax divides the vocabulary."""
+        """The cut-offs of the adaptive softmax."""
         return self._state.options["cutoffs"]
 
     @classmethod
@@ -125,17 +125,17 @@ class WordTokenizer(Tokenizer):
         special: Sequence[str] = ("<eos>", "<unk>"),
         **options: Any,
     ) -> Self:
-        """Makes a vocabulary of the most frequent words.
+        """Builds a tokenizer for the most frequent words.
 
         As in the paper's code: special tokens, then words by decreasing frequency, words of equal
         frequency in the order of `counts`, which for a corpus is that of their first occurrence.
 
         Args:
             counts: the frequencies of words.
-            min_count: the lowest frequency of a word in the vocabulary.
-            max_size: the size of the vocabulary at most, special tokens included; None for no
+            min_count: the minimum frequency of a word in the vocabulary.
+            max_size: the maximum size of the vocabulary, special tokens included; None for no
                 limit.
-            special: the special tokens, which come first.
+            special: the special tokens, which get the first ids.
             **options: arguments of the constructor, or fields of `SpecialTokens`.
 
         Raises:
@@ -185,7 +185,7 @@ class WordTokenizer(Tokenizer):
             return arguments | _read_pickle(source), source
         raise FileNotFoundError(
             f"{folder}: found neither {_VOCABULARY_FILE} nor {_PICKLE_FILE}, "
-            "expected one of them beside the weights"
+            "expected one of them next to the weights"
         )
 
     @classmethod
@@ -195,7 +195,7 @@ class WordTokenizer(Tokenizer):
         stated = super()._stated(config, path, arguments)
         if config.get("cutoffs"):
             stated["cutoffs"] = config["cutoffs"]
-        # Published configs name "<formula>" whether the vocabulary has it or not.
+        # Published configs list "<formula>" even if it is not in the vocabulary.
         known = set(arguments["vocabulary"])
         additional = stated.get("additional_special_tokens", ())
         stated["additional_special_tokens"] = tuple(each for each in additional if each in known)
@@ -230,7 +230,7 @@ class WordTokenizer(Tokenizer):
 
 
 def count_words(lines: Iterable[str], *, lower_case: bool = False) -> Counter[str]:
-    """Returns the frequencies of words, in the order of their first occurrence.
+    """Returns the frequencies of words, in the order of first occurrence.
 
     Args:
         lines: texts.
@@ -264,7 +264,7 @@ def _normalizer(lower_case: bool) -> tf_text.FastBertNormalizer:
 
 
 def _with_last(rows: tf.RaggedTensor, last: tf.Tensor) -> tf.RaggedTensor:
-    """Returns `rows`, ragged [batch, (n)], each followed by its value of `last`, int32 [batch]."""
+    """Returns `rows`, ragged [batch, (n)], with the values of `last`, int32 [batch], appended."""
     size = tf.size(rows.values, tf.int64)
     splits = rows.row_splits + tf.range(tf.size(rows.row_splits, tf.int64))
     moved = tf.range(size) + row_of_each(rows.row_splits, size)
@@ -304,14 +304,14 @@ def _read_vocabulary(path: Path) -> tuple[list[str], list[int] | None]:
         if len(row) > 2 or (len(row) == 2 and not row[1].isdecimal()):
             raise ValueError(
                 f"{path}: line {number} is {' '.join(row)[:40]!r}, expected a word, or a word "
-                "and its count with a space or tab between"
+                "and its count, separated by a space or tab"
             )
     words = [row[0] if row else "" for row in rows]
     return words, [int(row[1]) for row in rows] if all(len(row) == 2 for row in rows) else None
 
 
 def _read_pickle(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a `vocab.pkl` states."""
+    """Returns the constructor's arguments that a `vocab.pkl` defines."""
     data = parsing.read_bytes(path)
     try:
         state = pickles.read(data)
@@ -321,7 +321,7 @@ def _read_pickle(path: Path) -> dict[str, Any]:
         stated = {"vocabulary": words, "lower_case": bool(state.get("lower_case"))}
         if counter:
             stated["counts"] = [int(counter.get(word, 0)) for word in words]
-    except Exception as error:  # damaged bytes may raise anything
+    except Exception as error:  # damaged data may raise any type
         raise ValueError(
             f"{path}: not the pickled vocabulary of a Transformer-XL "
             f"({type(error).__name__}: {short(error)})"
