@@ -25,10 +25,12 @@ LAYERS = [
     {"export"},
     {"cli"},
 ]
-# Methods that users look for on the object, and that only call the function that does it; and an
-# operation that Keras does not have, where Keras runs on TensorFlow.
+# Methods that users look for on the object, and that only call the function that does it; and what
+# Keras does not have, where it runs on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
+    ("layers.tracing", "_function"),
+    ("layers.tracing", "call_once_traced"),
     ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),

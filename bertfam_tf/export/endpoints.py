@@ -17,11 +17,13 @@ from bertfam_tf.tasks.parts import Signature
 
 EXAMPLES = "inputs"
 
-# Plain, empty, longer than any model takes, other scripts, special tokens, invalid UTF-8.
+# Longer than any model takes.
+_LONG = b"word " * 600
+# Plain, empty, long, other scripts, special tokens, invalid UTF-8.
 _SAMPLES = [
     b"It arrived on time and works well.",
     b"",
-    b"word " * 600,
+    _LONG,
     "Größe, naïve, 日本語, العربية, हिन्दी 🙂".encode(),
     b"[CLS] and [SEP], a [MASK] and a <mask>",
     b"\xff\xfe broken \xc3",
@@ -131,9 +133,19 @@ class SampleInputs:
         self._task = task
         self._specs = task.feature_specs
 
-    def edge_cases(self, endpoint: Endpoint) -> dict[str, np.ndarray]:
-        """The texts of ``edge_case_texts``, as the signature takes them."""
-        return self._for(endpoint, edge_case_texts(self._task))
+    def edge_cases(self, endpoint: Endpoint) -> list[dict[str, np.ndarray]]:
+        """The texts of ``edge_case_texts``, as the signature takes them, in several requests.
+
+        An example as long as the task takes is a request of its own: padded to it, the others
+        would take as long.
+        """
+        texts = edge_case_texts(self._task)
+        columns = [x.reshape(len(x), -1) for x in texts.values()]
+        long = (np.concatenate(columns, axis=1) == _LONG).any(axis=1)
+        requests = [np.flatnonzero(~long), *np.flatnonzero(long)[:, np.newaxis]]
+        return [
+            self._for(endpoint, {name: x[rows] for name, x in texts.items()}) for rows in requests
+        ]
 
     def identical_rows(self, endpoint: Endpoint, rows: int) -> dict[str, np.ndarray]:
         """``rows`` copies of one sentence, for warm-up and as a valid request."""

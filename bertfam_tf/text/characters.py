@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tensorflow as tf
-import tensorflow_text as tf_text
+
+from bertfam_tf.text.kernels.internals import ByteSplitter
 
 
 class Characters:
@@ -14,7 +15,7 @@ class Characters:
     """
 
     def __init__(self, texts: tf.Tensor) -> None:
-        raw = tf_text.ByteSplitter().split(texts)
+        raw = ByteSplitter().split(texts)
         begins = (tf.cast(raw.values, tf.int32) & 0xC0) != 0x80
         splits = tf.cast(raw.row_splits, tf.int32)
         self._first, self._end = splits[:-1, tf.newaxis], splits[1:, tf.newaxis]

@@ -24,9 +24,11 @@ from tensorflow_text.python.ops import (
 from bertfam_tf.text.kernels import internals
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.merges import Merger
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
 VERSION = "2.20.1"
 SOURCES = {
+    tf_text.ByteSplitter._byte_split_with_offsets: "b868ff1c79f3",
     fast_bert_normalizer.FastBertNormalizer.__init__: "3203021d64e3",
     fast_sentencepiece_tokenizer.FastSentencepieceTokenizer.__init__: "7b3258d21c45",
     fast_wordpiece_tokenizer.FastWordpieceTokenizer.__init__: "30ac8b71d181",
@@ -36,6 +38,7 @@ SOURCES = {
 OPERATIONS = {
     "SentencepieceOp": "0798c24f70de",
     "TFText>ByteSplitByOffsets": "6eb97db4f5db",
+    "TFText>ByteSplitWithOffsets": "c0d43b039194",
 }
 
 
@@ -83,6 +86,29 @@ def test_the_wordpiece_kernel_reads_our_sentence_models():
     assert kernel.tokenize(["a!c"]).to_list() == [[1, 0, 3]]
     assert internals.breaks_words("中")
     assert not internals.breaks_words("a")
+
+
+def test_the_byte_splitter_is_theirs_without_assertions():
+    texts = tf.constant(["ab", "", "é\xff"])
+    ours, theirs = internals.ByteSplitter(), tf_text.ByteSplitter()
+    found, wanted = (each.split_with_offsets(texts) for each in (ours, theirs))
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert one.row_splits.dtype == other.row_splits.dtype
+        assert one.to_list() == other.to_list()
+    assert ours.split("ab").numpy().tolist() == [97, 98]
+    assert ours.split([["a"], ["b"]]).to_list() == [[[97]], [[98]]]
+
+
+def test_a_tokenizer_asserts_nothing_in_its_graph():
+    """To trace the assertions takes longer than the rest."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]
+    graph = WordPieceTokenizer(pieces)._ids_and_offsets.get_concrete_function().graph
+    functions = graph.as_graph_def().library.function
+    operations = {node.op for function in functions for node in function.node_def}
+    operations |= {operation.type for operation in graph.get_operations()}
+    assert "TFText>ByteSplitWithOffsets" in operations
+    assert "Assert" not in operations
 
 
 def _unigram(*pieces):

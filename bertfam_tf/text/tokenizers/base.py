@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
@@ -22,6 +21,7 @@ from bertfam_tf.text.files import (
     write_json,
 )
 from bertfam_tf.text.kernels.graph import Pieces, TextLike, over_any_rank, unlikely
+from bertfam_tf.text.kernels.internals import ByteSplitter
 from bertfam_tf.text.special_tokens import (
     NO_SPECIAL_TOKENS,
     ROLES,
@@ -87,7 +87,7 @@ class Tokenizer(tf.Module):
         # that function's graph.
         with tf.init_scope():
             self._texts = tf.constant(self._state.pieces)
-            self._bytes = tf_text.ByteSplitter()
+            self._bytes = ByteSplitter()
         # Functions make eager calls as fast as calls in a graph.
         signature = [tf.TensorSpec([None], tf.string)]
         self._ids = tf.function(

@@ -24,7 +24,7 @@ import tensorflow_text as tf_text
 from bertfam_tf.text.files import given_merges, write_merges
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import Pieces, original_spans, row_of_each, unlikely
-from bertfam_tf.text.kernels.internals import breaks_words, fast_wordpiece
+from bertfam_tf.text.kernels.internals import breaks_words, fast_wordpiece, parts_of
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.kernels.unicode import Rules, python_classes
@@ -220,8 +220,7 @@ class BPETokenizer(Tokenizer):
         """Replaces unknown words by the pieces that they consist of."""
         is_rare = words.ids == self.unk_id
         rare = words.keep(is_rare)
-        spans = (rare.ragged(tf.cast(at, tf.int32)) for at in (rare.starts, rare.ends))
-        texts = self._bytes.split_by_offsets(normalized, *spans).values
+        texts = parts_of(normalized, rare.starts, rare.ends, rare.splits)
         marked = tf.strings.join([texts, _END])
         size = tf.size(words.ids, tf.int64)
         if offsets:

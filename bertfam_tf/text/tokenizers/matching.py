@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from bertfam_tf.text.kernels.graph import Pieces, flags, padded, row_of_each, windows_equal
+from bertfam_tf.text.kernels.internals import ByteSplitter, parts_of
 from bertfam_tf.text.special_tokens import SpecialTokens
 
 # All tokens are in one table, as wide as the longest.
@@ -72,8 +72,7 @@ class SpecialTokenMatcher:
             offsets: whether to compute offsets.
             trim_offsets: whether offsets leave out the white space that `lstrip` tokens include.
         """
-        splitter = tf_text.ByteSplitter()
-        raw = splitter.split(texts)
+        raw = ByteSplitter().split(texts)
         size = tf.size(raw.values, tf.int64)
         row = row_of_each(raw.row_splits, size)
         at, found = self.find(raw.values)
@@ -99,11 +98,7 @@ class SpecialTokenMatcher:
         base = tf.gather(raw.row_splits, row)
         start, end = start - base, end - base
         is_token = token >= 0
-        spans = (
-            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
-            for values in (start, end)
-        )
-        segments = splitter.split_by_offsets(texts, *spans).values
+        segments = parts_of(texts, start, end, splits)
         if self.lstrip.any():
             lstrip = is_token & tf.gather(self.lstrip, tf.maximum(token, 0))
             segments, wide, end = _include_spaces(segments, start, end, row, is_token, lstrip)

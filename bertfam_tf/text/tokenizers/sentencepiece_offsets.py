@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from bertfam_tf.text.kernels.graph import (
     Pieces,
@@ -22,7 +21,7 @@ from bertfam_tf.text.kernels.graph import (
     unlikely,
     utf8_width,
 )
-from bertfam_tf.text.kernels.internals import sentencepiece
+from bertfam_tf.text.kernels.internals import ByteSplitter, sentencepiece
 from bertfam_tf.text.tokenizers.sentencepiece_model import (
     APOSTROPHE,
     GRAVE,
@@ -80,7 +79,7 @@ class PieceLocator(tf.Module):
         marks = zip((APOSTROPHE, GRAVE), kernels.unknown_quotes, strict=False)
         self._unknown_marks = tuple(mark for mark, unknown in marks if unify_quotes and unknown)
         self._pair_is_unknown = kernels.unknown_quotes[2]
-        self._bytes = tf_text.ByteSplitter()
+        self._bytes = ByteSplitter()
         # Made when first needed: the kernel that splits text into characters.
         self._make_characters = lambda: sentencepiece(character_model(kernels.model))
         self._characters: Any = None
