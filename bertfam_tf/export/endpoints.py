@@ -127,10 +127,14 @@ def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
 
 
 class SampleInputs:
-    """Sample inputs for each signature of a task: input name to array, (rows, …)."""
+    """Sample inputs for each signature of a task: input name to array, (rows, …).
+
+    Args:
+        task: the task.
+    """
 
     def __init__(self, task: Task):
-        self._task = task
+        self.task = task
         self._specs = task.feature_specs
 
     def edge_cases(self, endpoint: Endpoint) -> list[dict[str, np.ndarray]]:
@@ -139,7 +143,7 @@ class SampleInputs:
         An example as long as the task takes is a request of its own: padded to it, the others
         would take as long.
         """
-        texts = edge_case_texts(self._task)
+        texts = edge_case_texts(self.task)
         columns = [x.reshape(len(x), -1) for x in texts.values()]
         long = (np.concatenate(columns, axis=1) == _LONG).any(axis=1)
         requests = [np.flatnonzero(~long), *np.flatnonzero(long)[:, np.newaxis]]
@@ -160,7 +164,7 @@ class SampleInputs:
             return {EXAMPLES: np.array(examples(texts), object)}
         if endpoint.signature.inputs is None:
             return texts
-        packed = self._task.preprocess({name: tf.constant(x) for name, x in texts.items()})
+        packed = self.task.preprocess({name: tf.constant(x) for name, x in texts.items()})
         return {name: packed[name].numpy() for name in endpoint.inputs}
 
 

@@ -112,7 +112,7 @@ def export_saved_model(
             extra / _CARD, temporary, task, traced, dtype=dtype, batching=batching, metrics=metrics
         )
         try:
-            _compare(task, traced, load(temporary), samples)
+            _compare(traced, load(temporary), samples)
         except ServingError as error:
             raise ExportError(f"The export does not run in Serving: {error}") from error
         while True:
@@ -216,9 +216,8 @@ def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
             yield node.name
 
 
-def _compare(
-    task: Task, traced: dict[str, Endpoint], servable: Servable, samples: SampleInputs
-) -> None:
+def _compare(traced: dict[str, Endpoint], servable: Servable, samples: SampleInputs) -> None:
+    task = samples.task
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
         requests = samples.edge_cases(endpoint)

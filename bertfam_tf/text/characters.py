@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from bertfam_tf.text.kernels.internals import ByteSplitter
+from bertfam_tf.text.kernels.internals import bytes_of
 
 
 class Characters:
@@ -15,7 +15,7 @@ class Characters:
     """
 
     def __init__(self, texts: tf.Tensor) -> None:
-        raw = ByteSplitter().split(texts)
+        raw = bytes_of(texts)
         begins = (tf.cast(raw.values, tf.int32) & 0xC0) != 0x80
         splits = tf.cast(raw.row_splits, tf.int32)
         self._first, self._end = splits[:-1, tf.newaxis], splits[1:, tf.newaxis]

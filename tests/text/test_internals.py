@@ -28,7 +28,6 @@ from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
 VERSION = "2.20.1"
 SOURCES = {
-    tf_text.ByteSplitter._byte_split_with_offsets: "b868ff1c79f3",
     fast_bert_normalizer.FastBertNormalizer.__init__: "3203021d64e3",
     fast_sentencepiece_tokenizer.FastSentencepieceTokenizer.__init__: "7b3258d21c45",
     fast_wordpiece_tokenizer.FastWordpieceTokenizer.__init__: "30ac8b71d181",
@@ -86,18 +85,6 @@ def test_the_wordpiece_kernel_reads_our_sentence_models():
     assert kernel.tokenize(["a!c"]).to_list() == [[1, 0, 3]]
     assert internals.breaks_words("中")
     assert not internals.breaks_words("a")
-
-
-def test_the_byte_splitter_is_theirs_without_assertions():
-    texts = tf.constant(["ab", "", "é\xff"])
-    ours, theirs = internals.ByteSplitter(), tf_text.ByteSplitter()
-    found, wanted = (each.split_with_offsets(texts) for each in (ours, theirs))
-    for one, other in zip(found, wanted, strict=True):
-        assert one.dtype == other.dtype
-        assert one.row_splits.dtype == other.row_splits.dtype
-        assert one.to_list() == other.to_list()
-    assert ours.split("ab").numpy().tolist() == [97, 98]
-    assert ours.split([["a"], ["b"]]).to_list() == [[[97]], [[98]]]
 
 
 def test_a_tokenizer_asserts_nothing_in_its_graph():

@@ -21,7 +21,6 @@ from bertfam_tf.text.files import (
     write_json,
 )
 from bertfam_tf.text.kernels.graph import Pieces, TextLike, over_any_rank, unlikely
-from bertfam_tf.text.kernels.internals import ByteSplitter
 from bertfam_tf.text.special_tokens import (
     NO_SPECIAL_TOKENS,
     ROLES,
@@ -87,7 +86,6 @@ class Tokenizer(tf.Module):
         # that function's graph.
         with tf.init_scope():
             self._texts = tf.constant(self._state.pieces)
-            self._bytes = ByteSplitter()
         # Functions make eager calls as fast as calls in a graph.
         signature = [tf.TensorSpec([None], tf.string)]
         self._ids = tf.function(

@@ -24,7 +24,7 @@ import tensorflow_text as tf_text
 from bertfam_tf.text.files import given_merges, write_merges
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import Pieces, original_spans, row_of_each, unlikely
-from bertfam_tf.text.kernels.internals import breaks_words, fast_wordpiece, parts_of
+from bertfam_tf.text.kernels.internals import breaks_words, bytes_of, fast_wordpiece, parts_of
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.kernels.unicode import Rules, python_classes
@@ -198,7 +198,7 @@ class BPETokenizer(Tokenizer):
             place = tf.gather(splits, row) + tf.cast(source.values, tf.int64)
             source = source.with_values(tf.gather(given, place))
         pieces = self._look_up(normalized, offsets)
-        raw = self._bytes.split(texts)
+        raw = bytes_of(texts)
         spans = original_spans if self._moses is None else _spans_of_characters
         start, end = spans(raw, source, pieces.rows(), pieces.starts, pieces.ends)
         return Pieces(pieces.ids, start, end, pieces.splits)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.text.kernels.graph import Pieces, flags, padded, row_of_each, windows_equal
-from bertfam_tf.text.kernels.internals import ByteSplitter, parts_of
+from bertfam_tf.text.kernels.internals import bytes_of, parts_of
 from bertfam_tf.text.special_tokens import SpecialTokens
 
 # All tokens are in one table, as wide as the longest.
@@ -72,7 +72,7 @@ class SpecialTokenMatcher:
             offsets: whether to compute offsets.
             trim_offsets: whether offsets leave out the white space that `lstrip` tokens include.
         """
-        raw = ByteSplitter().split(texts)
+        raw = bytes_of(texts)
         size = tf.size(raw.values, tf.int64)
         row = row_of_each(raw.row_splits, size)
         at, found = self.find(raw.values)

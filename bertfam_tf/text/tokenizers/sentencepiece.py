@@ -22,6 +22,7 @@ import tensorflow as tf
 from bertfam_tf import files, parsing
 from bertfam_tf.text.kernels.charsmap import is_digit, preparation
 from bertfam_tf.text.kernels.graph import Pieces, flags, unlikely
+from bertfam_tf.text.kernels.internals import bytes_of
 from bertfam_tf.text.special_tokens import (
     CLS_A_SEP,
     NO_SPECIAL_TOKENS,
@@ -237,7 +238,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _may_hold_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         # Without `decode_raw`, which TFLite lacks.
         assert self._matcher is not None
-        return tf.reduce_any(self._matcher.find(self._bytes.split(texts).values)[1])
+        return tf.reduce_any(self._matcher.find(bytes_of(texts).values)[1])
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         return self._tidied(self._with_ids(self._find(texts, offsets)))

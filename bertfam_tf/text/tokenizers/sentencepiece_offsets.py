@@ -21,7 +21,7 @@ from bertfam_tf.text.kernels.graph import (
     unlikely,
     utf8_width,
 )
-from bertfam_tf.text.kernels.internals import ByteSplitter, sentencepiece
+from bertfam_tf.text.kernels.internals import bytes_of, sentencepiece
 from bertfam_tf.text.tokenizers.sentencepiece_model import (
     APOSTROPHE,
     GRAVE,
@@ -79,7 +79,6 @@ class PieceLocator(tf.Module):
         marks = zip((APOSTROPHE, GRAVE), kernels.unknown_quotes, strict=False)
         self._unknown_marks = tuple(mark for mark, unknown in marks if unify_quotes and unknown)
         self._pair_is_unknown = kernels.unknown_quotes[2]
-        self._bytes = ByteSplitter()
         # Made when first needed: the kernel that splits text into characters.
         self._make_characters = lambda: sentencepiece(character_model(kernels.model))
         self._characters: Any = None
@@ -103,7 +102,7 @@ class PieceLocator(tf.Module):
         def from_characters(*_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             units = self._character_units(prepared)
             start, end = self._spans(pieces, units, self._character_counts, prepared)
-            rows, raw = pieces.rows(), self._bytes.split(texts)
+            rows, raw = pieces.rows(), bytes_of(texts)
             length = tf.gather(tf.cast(tf.strings.length(texts), tf.int32), rows)
             over = start >= tf.gather(tf.cast(tf.strings.length(prepared), tf.int32), rows)
             start = tf.cast(tf.where(over, 0, start), tf.int64)
@@ -159,9 +158,9 @@ class PieceLocator(tf.Module):
     def _byte_units(self, texts: tf.Tensor) -> _Units:
         """Returns the bytes of the normalized texts, adjacent unknown characters as one unit."""
         normalized, source = self._per_character.normalize_with_offsets(texts)
-        split = self._bytes.split(normalized)
+        split = bytes_of(normalized)
         data, splits = tf.cast(split.values, tf.int32), split.row_splits
-        raw = self._bytes.split(texts)
+        raw = bytes_of(texts)
 
         def span(at: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             # Each row of offsets has one more entry, for the end.

@@ -40,7 +40,7 @@ from bertfam_tf.text.kernels.graph import (
     unlikely,
     windows_equal,
 )
-from bertfam_tf.text.kernels.internals import breaks_words, fast_wordpiece
+from bertfam_tf.text.kernels.internals import breaks_words, bytes_of, fast_wordpiece
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, Rules
 from bertfam_tf.text.special_tokens import CLS_A_SEP, Layout, SpecialTokens
 from bertfam_tf.text.tokenizers.base import Tokenizer
@@ -206,7 +206,7 @@ class WordPieceTokenizer(Tokenizer):
         pieces = Pieces(*unlikely(long, self._mark_long_words, parts, [normalized]))
         if source is None:
             return pieces._replace(starts=None, ends=None)
-        raw = self._bytes.split(texts)
+        raw = bytes_of(texts)
         start, end = original_spans(raw, source, pieces.rows(), pieces.starts, pieces.ends)
         return Pieces(pieces.ids, start, end, pieces.splits)
 
@@ -234,7 +234,7 @@ class WordPieceTokenizer(Tokenizer):
         first = tf.where(opens)[:, 0]  # [words]
         start = tf.gather(pieces.starts, first)
         end = tf.gather(pieces.ends, tf.concat([first[1:], [size]], 0)[: tf.size(first)] - 1)
-        split = self._bytes.split(normalized)
+        split = bytes_of(normalized)
         byte = tf.cast(split.values, tf.int32)
         count = tf.cumsum(tf.cast((byte < 0x80) | (byte >= 0xC0), tf.int32))
         count = tf.concat([[0], count], 0)  # [bytes + 1], in characters
