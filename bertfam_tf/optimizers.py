@@ -78,26 +78,31 @@ class AdamW(keras.optimizers.AdamW):
         step = ops.cast(self.iterations + 1, "float32")
         powers = ops.power(self.beta_1, step), ops.power(self.beta_2, step)
         epsilon = self.epsilon * ops.sqrt(1 - powers[1])
-        shared = (ops.cast(learning_rate, "float32"), *powers, epsilon)
+        rate = ops.cast(learning_rate, "float32")
+        decay = rate * (self.weight_decay or 0.0)
+        betas = (tf.constant(beta, "float32") for beta in (self.beta_1, self.beta_2))
+        shared = (rate, decay, *powers, *betas, epsilon)
         super()._backend_update_step(grads, trainable_variables, shared)
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
         dtype = variable.dtype
-        rate, beta_1_power, beta_2_power, epsilon = (tf.cast(x, dtype) for x in learning_rate)
-        rate = rate * self.factors.get(self._trainable_variables[index].path, 1.0)
+        rate, decay, *powers_and_betas, epsilon = (tf.cast(x, dtype) for x in learning_rate)
+        factor = self.factors.get(self._trainable_variables[index].path, 1.0)
+        if factor != 1.0:
+            rate, decay = rate * factor, decay * factor
         if self.weight_decay is not None and self._use_weight_decay(variable):
-            variable.assign_sub(variable * (rate * self.weight_decay))
+            variable.assign_sub(variable * decay)
         # One operation and one pass over the weights, in place of some fifteen.
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[index].value.handle,
             v=self._velocities[index].value.handle,
-            beta1_power=beta_1_power,
-            beta2_power=beta_2_power,
+            beta1_power=powers_and_betas[0],
+            beta2_power=powers_and_betas[1],
             lr=rate,
-            beta1=tf.constant(self.beta_1, dtype),
-            beta2=tf.constant(self.beta_2, dtype),
+            beta1=powers_and_betas[2],
+            beta2=powers_and_betas[3],
             epsilon=epsilon,
             grad=tf.cast(gradient, dtype),
         )

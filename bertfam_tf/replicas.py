@@ -63,10 +63,11 @@ def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
     Without a strategy Keras leaves it to the first trace of the training step, which TensorFlow
     repeats because variables were created in it. With one, Keras infers shapes from the sum of the
     replicas' parts of the first batch and fails if they differ in sequence length. This takes the
-    shapes from the dataset's ``element_spec``.
+    shapes from the dataset's ``element_spec``, and those of the outputs from the model, which Keras
+    would trace for them.
 
     Args:
-        model: a compiled model.
+        model: a compiled functional model.
         iterator, data_batch: Keras' arguments of ``_maybe_symbolic_build``.
     """
     if keras.backend.backend() != "tensorflow":
@@ -76,8 +77,26 @@ def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
         data_batch = keras.tree.map_structure(
             lambda each: keras.KerasTensor(each.shape.as_list(), each.dtype.name), spec
         )
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data_batch)
     with model.distribute_strategy.scope():
+        for made, function in (
+            (model._compile_metrics, model.compute_metrics),
+            (model._compile_loss, model.compute_loss),
+        ):
+            if made is not None and not made.built:
+                _create_variables(function, x, y, model.output, weights)
         model._symbolic_build(data_batch=data_batch)
+
+
+def _create_variables(function: Callable, *tensors: Any) -> None:
+    """Calls a function of symbolic tensors for the variables that it creates."""
+    import tensorflow as tf
+
+    specs = keras.tree.map_structure(
+        lambda x: x if x is None else tf.TensorSpec(x.shape, x.dtype), tensors
+    )
+    with keras.StatelessScope(), keras.SymbolicScope():
+        tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def without_trace_warnings(function: Callable) -> Callable:

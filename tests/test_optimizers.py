@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf import TextClassifier
+from bertfam_tf.learner import Learner
 from bertfam_tf.optimizers import AdamW, WarmupLinearDecay, adamw
 
 
@@ -120,6 +121,11 @@ def test_biases_and_norms_of_a_task_do_not_decay(tiny):
 def test_the_training_step_is_traced_once(smallest):
     labels = ["negative", "neutral", "positive"]
     task = TextClassifier.from_pretrained(smallest, labels=labels)
-    with mock.patch.object(AdamW, "apply", autospec=True, side_effect=AdamW.apply) as apply:
+    with (
+        mock.patch.object(AdamW, "apply", autospec=True, side_effect=AdamW.apply) as apply,
+        mock.patch.object(Learner, "call", autospec=True, side_effect=Learner.call) as call,
+    ):
         task.fit(["good", "bad", "dull"], labels, batch_size=1, verbose=0)
     assert apply.call_count == 1
+    # Nor is the model traced for the shapes that metrics are built with.
+    assert call.call_count == 1

@@ -25,10 +25,12 @@ LAYERS = [
     {"export"},
     {"cli"},
 ]
-# Methods for the convenience of users that only call a function; and an operation that Keras lacks,
-# if Keras runs on TensorFlow.
+# Methods for the convenience of users that only call a function; and what Keras lacks, where it runs
+# on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
+    ("layers.tracing", "_function"),
+    ("layers.tracing", "call_once_traced"),
     ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),

@@ -12,6 +12,7 @@ from bertfam_tf import models  # noqa: F401  (fills the registry)
 from bertfam_tf.checkpoints import formats, huggingface
 from bertfam_tf.checkpoints.fill import compare, fill, heads_axis, loaded_shape, oriented
 from bertfam_tf.checkpoints.shapes import declared
+from bertfam_tf.layers import filled_later
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import shown, unknown
 from bertfam_tf.sources import CheckpointError, resolve
@@ -70,7 +71,8 @@ class Checkpoint:
         description = self._description("backbone")
         compare(shapes, self._tensors, sources, ignored, description)
         try:
-            backbone = Backbone(self.family.name, self.config, **kwargs)
+            with filled_later():
+                backbone = Backbone(self.family.name, self.config, **kwargs)
         except ValueError as error:
             raise CheckpointError(f"{what}: {error}") from error
         fill(backbone.weights, self._tensors, sources, ignored, description)

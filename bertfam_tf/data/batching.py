@@ -26,10 +26,12 @@ def shuffled_batches(
         Elements like those of ``dataset``, batched; of unknown cardinality.
     """
 
+    @tf.autograph.experimental.do_not_convert
     def in_batches(number, window):
         lengths = tf.add_n([_length(text) for text in window[0].values()])
         order = tf.argsort(lengths, stable=True)
 
+        @tf.autograph.experimental.do_not_convert
         def batch(i):
             part = order[i * batch_size : (i + 1) * batch_size]
             return tf.nest.map_structure(lambda values: tf.gather(values, part), window)

@@ -17,11 +17,13 @@ from bertfam_tf.tasks.parts import Signature
 
 EXAMPLES = "inputs"
 
-# Plain, empty, longer than any model takes, other scripts, special tokens, invalid UTF-8.
+# Longer than any model takes.
+_LONG = b"word " * 600
+# Plain, empty, long, other scripts, special tokens, invalid UTF-8.
 _SAMPLES = [
     b"It arrived on time and works well.",
     b"",
-    b"word " * 600,
+    _LONG,
     "Größe, naïve, 日本語, العربية, हिन्दी 🙂".encode(),
     b"[CLS] and [SEP], a [MASK] and a <mask>",
     b"\xff\xfe broken \xc3",
@@ -125,15 +127,29 @@ def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
 
 
 class SampleInputs:
-    """Sample inputs for each signature of a task: input name to array, (rows, …)."""
+    """Sample inputs for each signature of a task: input name to array, (rows, …).
+
+    Args:
+        task: the task.
+    """
 
     def __init__(self, task: Task):
-        self._task = task
+        self.task = task
         self._specs = task.feature_specs
 
-    def edge_cases(self, endpoint: Endpoint) -> dict[str, np.ndarray]:
-        """The texts of ``edge_case_texts``, as the signature takes them."""
-        return self._for(endpoint, edge_case_texts(self._task))
+    def edge_cases(self, endpoint: Endpoint) -> list[dict[str, np.ndarray]]:
+        """The texts of ``edge_case_texts``, as the signature takes them, in several requests.
+
+        An example as long as the task takes is a request of its own: padded to it, the others
+        would take as long.
+        """
+        texts = edge_case_texts(self.task)
+        columns = [x.reshape(len(x), -1) for x in texts.values()]
+        long = (np.concatenate(columns, axis=1) == _LONG).any(axis=1)
+        requests = [np.flatnonzero(~long), *np.flatnonzero(long)[:, np.newaxis]]
+        return [
+            self._for(endpoint, {name: x[rows] for name, x in texts.items()}) for rows in requests
+        ]
 
     def identical_rows(self, endpoint: Endpoint, rows: int) -> dict[str, np.ndarray]:
         """``rows`` copies of one sentence, for warm-up and as a valid request."""
@@ -148,7 +164,7 @@ class SampleInputs:
             return {EXAMPLES: np.array(examples(texts), object)}
         if endpoint.signature.inputs is None:
             return texts
-        packed = self._task.preprocess({name: tf.constant(x) for name, x in texts.items()})
+        packed = self.task.preprocess({name: tf.constant(x) for name, x in texts.items()})
         return {name: packed[name].numpy() for name in endpoint.inputs}
 
 

@@ -12,7 +12,7 @@ from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from bertfam_tf.layers.fused import Dense, LayerNormalization
-from bertfam_tf.layers.initializers import normal
+from bertfam_tf.layers.initializers import filled_later, normal
 from bertfam_tf.layers.masks import (
     CausalPermutation,
     DecoderMask,
@@ -83,6 +83,7 @@ __all__ = [
     "attention_probabilities",
     "causal_mask",
     "causal_padding_mask",
+    "filled_later",
     "local_mask",
     "log_buckets",
     "normal",

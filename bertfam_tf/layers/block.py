@@ -5,6 +5,7 @@ from typing import Literal
 import keras
 
 from bertfam_tf.layers.fused import LayerNormalization
+from bertfam_tf.layers.tracing import call_once_traced
 
 
 class TransformerBlock(keras.layers.Layer):
@@ -72,6 +73,10 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(self, x, attention_mask=None, training=None, **given):
         given |= {"attention_mask": attention_mask, "training": training}
+        return call_once_traced(self, "_call", x, **given)
+
+    def _call(self, x, training, **given):
+        given["training"] = training
         if self.norm == "pre":
             attended, *more = self.attention(self.attention_norm(x), **given)
             x = x + self.dropout(attended, training=training)

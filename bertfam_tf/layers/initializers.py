@@ -1,6 +1,36 @@
 """Initial weights."""
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
 import keras
+from keras import ops
+
+_filled_later: contextvars.ContextVar[bool] = contextvars.ContextVar("filled_later", default=False)
+
+
+@contextlib.contextmanager
+def filled_later() -> Iterator[None]:
+    """A context in which ``normal`` gives zeros, for models whose weights are read from files.
+
+    To draw them takes longer than to read them.
+    """
+    token = _filled_later.set(True)
+    try:
+        yield
+    finally:
+        _filled_later.reset(token)
+
+
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class Normal(keras.initializers.TruncatedNormal):
+    """``keras.initializers.TruncatedNormal``, or zeros in the context ``filled_later``."""
+
+    def __call__(self, shape, dtype=None):
+        if _filled_later.get():
+            return ops.zeros(shape, dtype)
+        return super().__call__(shape, dtype)
 
 
 def normal(stddev: float) -> keras.initializers.Initializer:
@@ -8,4 +38,4 @@ def normal(stddev: float) -> keras.initializers.Initializer:
 
     Make one for each weight: Keras' initializers return the same numbers in every call.
     """
-    return keras.initializers.TruncatedNormal(stddev=stddev)
+    return Normal(stddev=stddev)

@@ -14,6 +14,7 @@ from bertfam_tf.checkpoints import Tensors, fill, safetensors
 from bertfam_tf.checkpoints.fill import compare
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.checkpoints.shapes import declared
+from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.names import short, shown
@@ -95,8 +96,9 @@ def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
         tokenizer = load_tokenizer(path / _TOKENIZER)
         tensors = safetensors.read(path)
         what = f"The weights in {path} and {_DESCRIPTION}"
-        backbone = _backbone(file, family, config, tensors, what)
-        task = cls(backbone, tokenizer, **options)
+        with filled_later():
+            backbone = _backbone(file, family, config, tensors, what)
+            task = cls(backbone, tokenizer, **options)
         paths = {variable.path: variable.path for variable in task.weights}
         fill(task.weights, tensors, paths, (), what)
     except CheckpointError:

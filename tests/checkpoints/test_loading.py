@@ -2,6 +2,7 @@
 
 import json
 import logging
+from unittest import mock
 
 import keras
 import ml_dtypes
@@ -346,3 +347,19 @@ def test_tokenizer_and_length_have_to_fit(tiny_copy):
         bf.TextClassifier.from_pretrained(tiny_copy)
     with pytest.raises(CheckpointError, match=r"neither vocab\.txt nor tokenizer\.json"):
         bf.load_tokenizer(tiny_copy)
+
+
+def test_weights_that_are_read_are_not_drawn_at_random(tiny, tmp_path):
+    truncated = keras.initializers.TruncatedNormal
+    with mock.patch.object(
+        truncated, "__call__", autospec=True, side_effect=truncated.__call__
+    ) as draw:
+        bf.load_backbone(tiny)
+        task = bf.TextClassifier.from_pretrained(tiny, labels=["yes", "no"])
+        task.save(tmp_path / "saved")
+        bf.load(tmp_path / "saved")
+        assert draw.call_count == 0
+        bf.build("bert", "tiny", num_layers=1)
+        assert draw.call_count > 5
+    # A head that the checkpoint does not have.
+    assert np.std(task.head.weights[0]) > 0

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export import ExportError, endpoints, export_saved_model, saved_model
@@ -358,7 +359,7 @@ def traced(task):
         (lambda a: {**a, "scores": a["scores"] * np.nan}, "'scores' .* differs"),
         (
             lambda a: {**a, "scores": a["scores"][:, :2]},
-            r"'scores' .* shape \(6, 2\), .*\(6, 3\)",
+            r"'scores' .* shape \(5, 2\), .*\(5, 3\)",
         ),
         (lambda a: {k: v[::-1] for k, v in a.items()}, "of 'serving_default' differs"),
         (
@@ -414,6 +415,35 @@ def test_an_export_that_answers_what_does_not_fit_is_refused(
     with pytest.raises(ExportError, match=f"The signature .{of}. accepts a request .* {wrong}"):
         export_saved_model(task, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_each_graph_of_the_task_is_run_for_the_first_time_once(
+    base, served, traced, task, tmp_path, monkeypatch
+):
+    _no_export(monkeypatch, base)
+    monkeypatch.setattr(saved_model, "endpoints", lambda *args, **options: traced)
+    monkeypatch.setattr(saved_model, "load", lambda path: served)
+    runs, run = [], endpoints.Endpoint.run
+
+    def counted(self, inputs):
+        runs.append((self.signature.method, len(inputs["text"])))
+        return run(self, inputs)
+
+    monkeypatch.setattr(endpoints.Endpoint, "run", counted)
+    export_saved_model(task, tmp_path)
+    # A long text is not in a batch with the others, which would be padded to it.
+    assert runs == [("predict", 5), ("predict", 1)]
+
+
+def test_blocks_are_in_the_graph_once(tiny, smallest, base, tmp_path):
+    export = bf.TextClassifier.from_pretrained(tiny, pair=False).export(tmp_path)
+    nodes = {}
+    for directory in (export, base / "1"):
+        model = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+        functions = model.meta_graphs[0].graph_def.library.function
+        nodes[directory] = [n.op for each in functions for n in each.node_def].count("Softmax")
+    assert json.loads((tiny / "config.json").read_text())["num_hidden_layers"] > 1
+    assert nodes[export] == nodes[base / "1"]
 
 
 def test_an_export_without_checks_of_shapes_is_refused(smallest, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from tensorflow_text.python.ops import (
 from bertfam_tf.text.kernels import internals
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.merges import Merger
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 
 VERSION = "2.20.1"
 SOURCES = {
@@ -84,6 +85,17 @@ def test_the_wordpiece_kernel_reads_our_sentence_models():
     assert kernel.tokenize(["a!c"]).to_list() == [[1, 0, 3]]
     assert internals.breaks_words("中")
     assert not internals.breaks_words("a")
+
+
+def test_a_tokenizer_asserts_nothing_in_its_graph():
+    """To trace the assertions takes longer than the rest."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]
+    graph = WordPieceTokenizer(pieces)._ids_and_offsets.get_concrete_function().graph
+    functions = graph.as_graph_def().library.function
+    operations = {node.op for function in functions for node in function.node_def}
+    operations |= {operation.type for operation in graph.get_operations()}
+    assert "TFText>ByteSplitWithOffsets" in operations
+    assert "Assert" not in operations
 
 
 def _unigram(*pieces):

@@ -1,0 +1,184 @@
+"""Blocks that call one traced function, beside the same ones that are traced one by one."""
+
+import gc
+import weakref
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf.layers import TransformerBlock, block
+from bertfam_tf.models import unpadding
+from tests.selection import WIRINGS, in_full
+
+TINY = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=24, num_layers=3)
+TOKENS = np.random.default_rng(0).integers(1, 40, (3, 5))
+MASK = np.arange(5) < [[5], [2], [3]]
+
+
+def _build(family="bert", dtype="float64"):
+    more = {"cutoffs": ()} if family == "transformer_xl" else {}
+    more |= {"dropout": 0.1, "attention_dropout": 0.1}
+    backbone = bf.build(family, "tiny", dtype=dtype, **TINY, **more)
+    rng = np.random.default_rng(0)
+    for weight in backbone.trainable_weights:
+        weight.assign_add(rng.normal(0, 0.3, weight.shape))
+    return backbone
+
+
+def _outputs(backbone, training=True, gradients=False):
+    """Outputs of a new graph, and the gradients of the sum of their squares."""
+    given = {"token_ids": TOKENS, "padding_mask": MASK.astype("int32")}
+    if "language_ids" in backbone.input:
+        given["language_ids"] = np.ones_like(TOKENS)
+    variables = [weight.value for weight in backbone.trainable_weights]
+
+    def step():
+        with unpadding(True), tf.GradientTape() as tape:
+            outputs = backbone(given, training=training)
+            outputs = [outputs["hidden_states"][-1], outputs["attention_scores"][1]]
+            loss = sum(tf.reduce_sum(x**2) for x in outputs)
+        if not gradients:
+            return outputs
+        found = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return outputs + [tf.convert_to_tensor(x) for x in found]
+
+    for state in _seeds(backbone):
+        state.assign([1, 2])
+    return tf.function(step, autograph=False)()
+
+
+def _seeds(backbone):
+    return [variable for variable in backbone.variables if "seed_generator" in variable.path]
+
+
+def _one_by_one(layer, method, *args, **kwargs):
+    return getattr(layer, method)(*args, **kwargs)
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """The blocks that were traced, one entry for each time."""
+    gc.collect()  # equal models of earlier tests would share what was traced for them
+    seen = []
+
+    def call(self, *args, **kwargs):
+        seen.append(self.name)
+        return original(self, *args, **kwargs)
+
+    original = TransformerBlock._call
+    monkeypatch.setattr(TransformerBlock, "_call", call)
+    return seen
+
+
+CASES = [(family, training) for family in bf.families() for training in (True, False)]
+QUICK = [("bert", False), *((family, True) for family in WIRINGS)]
+
+
+@pytest.mark.parametrize(("family", "training"), in_full(CASES, QUICK))
+def test_outputs_and_gradients_are_those_of_blocks_traced_one_by_one(
+    family, training, traces, monkeypatch
+):
+    backbone = _build(family)
+    found = _outputs(backbone, training, gradients=True)
+    # Of several arguments where the first block gets other ones than the rest.
+    assert len(set(traces)) == 1
+    seeds = [state.numpy() for state in _seeds(backbone)]
+    monkeypatch.setattr(block, "call_once_traced", _one_by_one)
+    _assert_equal(found, _outputs(backbone, training, gradients=True))
+    # Dropout drew numbers, and its seeds went on.
+    np.testing.assert_array_equal(seeds, [state.numpy() for state in _seeds(backbone)])
+    assert np.any(seeds != np.array([1, 2])) == training
+
+
+def _assert_equal(found, wanted, tolerance=1e-12):
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_models_of_one_config_share_what_was_traced(traces):
+    one, other = _build(), _build()
+    _outputs(one, training=False), _outputs(other, training=False)
+    assert len(traces) == 1
+    # In training, other outputs than the first have a function of their own.
+    _outputs(other)
+    assert len(traces) == 3
+
+
+def _lora(backbone):
+    backbone.parts["layer_1"].attention.query.enable_lora(2)
+    for weight in backbone.weights:
+        if "lora" in weight.path:
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+
+
+def _other_rate(backbone):
+    backbone.parts["layer_1"].dropout.rate = 0.5
+
+
+def _other_activation(backbone):
+    backbone.parts["layer_1"].feed_forward.activation = keras.activations.relu
+
+
+def _other_epsilon(backbone):
+    backbone.parts["layer_1"].attention_norm.epsilon = 0.1
+
+
+def _replaced(backbone):
+    backbone.parts["layer_1"].feed_forward.intermediate.call = lambda x, training=None: (
+        x @ (tf.ones([16, 24], x.dtype))
+    )
+
+
+def _attribute(backbone):
+    backbone.parts["layer_1"].attention.scale = 0.3
+
+
+CHANGES = [_lora, _other_rate, _other_activation, _other_epsilon, _replaced, _attribute]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_block_that_was_changed_is_traced_by_itself(change, monkeypatch):
+    backbone = _build()
+    before = _outputs(backbone)
+    change(backbone)
+    found = _outputs(backbone)
+    monkeypatch.setattr(block, "call_once_traced", _one_by_one)
+    # LoRA's updates are float32.
+    _assert_equal(found, _outputs(backbone), 1e-5 if change is _lora else 1e-12)
+    assert np.abs(found[0] - before[0]).max() > 1e-6
+
+
+def test_the_block_that_was_traced_may_change(monkeypatch):
+    backbone = _build()
+    _outputs(backbone, training=False)
+    backbone.parts["layer_0"].attention.scale = 0.3  # of which the others know nothing
+    found = _outputs(backbone)
+    monkeypatch.setattr(block, "call_once_traced", _one_by_one)
+    _assert_equal(found, _outputs(backbone))
+
+
+def test_other_dtypes_than_of_weights_are_traced_one_by_one(traces):
+    outputs = _outputs(_build(dtype="mixed_bfloat16"))
+    assert outputs[0].dtype == tf.bfloat16
+    assert set(traces) == {"layer_0", "layer_1", "layer_2"}
+
+
+def test_models_are_freed():
+    backbone = _build()
+    _outputs(backbone, training=False)
+    reference = weakref.ref(backbone.parts["layer_0"])
+    del backbone
+    gc.collect()
+    assert reference() is None
+
+
+def test_eager_calls_trace_nothing(traces):
+    backbone = _build()
+    given = {"token_ids": TOKENS, "padding_mask": MASK}
+    with mock.patch.object(tf, "function", side_effect=AssertionError):
+        backbone(given)
+    assert traces == ["layer_0", "layer_1", "layer_2"]
