@@ -13,6 +13,9 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK, as_value_errors
 
 _WINDOW = 32
+# Batches of tokens that are drawn from: what is left in the buckets, rare lengths among it, comes at
+# the end of an epoch, which shall not have longer texts than its beginning.
+_DRAWN_FROM = 128
 # Examples that are tokenized together to be counted.
 _CHUNK = 32
 # Lengths among which the best buckets are looked for; the time to find them grows with the square.
@@ -77,6 +80,10 @@ class TokenBatches:
     over the data beforehand (``counted``) finds the buckets that make the fewest batches, and the
     number of batches, which is the same in each epoch whatever the order. Without it, lengths of
     neighbouring buckets differ by a fifth, and the number of batches is not known.
+
+    Where examples are shuffled, batches are drawn from the next 128 of them. What is left in the
+    buckets, a small batch of each, comes at the end of an epoch; in a large data set, whose batches
+    are many times 128, rare lengths come late for that reason.
 
     Examples are tokenized once more than for training alone, to count their tokens, and in
     ``counted``. Memory holds less than one batch for each bucket, and shuffle buffers.
@@ -150,8 +157,7 @@ class TokenBatches:
             no_padding=True,
         )
         dataset = dataset.map(lambda _, element: element)
-        # What is left in the buckets comes last, a small batch of each.
-        return dataset if buffer is None else dataset.shuffle(_WINDOW, seed=seed)
+        return dataset if buffer is None else dataset.shuffle(_DRAWN_FROM, seed=seed)
 
     def _size(self, bound: int) -> int:
         return max(1, self.budget // max(1, bound))

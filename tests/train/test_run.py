@@ -246,6 +246,7 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     assert np.abs(wanted["pooler/dense/bias"] - start).max() > 1e-4
 
 
+@pytest.mark.full
 def test_batches_of_tokens_of_a_killed_run(files, monkeypatch):
     """All steps are counted, and those that are done are not repeated."""
     train = {"epochs": 2, "batch_size": None, "batch_tokens": 24}
