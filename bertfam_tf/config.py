@@ -17,6 +17,9 @@ import yaml
 from bertfam_tf import parsing
 from bertfam_tf.names import unknown
 
+# Of a batch, where nothing else is said.
+EXAMPLES = 32
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -95,6 +98,9 @@ class TrainConfig:
     """How it is fine-tuned; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
+        batch_size: examples in a batch; None for 32 where there is no ``batch_tokens``.
+        batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
+            ``bertfam_tf.data.TokenBatches`` makes batches; of fine-tuning alone.
         layer_decay: each block's learning rate is that of the next block times this factor, and
             the embeddings' that of the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the
@@ -107,7 +113,8 @@ class TrainConfig:
     """
 
     epochs: int = 3
-    batch_size: int = 32
+    batch_size: int | None = None
+    batch_tokens: int | None = None
     learning_rate: float = 5e-5
     warmup: float = 0.1
     weight_decay: float = 0.01
@@ -123,7 +130,14 @@ class TrainConfig:
     backup_steps: int = 500
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size", "backup_steps", "patience"):
+        if self.batch_tokens is None and self.batch_size is None:
+            object.__setattr__(self, "batch_size", EXAMPLES)
+        elif self.batch_tokens is not None and self.batch_size is not None:
+            raise ValueError(
+                f"A batch has train.batch_size={self.batch_size} examples or up to "
+                f"train.batch_tokens={self.batch_tokens} tokens; one of them is left out, or null."
+            )
+        for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"train.{name} is 1 or more, not {value}.")

@@ -187,7 +187,8 @@ class Learner(keras.Model):
 
     @property
     def unpadded(self) -> bool:
-        """Whether backbones compute real tokens only: not where shapes are compiled, as by XLA."""
+        """Whether backbones and objectives compute real tokens only, in shapes that depend on
+        their number: not where shapes are compiled, as by XLA."""
         compiled_shapes = self.compiled and self.jit_compile
         return keras.backend.backend() == "tensorflow" and not compiled_shapes
 
@@ -203,8 +204,9 @@ class Learner(keras.Model):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         batch = Batch(x, y, sample_weight)
         found: dict[str, SumAndCount] = {}
-        for objective in self._objectives.value:
-            found |= objective.loss(y_pred, objective.heads, batch)
+        with unpadding(self.unpadded):
+            for objective in self._objectives.value:
+                found |= objective.loss(y_pred, objective.heads, batch)
         self._losses_seen.update_state(found)
         weights = self._objective_weights.value
         parts = [

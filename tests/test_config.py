@@ -59,6 +59,15 @@ def test_overrides(recipe, override, section, name, value):
     assert type(found) is type(value)
 
 
+def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
+    assert recipe().train.batch_size == 32
+    by_tokens = recipe(train={"batch_tokens": 4096})
+    assert (by_tokens.train.batch_size, by_tokens.train.batch_tokens) == (None, 4096)
+    for made in (recipe(), by_tokens):
+        (tmp_path / "again.yaml").write_text(made.to_yaml())
+        assert load_recipe(tmp_path / "again.yaml") == made
+
+
 @pytest.mark.parametrize(
     ("keys", "error"),
     [
@@ -74,6 +83,11 @@ def test_overrides(recipe, override, section, name, value):
         ({"train": {"epochs": True}}, "train.epochs is True"),
         ({"train": {"epochs": 0}}, "train.epochs is 1 or more, not 0"),
         ({"train": {"batch_size": -1}}, "train.batch_size is 1 or more, not -1"),
+        ({"train": {"batch_tokens": 0}}, "train.batch_tokens is 1 or more, not 0"),
+        (
+            {"train": {"batch_tokens": 9, "batch_size": 2}},
+            "train.batch_size=2 examples or up to train.batch_tokens=9 tokens; one of them is left",
+        ),
         ({"train": {"learning_rate": "fast"}}, '"train.learning_rate" - should be "float"'),
         ({"data": {"train": "t", "label": False}}, "data.label is False; a name such as no needs"),
         ({"data": {"train": "t", "labels": {0: "a"}}}, '"data.labels".*numbers need quotes'),

@@ -20,6 +20,7 @@ LAYERS = [
     {"layers"},
     {"models", "optimizers", "replicas", "data", "metrics"},
     {"heads", "checkpoints", "learner", "tuning", "text"},
+    {"objectives"},
     {"tasks"},
     {"train", "serve"},
     {"export"},

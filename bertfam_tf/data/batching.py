@@ -1,8 +1,29 @@
 """Batches of examples of similar length, so that little of a batch is padding."""
 
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.data.errors import MARK, as_value_errors
+
 _WINDOW = 32
+# Batches of tokens that are drawn from: what is left in the buckets, rare lengths among it, comes at
+# the end of an epoch, which shall not have longer texts than its beginning.
+_DRAWN_FROM = 128
+# Examples that are tokenized together to be counted.
+_CHUNK = 32
+# Lengths among which the best buckets are looked for; the time to find them grows with the square.
+_MOST_BOUNDS = 256
+# Lengths of neighbouring buckets where lengths are not known: a row has up to a fifth of padding.
+_RATIO = 1.2
+
+TokenCounts = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 
 
 def shuffled_batches(
@@ -50,3 +71,147 @@ def shuffled_batches(
 def _length(texts: tf.Tensor) -> tf.Tensor:
     """Bytes of each example's strings (examples, …), int32 (examples,)."""
     return tf.reduce_sum(tf.strings.length(texts), axis=list(range(1, texts.shape.rank)))
+
+
+@dataclass(frozen=True)
+class TokenBatches:
+    """Batches of at most a number of tokens, of examples of similar length.
+
+    Examples wait in buckets by length, and a bucket with as many of them as fit, if each were as
+    long as the longest, is a batch: a batch stays within the budget with its padding too. A pass
+    over the data beforehand (``counted``) finds the buckets that make the fewest batches, and the
+    number of batches, which is the same in each epoch whatever the order. Without it, lengths of
+    neighbouring buckets differ by a fifth, and the number of batches is not known.
+
+    Where examples are shuffled, batches are drawn from the next 128 of them. What is left in the
+    buckets, a small batch of each, comes at the end of an epoch; in a large data set, whose batches
+    are many times 128, rare lengths come late for that reason.
+
+    Examples are tokenized once more than for training alone, to count their tokens, and in
+    ``counted``. Memory holds less than one batch for each bucket, and shuffle buffers.
+
+    Args:
+        budget: tokens in a batch, as many as the model computes: with special tokens, after
+            truncation, and in all windows of a document.
+        tokens: from features, string tensors (batch,) by name, to the tokens of each example,
+            int32 (batch,).
+        bounds: lengths of the longest example of each bucket, ascending.
+        steps: batches of an epoch; None where that is not known.
+
+    Raises:
+        ValueError: for a budget below 1. Iterating, and ``counted``, raise it for an example that
+            is longer than the budget.
+    """
+
+    budget: int
+    tokens: TokenCounts
+    bounds: tuple[int, ...] = ()
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget < 1:
+            raise ValueError(f"batch_tokens is 1 or more, not {self.budget}.")
+        if not self.bounds:
+            object.__setattr__(self, "bounds", _geometric(self.budget))
+
+    def counted(self, dataset: tf.data.Dataset) -> TokenBatches:
+        """With the best buckets for ``dataset``, which is read and tokenized once.
+
+        Args:
+            dataset: elements ``(features, …)`` of single examples, finitely many.
+        """
+        found: Counter[int] = Counter()
+        lengths = dataset.map(lambda features, *_: features).batch(_CHUNK)
+        with as_value_errors():
+            for chunk in lengths.map(self._checked, num_parallel_calls=tf.data.AUTOTUNE):
+                found.update(chunk.numpy().tolist())
+        bounds, steps = _fewest_batches(found, self.budget)
+        return dataclasses.replace(self, bounds=bounds, steps=steps)
+
+    def __call__(
+        self, dataset: tf.data.Dataset, *, buffer: int | None = None, seed: int | None = None
+    ) -> tf.data.Dataset:
+        """Batches a data set.
+
+        Args:
+            dataset: elements ``(features, …)`` of single examples; ``features`` is a dict of
+                strings, scalars or vectors.
+            buffer: size of the shuffle buffer, in examples; None keeps the order within a bucket
+                and that in which buckets fill.
+            seed: makes the shuffled order reproducible.
+
+        Returns:
+            Elements like those of ``dataset``, batched, ``steps`` of them; of unknown cardinality.
+        """
+        if buffer is not None:
+            dataset = dataset.shuffle(buffer, seed=seed)
+
+        @tf.autograph.experimental.do_not_convert
+        def with_counts(*element):
+            return self._checked(element[0]), element
+
+        dataset = dataset.batch(_CHUNK).map(with_counts, num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = dataset.unbatch().bucket_by_sequence_length(
+            lambda count, _: count,
+            bucket_boundaries=[bound + 1 for bound in self.bounds],
+            # One more for what is longer, where there is nothing.
+            bucket_batch_sizes=[self._size(bound) for bound in self.bounds] + [1],
+            no_padding=True,
+        )
+        dataset = dataset.map(lambda _, element: element)
+        return dataset if buffer is None else dataset.shuffle(_DRAWN_FROM, seed=seed)
+
+    def _size(self, bound: int) -> int:
+        return max(1, self.budget // max(1, bound))
+
+    @tf.autograph.experimental.do_not_convert
+    def _checked(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        counts = self.tokens(features)
+        longest = tf.reduce_max(counts)
+        text = tf.strings.join(
+            [
+                f"{MARK}batch_tokens is {self.budget}, less than the ",
+                tf.strings.as_string(longest),
+                " tokens of an example.",
+            ]
+        )
+        with tf.control_dependencies([tf.debugging.Assert(longest <= self.budget, [text])]):
+            return tf.identity(counts)
+
+
+def _geometric(budget: int) -> tuple[int, ...]:
+    bounds = [1]
+    while bounds[-1] < budget:
+        bounds.append(min(budget, max(bounds[-1] + 1, int(bounds[-1] * _RATIO))))
+    return tuple(bounds)
+
+
+def _fewest_batches(lengths: Counter[int], budget: int) -> tuple[tuple[int, ...], int]:
+    """Buckets by length that make the fewest batches, and the number of batches.
+
+    Args:
+        lengths: how many examples there are of each length.
+        budget: the most that a batch's number of examples times its longest may be.
+
+    Returns:
+        The longest length of each bucket, ascending, and the sum of their batches.
+    """
+    known = np.array(sorted(lengths))
+    places = np.unique(np.linspace(0, len(known) - 1, _MOST_BOUNDS).round().astype(int))
+    bounds = known[places]
+    below = np.cumsum([lengths[length] for length in known.tolist()])[places]
+    sizes = np.maximum(1, budget // np.maximum(1, bounds))
+    # By dynamic programming: the fewest batches of all examples up to each bound, and the bound
+    # below the bucket that ends there.
+    counts, fewest, before = np.array([0, *below]), np.zeros(len(bounds) + 1, int), []
+    for end, (count, size) in enumerate(zip(below, sizes, strict=True), 1):
+        totals = fewest[:end] + -(-(count - counts[:end]) // size)
+        # Of equal ones the narrowest, which pads least.
+        start = end - 1 - int(np.argmin(totals[::-1]))
+        fewest[end] = totals[start]
+        before.append(start)
+    chosen, end = [], len(bounds)
+    while end:
+        chosen.append(int(bounds[end - 1]))
+        end = before[end - 1]
+    return tuple(reversed(chosen)), int(fewest[-1])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.batching import shuffled_batches
+from bertfam_tf.data.batching import TokenBatches, shuffled_batches
 from bertfam_tf.data.frames import columns_of, is_frame, plain
 
 TEXT = "text"
@@ -44,6 +44,7 @@ def batches(
     sample_weight: Any = None,
     *,
     batch_size: int,
+    by_tokens: TokenBatches | None = None,
     shuffle: bool = False,
     fields: Fields = TEXTS,
 ) -> tf.data.Dataset:
@@ -60,6 +61,8 @@ def batches(
         y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
         sample_weight: weights, when ``x`` is not a data set.
         batch_size: examples in a batch; a data set that is batched already keeps its own.
+        by_tokens: makes batches in place of ``batch_size``; of a data set, which has to be one of
+            single examples, without a pass over it beforehand.
         shuffle: shuffles lists and arrays anew each epoch, batching examples of similar length.
             A data set keeps its order.
         fields: the features' names.
@@ -69,7 +72,8 @@ def batches(
         (batch, strings).
 
     Raises:
-        ValueError: for another type, empty input, missing values, or lengths that differ.
+        ValueError: for another type, empty input, missing values, lengths that differ, an example
+            of more tokens than a batch may have, or ``by_tokens`` for a data set that is batched.
     """
     x, y, sample_weight = examples(x, y, sample_weight, fields)
     if isinstance(x, tf.data.Dataset):
@@ -86,6 +90,13 @@ def batches(
         rank = dataset.element_spec[0][fields.required[0]].shape.rank
         if rank not in (0, 1):
             raise ValueError(f"Texts are scalars or vectors in a data set, not of rank {rank}.")
+        if by_tokens is not None:
+            if rank == 1:
+                raise ValueError(
+                    "The data set is batched already; batch_tokens takes one of single examples, "
+                    "as unbatch() makes it."
+                )
+            return by_tokens(dataset)
         return dataset if rank == 1 else dataset.batch(batch_size)
     if isinstance(x, Mapping) and y is None:
         x, (y,) = _split_label(x, default=(None,))
@@ -105,6 +116,10 @@ def batches(
     if not rows:
         raise ValueError("There is no text in the input.")
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    if by_tokens is not None:
+        by_tokens = by_tokens.counted(dataset)
+        count = tf.data.experimental.assert_cardinality(by_tokens.steps)
+        return by_tokens(dataset, buffer=rows if shuffle else None).apply(count)
     if shuffle:
         count = tf.data.experimental.assert_cardinality(-(-rows // batch_size))
         return shuffled_batches(dataset, batch_size, buffer=rows).apply(count)

@@ -116,10 +116,7 @@ class TiedOutput(keras.layers.Layer):
         logits = logits + self.bias if self.use_bias else logits  # (…, vocabulary)
         if targets is None:
             return logits
-        chosen = ops.take_along_axis(
-            ops.log_softmax(logits, axis=-1), ops.expand_dims(targets, -1), axis=-1
-        )
-        return ops.squeeze(chosen, -1)
+        return -ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
     def compute_output_shape(self, input_shape, targets_shape=None):
         return (*input_shape[:-1], self.size) if targets_shape is None else targets_shape

@@ -153,6 +153,11 @@ def unpadding(enabled: bool) -> Iterator[None]:
             _SCOPE.enabled = None
 
 
+def leaving_padding_out() -> bool:
+    """Whether the scope of ``unpadding`` says so; outside of any scope, no."""
+    return bool(getattr(_SCOPE, "enabled", None))
+
+
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class Backbone(keras.Model):
     """An encoder without heads: a dict of tensors in, a dict of tensors out.
@@ -218,7 +223,7 @@ class Backbone(keras.Model):
 
     def call(self, inputs, training=None, mask=None):
         symbolic = any(map(keras.utils.is_keras_tensor, keras.tree.flatten(inputs)))
-        unpad = getattr(_SCOPE, "enabled", None) and self.parts.can_unpad
+        unpad = leaving_padding_out() and self.parts.can_unpad
         if unpad and not symbolic and not self.parts.unpadded:
             return self._unpadded()(inputs, training=training)
         return super().call(inputs, training=training, mask=mask)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import optimizers
+from bertfam_tf.data.batching import TokenBatches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXT_PAIR, TEXTS, batches, examples, split_rows, texts_of
 from bertfam_tf.data.targets import Target
@@ -24,7 +25,7 @@ from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.parts import Parts, Signature
-from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED
+from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, token_counts
 from bertfam_tf.text import Tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
@@ -291,7 +292,8 @@ class Task(Learner):
         ``metrics`` may have the names in ``bertfam_tf.metrics.METRICS`` beside Keras' own.
 
         ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
-        XLA would compile once for every length.
+        XLA would compile once for every length. The option ``padding`` has them padded to a few
+        lengths, or to one.
         """
         self._compiled_by_user = True
         self._compile(optimizer, loss, **kwargs)
@@ -317,7 +319,8 @@ class Task(Learner):
         x: Any,
         y: Any = None,
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
         epochs: int = 1,
         verbose: Any = "auto",
         callbacks: Any = None,
@@ -339,19 +342,31 @@ class Task(Learner):
         steps of this call (or a constant rate when the data set does not know its size).
 
         Args:
+            batch_size: examples in a batch, 32 by default.
+            batch_tokens: tokens that a batch may have, in place of ``batch_size``: many short
+                examples or few long ones, of similar length. Lists and arrays are tokenized once
+                beforehand, so that the number of steps is known; a data set, of single examples, is
+                not, and an epoch ends where it does. See ``bertfam_tf.data.TokenBatches``.
+            validation_batch_size: None for ``batch_size``; validation takes no ``batch_tokens``.
             class_weight: of classifiers, what the loss of each label's examples is multiplied
                 with, by the label's name or index; 1 for those that are left out.
 
         Raises:
             ValueError: for no data, data in a shape that is not known, missing values, a label
-                that is not in the list, or sample weights beside class weights.
+                that is not in the list, sample weights beside class weights, both ``batch_size``
+                and ``batch_tokens``, or an example of more than ``batch_tokens`` tokens.
             TypeError: for an argument that does not exist.
         """
         _refuse("fit", others, _arguments(Task.fit))
+        if batch_tokens is not None and batch_size is not None:
+            raise ValueError(
+                f"A batch has {batch_size=} examples or up to {batch_tokens=} tokens, not both."
+            )
+        batch_size = 32 if batch_size is None else batch_size
         given = examples(x, y, sample_weight, self.fields)
         if validation_split and validation_data is None:
             given, validation_data = split_rows(*given, validation_split, self.fields)
-        dataset = self._training_data(*given, batch_size, shuffle)
+        dataset = self._training_data(*given, batch_size, shuffle, batch_tokens)
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             x, y, weight = (*data, None, None)[:3]
@@ -578,15 +593,42 @@ class Task(Learner):
             raise ValueError(f"{type(self).__name__} has no default loss; call compile(loss=…).")
         self._compile(steps=steps)
 
+    def count_tokens(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        """How many tokens ``fit`` computes for each example: all its windows', without padding.
+
+        Args:
+            features: string tensors (batch,) by name.
+
+        Returns:
+            int32 (batch,).
+        """
+        return token_counts(self._parts.training_preprocessor or self._parts.preprocessor, features)
+
     def _training_data(
-        self, x: Any, y: Any = None, weight: Any = None, batch_size: int = 32, shuffle: bool = False
+        self,
+        x: Any,
+        y: Any = None,
+        weight: Any = None,
+        batch_size: int = 32,
+        shuffle: bool = False,
+        batch_tokens: int | None = None,
     ) -> tf.data.Dataset:
         """Batches as the Keras model takes them: inputs, targets, weights, as far as given."""
         targets = self._parts.targets
         x, y = targets.prepared(x, y)
         if y is not None:
             targets.check(y)
-        stream = batches(x, y, weight, batch_size=batch_size, shuffle=shuffle, fields=self.fields)
+        stream = batches(
+            x,
+            y,
+            weight,
+            batch_size=batch_size,
+            by_tokens=None
+            if batch_tokens is None
+            else TokenBatches(batch_tokens, self.count_tokens),
+            shuffle=shuffle,
+            fields=self.fields,
+        )
         if len(stream.element_spec) == 1:
             targets.check(None)
         self._settle_pair(stream)

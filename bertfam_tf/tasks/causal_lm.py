@@ -316,10 +316,15 @@ class _Stretches(Packed):
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields)
-        self.windows = Windows(A_THEN_B, tokenizer.special_ids, options.max_length, stride=1)
+        self.windows = Windows(
+            A_THEN_B, tokenizer.special_ids, options.max_length, 1, padding=options.padding
+        )
 
     def __call__(self, features: Tensors) -> dict[str, Any]:
         return self.windows([self.tokenizer.tokenize(features[TEXT])])
+
+    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        return tf.gather(values, encoded["document"])
 
 
 class _NextTokens(Targets):

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected
+from bertfam_tf.text.packing import Padding
 
 _MAX_LENGTH = 512
 _DOC, _SETTABLE, _CLASSES = "doc", "settable", "classes"
@@ -53,6 +54,12 @@ class Options:
         "maximum number of tokens of an example; longer ones are truncated. None for the "
         f"backbone's number of positions, or {_MAX_LENGTH} where that is unlimited.",
         None,
+    )
+    padding: Padding = option(
+        "what batches are padded to: ``'longest'``, their longest row; ``'max_length'``, all of "
+        "them; or widths such as ``(32, 64, 128)``, the smallest that is enough. The latter two "
+        "are for XLA and TPUs, which compile once for each width.",
+        "longest",
     )
     language_id: int | None = option(
         "the language of the texts, where the backbone has language embeddings.", None

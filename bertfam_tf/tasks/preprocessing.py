@@ -55,7 +55,8 @@ class Packed:
         features: string tensors (batch,).
 
     Returns:
-        ``token_ids``, ``padding_mask`` and ``segment_ids``, int32 (batch, longest).
+        ``token_ids``, ``padding_mask`` and ``segment_ids``, int32 (batch, longest); in place of
+        the longest row here and below what the option ``padding`` says.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Packed:
         self.language_id = options.language_id
         self.names = (*fields.required, *fields.optional)
         ids = tokenizer.special_ids
-        self.packer = Packer(tokenizer.layout, ids, options.max_length, truncation)
+        self.packer = Packer(tokenizer.layout, ids, options.max_length, truncation, options.padding)
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         texts = [features[name] for name in self.names if name in features]
@@ -120,7 +121,9 @@ class Windowed:
         self.language_id = options.language_id
         self.names = fields.required
         layout, ids = tokenizer.layout, tokenizer.special_ids
-        self.windows = Windows(layout, ids, options.max_length, stride, max_question)
+        self.windows = Windows(
+            layout, ids, options.max_length, stride, max_question, options.padding
+        )
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         *before, document = self.names
@@ -152,6 +155,16 @@ class Windowed:
 
     def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         return tf.gather(values, encoded["document"])
+
+
+def token_counts(preprocessor: Preprocessor, features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Tokens of each example, int32 (batch,): of all the model's inputs that it becomes."""
+    count = tf.shape(next(iter(features.values())))[0]
+    encoded = preprocessor(features)
+    mask = encoded["padding_mask"]  # (rows, …, length)
+    tokens = tf.reduce_sum(mask, axis=list(range(1, mask.shape.rank)))
+    example = preprocessor.spread(tf.range(count), encoded)
+    return tf.math.unsorted_segment_sum(tokens, example, count)
 
 
 def model_inputs(

@@ -76,7 +76,7 @@ class SpanOptions(Options):
         length = self.max_length
         if length is None:
             length = min(_MAX_LENGTH, backbone.max_length or _MAX_LENGTH)
-        values = {"max_length": length}
+        values: dict[str, Any] = {"max_length": length}
         if self.stride is None:
             values["stride"] = min(_STRIDE, length // 3)
         if self.max_question is None:

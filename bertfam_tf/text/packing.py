@@ -10,6 +10,7 @@ import tensorflow as tf
 from bertfam_tf.text.special_tokens import TEXTS, Layout
 
 Truncation: TypeAlias = Literal["longest_first", "only_first", "only_second"]
+Padding: TypeAlias = Literal["longest", "max_length"] | Sequence[int]
 
 
 class Filled(NamedTuple):
@@ -42,12 +43,16 @@ class Frame:
         layout: the positions of the special tokens.
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
             the padding is 0.
+        widths: what batches are padded to, ascending: the smallest that holds the longest row,
+            which has to fit the last. None for the longest row.
 
     Raises:
         ValueError: the layout has a role that is not in ``ids``.
     """
 
-    def __init__(self, layout: Layout, ids: Mapping[str, int]) -> None:
+    def __init__(
+        self, layout: Layout, ids: Mapping[str, int], widths: Sequence[int] | None = None
+    ) -> None:
         missing = [e for e in layout.single + layout.pair if e not in TEXTS and e not in ids]
         if missing:
             raise ValueError(
@@ -56,6 +61,7 @@ class Frame:
             )
         self.layout = layout
         self.ids = dict(ids)
+        self.widths = None if widths is None else tuple(widths)
 
     @property
     def padding(self) -> dict[str, int]:
@@ -104,8 +110,7 @@ class Frame:
                 moves.append(moves[-1] if together else seen - begin)
                 begin += 1
             last = entry
-        # The encoder's kernels do not support a length of 0.
-        width = tf.maximum(tf.reduce_max(begin), 1)
+        width = self._width(begin)
         position = tf.range(width)[tf.newaxis]  # (1, length)
         if self.layout.pad_left:
             position += begin - width  # (batch, length)
@@ -129,6 +134,39 @@ class Frame:
         }
         return Filled(inputs, position, text_begins, text_counts)
 
+    def _width(self, lengths: tf.Tensor) -> tf.Tensor | int:
+        """What rows of these lengths, int32 (batch, 1), are padded to."""
+        if self.widths is not None and len(self.widths) == 1:
+            return self.widths[0]
+        # The encoder's kernels refuse a length of 0.
+        longest = tf.maximum(tf.reduce_max(lengths), 1)
+        if self.widths is None:
+            return longest
+        return tf.gather(self.widths, tf.searchsorted(self.widths, [longest])[0])
+
+
+def widths_of(padding: Padding, max_length: int) -> tuple[int, ...] | None:
+    """The widths that batches are padded to, as `Frame` takes them.
+
+    Args:
+        padding: ``"longest"``, to the longest row of each batch; ``"max_length"``, all to one
+            width; or some widths, of which the smallest that is enough is taken, ``max_length``
+            where none is.  XLA and TPUs compile once for each width.
+        max_length: the maximal number of tokens of a row.
+
+    Raises:
+        ValueError: ``padding`` is neither, or has a width below 1.
+    """
+    if padding == "longest":
+        return None
+    if padding == "max_length":
+        return (max_length,)
+    if isinstance(padding, str) or not all(type(width) is int and width > 0 for width in padding):
+        raise ValueError(
+            f"padding {padding!r}, expected 'longest', 'max_length' or some widths of 1 or more"
+        )
+    return (*sorted({width for width in padding if width < max_length}), max_length)
+
 
 class Packer:
     """Packs one or two texts with a layout's special tokens, as in ``[CLS] a [SEP] b [SEP]``.
@@ -143,10 +181,11 @@ class Packer:
         truncation: which text of a pair is truncated, at its end: ``"longest_first"``, the longer
             one; ``"only_first"`` or ``"only_second"``, that text, and if nothing of it is left,
             also the other one (where Hugging Face raises).  Single texts are always truncated.
+        padding: what a batch is padded to, as `widths_of` takes it.
 
     Raises:
         ValueError: ``max_length`` leaves no room for a piece of each of two texts, the layout has a
-            role that is not in ``ids``, or ``truncation`` is unknown.
+            role that is not in ``ids``, or ``truncation`` or ``padding`` is unknown.
     """
 
     def __init__(
@@ -155,6 +194,7 @@ class Packer:
         ids: Mapping[str, int],
         max_length: int,
         truncation: Truncation = "longest_first",
+        padding: Padding = "longest",
     ) -> None:
         if max_length < len(layout.pair):
             raise ValueError(
@@ -164,7 +204,7 @@ class Packer:
             raise ValueError(
                 f"truncation {truncation!r}, expected one of {', '.join(get_args(Truncation))}"
             )
-        self.frame = Frame(layout, ids)
+        self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length
         self.truncation = truncation
 
@@ -177,8 +217,8 @@ class Packer:
 
         Returns:
             int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at tokens, 0 at
-            padding) and ``segment_ids``.  The length is that of the longest example, and 1 for an
-            empty batch.
+            padding) and ``segment_ids``.  The length is what ``padding`` says: by default that of
+            the longest example, and 1 for an empty batch.
 
         Raises:
             ValueError: the number of texts is not 1 or 2.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from bertfam_tf.text.kernels.graph import row_of_each
-from bertfam_tf.text.packing import Filled, Frame
+from bertfam_tf.text.packing import Filled, Frame, Padding, widths_of
 from bertfam_tf.text.special_tokens import Layout
 
 
@@ -26,6 +26,7 @@ class Windows:
         max_question: the maximum number of pieces of a question; longer ones are truncated.  None
             for half of what special tokens and `stride` leave, so that a long question cannot
             multiply the windows.
+        padding: what a batch of windows is padded to, as `packing.widths_of` takes it.
 
     Raises:
         ValueError: a window would have no more than `stride` pieces of the document, so that
@@ -40,6 +41,7 @@ class Windows:
         max_length: int,
         stride: int,
         max_question: int | None = None,
+        padding: Padding = "longest",
     ) -> None:
         spare = max_length - layout.special_count(2) - stride
         if max_question is None:
@@ -52,7 +54,7 @@ class Windows:
                 f"{stride} and max_question {max_question} is {spare - max_question}, expected 1 "
                 "or more: each window has to advance"
             )
-        self.frame = Frame(layout, ids)
+        self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length
         self.stride = stride
         self.max_question = max_question

@@ -39,6 +39,11 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
 
 def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     settings, length = recipe.train, recipe.data.length
+    if settings.batch_size is None:
+        raise ValueError(
+            "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
+            "train.batch_size parts of data.length tokens."
+        )
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
 
     def stream(files: list[str]) -> np.ndarray:

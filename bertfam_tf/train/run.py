@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers, tasks, tuning
-from bertfam_tf.config import DataConfig, Recipe, expand
+from bertfam_tf.config import EXAMPLES, DataConfig, Recipe, TrainConfig, expand
 from bertfam_tf.data import (
+    TokenBatches,
     read_rows,
     shuffled_batches,
     targets,
@@ -69,7 +71,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
 def evaluate(task: tasks.Task, recipe: Recipe, split: str) -> dict[str, float]:
     """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
     rows = read_split(recipe.data, split, type(task).__name__, task.class_names or None)
-    data = rows.batch(recipe.train.batch_size)
+    data = rows.batch(recipe.train.batch_size or EXAMPLES)
     if not task.compiled:
         task.compile(**_metrics(recipe))
     return task.evaluate(data, return_dict=True, verbose=0)
@@ -163,25 +165,17 @@ def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) ->
 def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.data.Dataset) -> None:
     settings = recipe.train
     backup = directory.backup(settings.backup_steps)
-    count = int(rows.cardinality())
-    steps = -(-count // settings.batch_size)
+    steps, shuffled = _batches(task, settings, rows)
     factors = _choose_weights(task, recipe)
     task.compile(optimizers.of(settings, steps * settings.epochs, factors), **_metrics(recipe))
     done = backup.restore(task)
     if done:
         _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
 
-    # The seed of each epoch's order is its own, so that an epoch is the same whichever comes
-    # before it in this process. Batches that are done are skipped before they are tokenized.
-    def shuffled(epoch: int) -> tf.data.Dataset:
-        seed = settings.seed * settings.epochs + epoch
-        buffer = min(count, _SHUFFLE_BUFFER)
-        return shuffled_batches(rows, settings.batch_size, buffer=buffer, seed=seed)
-
     validation: Any = None
     if recipe.data.dev is not None:
         validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
-        validation = validation.batch(settings.batch_size)
+        validation = validation.batch(settings.batch_size or EXAMPLES)
     # The backup comes last: an epoch is done when all other callbacks have seen it.
     callbacks = [
         keras.callbacks.TensorBoard(directory.path / "tensorboard"),
@@ -204,6 +198,7 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     ):
         if first < last <= settings.epochs and not (best and best.exhausted):
             task.fit(
+                # Batches that are done are skipped before they are encoded.
                 reduce(tf.data.Dataset.concatenate, map(shuffled, range(first, last))).skip(
                     steps - length
                 ),
@@ -216,6 +211,29 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
             )
     if best is not None:
         best.restore(task)
+
+
+def _batches(
+    task: tasks.Task, settings: TrainConfig, rows: tf.data.Dataset
+) -> tuple[int, Callable[[int], tf.data.Dataset]]:
+    """How many batches an epoch has, and a function from its number to them."""
+    count = int(rows.cardinality())
+    buffer = min(count, _SHUFFLE_BUFFER)
+
+    # The seed of each epoch's order is its own, so that an epoch is the same whichever comes
+    # before it in this process.
+    def seed(epoch: int) -> int:
+        return settings.seed * settings.epochs + epoch
+
+    if settings.batch_tokens is not None:
+        by_tokens = TokenBatches(settings.batch_tokens, task.count_tokens).counted(rows)
+        assert by_tokens.steps is not None
+        return by_tokens.steps, lambda epoch: by_tokens(rows, buffer=buffer, seed=seed(epoch))
+    size = settings.batch_size
+    assert size is not None
+    return -(-count // size), lambda epoch: shuffled_batches(
+        rows, size, buffer=buffer, seed=seed(epoch)
+    )
 
 
 def _metrics(recipe: Recipe) -> dict[str, Any]:

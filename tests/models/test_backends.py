@@ -9,6 +9,8 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf import heads
+from bertfam_tf.learner import Batch
+from bertfam_tf.objectives import MaskedTokens
 from tests.selection import in_full
 
 SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=24)
@@ -37,6 +39,15 @@ for variable in [*backbone.weights, *layer.weights]:
     variable.assign(stored[variable.path])
 outputs = backbone({name: stored[name] for name in ("token_ids", "padding_mask")})
 found = {"sequence_output": outputs["sequence_output"], "logits": layer(outputs)}
+if head == "causal_lm":
+    from bertfam_tf.learner import Batch
+    from bertfam_tf.objectives import MaskedTokens
+
+    objective = MaskedTokens(layer)
+    targets = {name: stored[name] for name in ("positions", "token_ids")}
+    targets["token_ids"] = targets["token_ids"][:, :2]
+    batch = Batch(None, targets, stored["weights"])
+    found["loss"] = sum(objective.loss(outputs, objective.heads, batch)["masked_lm"])
 for name, value in found.items():
     difference = np.abs(np.asarray(value) - stored[name]).max() / np.abs(stored[name]).max()
     print(family, name, f"{difference:.1e}")
@@ -57,6 +68,15 @@ def test_jax_computes_what_tensorflow_does(family, head, tmp_path):
     given = {"token_ids": rng.integers(1, 40, mask.shape).astype("int32"), "padding_mask": mask}
     outputs = backbone(given)
     expected = {"sequence_output": outputs["sequence_output"], "logits": layer(outputs)}
+    if head == "causal_lm":
+        given |= {
+            "positions": np.array([[1, 6], [2, 0]], "int32"),
+            "weights": np.array([[1, 0.5], [1, 0]], "float32"),
+        }
+        targets = {"positions": given["positions"], "token_ids": given["token_ids"][:, :2]}
+        objective = MaskedTokens(layer)
+        found = objective.loss(outputs, objective.heads, Batch(None, targets, given["weights"]))
+        expected["loss"] = sum(found["masked_lm"])
     file = tmp_path / "expected.npz"
     np.savez(file, **given, **expected, **{v.path: v.numpy() for v in weights})
     run = subprocess.run(

@@ -49,6 +49,12 @@ CLASSIFIER = """
         task.fit(texts, labels, shuffle=False, **short).history["loss"] for task in (one, both)
     ]
     np.testing.assert_allclose(*losses, rtol=1e-4)
+    # By tokens: the budget is that of all replicas.
+    losses = [
+        task.fit(texts, labels, shuffle=False, batch_tokens=24, verbose=0).history["loss"]
+        for task in (one, both)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
     scores = [np.stack([a["scores"] for a in task.predict(texts)]) for task in (one, both)]
     np.testing.assert_allclose(*scores, atol=1e-3)
     assert isinstance(both.backbone.weights[0].value, tf.distribute.DistributedValues)

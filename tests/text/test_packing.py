@@ -150,7 +150,43 @@ def test_invalid_layouts(changes, message):
         Layout(**changes)
 
 
+@pytest.mark.parametrize("name", ["bert", "xlnet"])
+@pytest.mark.parametrize(
+    ("padding", "widths"),
+    [
+        ("longest", {1: 3, 3: 5, 6: 8, 9: 9}),
+        ("max_length", {1: 9, 3: 9, 6: 9, 9: 9}),
+        ((4, 6), {1: 4, 3: 6, 6: 9, 9: 9}),
+        ([6, 20], {1: 6, 3: 6, 6: 9, 9: 9}),
+    ],
+)
+def test_widths(name, padding, widths):
+    """The rows are those of the longest row's width, with more padding."""
+    for pieces, width in widths.items():
+        rows = [_ragged([[1] * pieces, [2]])]
+        found = Packer(LAYOUTS[name], IDS, 9, padding=padding)(rows)
+        expected = Packer(LAYOUTS[name], IDS, 9)(rows)
+        assert {tuple(value.shape) for value in found.values()} == {(2, width)}
+        values = Packer(LAYOUTS[name], IDS, 9).frame.padding
+        for key, value in expected.items():
+            more = [(0, 0), (width - value.shape[1], 0)[:: 1 if LAYOUTS[name].pad_left else -1]]
+            padded = np.pad(value, more, constant_values=values[key])
+            np.testing.assert_array_equal(found[key], padded)
+
+
+def test_one_width_is_known_to_a_graph():
+    spec = tf.RaggedTensorSpec([None, None], tf.int32)
+    for padding, width in (("max_length", 9), ("longest", None), ((4, 6), None)):
+        packer = Packer(CLS_A_SEP, IDS, 9, padding=padding)
+        traced = tf.function(lambda a, packer=packer: packer([a]), [spec])
+        outputs = traced.get_concrete_function().structured_outputs
+        assert {tuple(value.shape) for value in outputs.values()} == {(None, width)}
+
+
 def test_invalid_arguments():
+    for padding in ("short", (0, 4), (2.5,)):
+        with pytest.raises(ValueError, match="expected 'longest', 'max_length' or some widths"):
+            Packer(CLS_A_SEP, IDS, 8, padding=padding)
     with pytest.raises(ValueError, match="max_length 4 is too small; a pair needs 5 tokens"):
         Packer(CLS_A_SEP, IDS, 4)
     with pytest.raises(ValueError, match="truncation 'both', expected one of longest_first"):

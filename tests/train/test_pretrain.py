@@ -125,6 +125,9 @@ def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == metrics
     assert main(["pretrain", recipe, "train.epochs=5"]) == 1
     assert "another recipe" in capsys.readouterr().err
+    by_tokens = ["train.batch_size=null", "train.batch_tokens=64", f"output={tmp_path / 'other'}"]
+    assert main(["pretrain", recipe, *by_tokens]) == 1
+    assert "train.batch_tokens is for fine-tuning" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import yaml
 from safetensors.numpy import load_file, save_file
 
@@ -243,6 +244,51 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     assert names[0] == names[1]
     start = load_file(f"{recipe.model.path}/model.safetensors")["bert.pooler.dense.bias"]
     assert np.abs(wanted["pooler/dense/bias"] - start).max() > 1e-4
+
+
+@pytest.mark.full
+def test_batches_of_tokens_of_a_killed_run(files, monkeypatch):
+    """All steps are counted, and those that are done are not repeated."""
+    train = {"epochs": 2, "batch_size": None, "batch_tokens": 24}
+    seen = []
+
+    class Count(keras.callbacks.Callback):
+        def __init__(self, last=None):
+            super().__init__()
+            self.last = last
+
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(int(self.model.optimizer.iterations))
+            if seen[-1] == self.last:
+                raise Killed
+
+    fit = bf.TextClassifier.fit
+
+    def run_with(recipe, callback):
+        def counted(task, x, **kwargs):
+            sizes = x.map(lambda features, _: tf.reduce_sum(task.count_tokens(features)))
+            assert max(sizes.as_numpy_iterator()) <= 24
+            kwargs["callbacks"] = [*kwargs["callbacks"], callback]
+            return fit(task, x, **kwargs)
+
+        monkeypatch.setattr(bf.TextClassifier, "fit", counted)
+        run(recipe)
+
+    recipes = [load_recipe(files(name, train), ["data.dev=null"]) for name in ("tokens", "again")]
+    run_with(recipes[0], Count())
+    steps = len(seen)
+    assert seen == list(range(1, steps + 1))
+    assert steps % 2 == 0
+    seen.clear()
+    last = steps // 2 + 3
+    with pytest.raises(Killed):
+        run_with(recipes[1], Count(last))
+    seen.clear()
+    run_with(recipes[1], Count())
+    assert seen == list(range(last, steps + 1))
+    found, wanted = map(_weights, recipes)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("damage", ["cut", "other"])

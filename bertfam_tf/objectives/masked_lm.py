@@ -1,0 +1,51 @@
+"""The tokens that were masked (arXiv 1810.04805, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras import ops
+
+from bertfam_tf.heads import Head
+from bertfam_tf.learner import Batch, SumAndCount
+from bertfam_tf.models.base import leaving_padding_out
+
+
+class MaskedTokens:
+    """Cross-entropy of the tokens at some positions: the loss ``masked_lm``.
+
+    Logits over the vocabulary, the widest product of a model, are computed at these positions
+    alone; where shapes may depend on values (see ``Learner.unpadded``), not at those of weight 0.
+
+    A batch has as targets ``positions`` and ``token_ids``, int32 (batch, predictions): positions in
+    the row of each example, and the tokens that stood there before they were masked; as weights
+    float (batch, predictions), 0 where an example has fewer predictions, or None for 1. The loss is
+    the mean over the sum of the weights.
+
+    Args:
+        head: over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
+        weight: of the loss.
+    """
+
+    def __init__(self, head: Head, weight: float = 1.0):
+        self.heads: Mapping[str, Head] = {"masked_lm": head}
+        self.weights: Mapping[str, float] = {"masked_lm": weight}
+
+    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
+        head = heads["masked_lm"]
+        x = head.select(outputs)  # (batch, length, width)
+        positions, tokens = batch.targets["positions"], batch.targets["token_ids"]
+        weights = ops.ones_like(positions) if batch.weights is None else batch.weights
+        rows = ops.cumsum(ops.ones_like(positions[:, :1]), axis=0) - 1
+        index = positions + rows * ops.cast(ops.shape(x)[1], positions.dtype)
+        index, tokens, weights = (ops.reshape(each, (-1,)) for each in (index, tokens, weights))
+        if leaving_padding_out():
+            counted = ops.nonzero(weights)[0]
+            index, tokens, weights = (
+                ops.take(each, counted, axis=0) for each in (index, tokens, weights)
+            )
+        x = ops.take(ops.reshape(x, (-1, x.shape[-1])), index, axis=0)  # (tokens, width)
+        losses = -ops.cast(head.logits(x, tokens), "float32")
+        weights = ops.cast(weights, "float32")
+        return {"masked_lm": (ops.sum(losses * weights), ops.sum(weights))}
