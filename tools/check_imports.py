@@ -26,7 +26,7 @@ LAYERS = [
     {"export"},
     {"cli"},
 ]
-# Methods for the convenience of users that only call a function; and what Keras lacks, where it runs
+# Methods for the convenience of users that only call a function; and what Keras lacks when it runs
 # on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
