@@ -44,7 +44,7 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
-from bertfam_tf.layers.unpadding import RealTokens, TokenLayout, pad, unpad
+from bertfam_tf.layers.unpadding import RealTokens, TokenLayout, first_tokens, pad, unpad
 
 __all__ = [
     "AdaptiveEmbedding",
@@ -83,6 +83,7 @@ __all__ = [
     "attention_probabilities",
     "causal_mask",
     "causal_padding_mask",
+    "first_tokens",
     "local_mask",
     "log_buckets",
     "normal",

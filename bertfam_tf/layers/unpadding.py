@@ -60,6 +60,11 @@ def unpad(x, layout: TokenLayout | None):
     return ops.take(ops.reshape(x, (-1, *x.shape[2:])), layout.positions, axis=0)
 
 
+def first_tokens(x, layout: TokenLayout | None):
+    """The first position of each example: (batch, length, …) or (tokens, …) to (batch, …)."""
+    return x[:, 0] if layout is None else ops.take(x, layout.tokens[:, 0], axis=0)
+
+
 def pad(x, layout: TokenLayout | None):
     """(tokens, …) to (batch, length, …), with another token's values at padding.
 
