@@ -49,6 +49,23 @@ def merge_heads(x):
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
+def _heads_of_tokens(x, num_heads, layout):
+    """``x`` as the layout says to (batch, heads, length, head size)."""
+    if layout is None:
+        return split_heads(x, num_heads)
+    # Split before padding and merged after it, no shape is computed while the graph runs.
+    x = ops.reshape(x, (-1, num_heads, x.shape[-1] // num_heads))  # (tokens, heads, head size)
+    return ops.transpose(pad(x, layout), (0, 2, 1, 3))
+
+
+def _tokens_of_heads(x, layout):
+    """(batch, heads, length, head size) to tokens as the layout says, (…, heads · head size)."""
+    if layout is None:
+        return merge_heads(x)
+    x = unpad(ops.transpose(x, (0, 2, 1, 3)), layout)  # (tokens, heads, head size)
+    return ops.reshape(x, (-1, x.shape[1] * x.shape[2]))
+
+
 class HeadGate(keras.layers.Layer):
     """A trainable factor for the output of each head (arXiv 1905.10650); 0 turns a head off.
 
@@ -156,8 +173,11 @@ class _DotProductAttention(Attention):
         if bias is not None:
             scores = scores + bias
         context = self._context(scores, value, attention_mask, training)
-        context = merge_heads(context)  # (batch, queries, heads · head size)
-        context = ops.squeeze(context, 1) if single else unpad(context, layout)
+        if single:
+            width = self.num_heads * self.head_size
+            context = ops.reshape(context, (-1, width))  # of one query, (batch, width)
+        else:
+            context = _tokens_of_heads(context, layout)
         return self.output_dense(context), scores
 
 
@@ -242,11 +262,11 @@ class SelfAttention(_DotProductAttention):
             raise ValueError("Attention with positions takes no query beside x.")
         projected = self.key(x), self.value(x if value is None else value)
         # each (batch, heads, length, head size)
-        key, value = (split_heads(pad(each, layout), self.num_heads) for each in projected)
+        key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in projected)
         if query is None:
-            query = split_heads(pad(self.query(x), layout), self.num_heads)
+            query = _heads_of_tokens(self.query(x), self.num_heads, layout)
             return self._attend(query, key, value, attention_mask, positions, training, layout)
-        query = split_heads(ops.expand_dims(self.query(query), 1), self.num_heads)
+        query = ops.reshape(self.query(query), (-1, self.num_heads, 1, self.head_size))
         return self._attend(query, key, value, attention_mask, positions, training, single=True)
 
 
