@@ -232,8 +232,8 @@ class HeadSpec:
     """One of a family's heads.
 
     Attributes:
-        reads: an output of the backbone, such as ``"pooled_output"``, ``"sequence_output"`` or
-            ``"last_token"``; or ``"first_token"``, the first position of the sequence output.
+        reads: an output of the backbone, such as ``"pooled_output"``, ``"sequence_output"``,
+            ``"first_token"`` or ``"last_token"``.
         parts: its layers, from first to last. If the last has width 1, that axis is squeezed.
         required: keys of Hugging Face's config -> the supported values.
     """

@@ -44,15 +44,8 @@ class Head(keras.layers.Layer):
         """Its name on the family's card."""
         return self.name.removesuffix(_SUFFIX)
 
-    @property
-    def source(self) -> str:
-        """The name of the backbone's output that it reads."""
-        return "sequence_output" if self.reads == "first_token" else self.reads
-
     def select(self, outputs: dict[str, Any]) -> Any:
         """The input of ``logits``: (batch, width) or (batch, length, width)."""
-        if self.reads == "first_token":
-            return outputs["sequence_output"][:, 0, :]
         return outputs[self.reads]
 
     def logits(self, x: Any, targets: Any = None) -> Any:
@@ -72,9 +65,7 @@ class Head(keras.layers.Layer):
         return ops.squeeze(x, -1) if self.scalar else x
 
     def build(self, input_shape):
-        sequence = input_shape["sequence_output"]
-        first = (sequence[0], sequence[-1])
-        shape = first if self.reads == "first_token" else input_shape[self.reads]
+        shape = input_shape[self.reads]
         for part in self.parts:
             part.build(shape)
             shape = part.compute_output_shape(shape)

@@ -44,7 +44,7 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
-from bertfam_tf.layers.unpadding import RealTokens, TokenLayout, pad, unpad
+from bertfam_tf.layers.unpadding import RealTokens, TokenLayout, first_tokens, pad, unpad
 
 __all__ = [
     "AdaptiveEmbedding",
@@ -84,6 +84,7 @@ __all__ = [
     "causal_mask",
     "causal_padding_mask",
     "filled_later",
+    "first_tokens",
     "local_mask",
     "log_buckets",
     "normal",

@@ -49,6 +49,23 @@ def merge_heads(x):
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
+def _heads_of_tokens(x, num_heads, layout):
+    """``x`` as the layout says to (batch, heads, length, head size)."""
+    if layout is None:
+        return split_heads(x, num_heads)
+    # Split before padding and merged after it, no shape is computed while the graph runs.
+    x = ops.reshape(x, (-1, num_heads, x.shape[-1] // num_heads))  # (tokens, heads, head size)
+    return ops.transpose(pad(x, layout), (0, 2, 1, 3))
+
+
+def _tokens_of_heads(x, layout):
+    """(batch, heads, length, head size) to tokens as the layout says, (…, heads · head size)."""
+    if layout is None:
+        return merge_heads(x)
+    x = unpad(ops.transpose(x, (0, 2, 1, 3)), layout)  # (tokens, heads, head size)
+    return ops.reshape(x, (-1, x.shape[1] * x.shape[2]))
+
+
 class HeadGate(keras.layers.Layer):
     """A trainable factor for the output of each head (arXiv 1905.10650); 0 turns a head off.
 
@@ -145,7 +162,9 @@ class _DotProductAttention(Attention):
             self.positions.build((None, self.num_heads, None, self.head_size))
         self._build_gate()
 
-    def _attend(self, query, key, value, attention_mask, positions, training, layout=None):
+    def _attend(
+        self, query, key, value, attention_mask, positions, training, layout=None, single=False
+    ):
         bias = None
         if self.positions is not None:
             query, key, bias = self.positions(query, key, positions)
@@ -154,7 +173,12 @@ class _DotProductAttention(Attention):
         if bias is not None:
             scores = scores + bias
         context = self._context(scores, value, attention_mask, training)
-        return self.output_dense(unpad(merge_heads(context), layout)), scores
+        if single:
+            width = self.num_heads * self.head_size
+            context = ops.reshape(context, (-1, width))  # of one query, (batch, width)
+        else:
+            context = _tokens_of_heads(context, layout)
+        return self.output_dense(context), scores
 
 
 class SelfAttention(_DotProductAttention):
@@ -181,12 +205,18 @@ class SelfAttention(_DotProductAttention):
             attention.
         positions: argument of the layer ``positions``.
         value: (batch, length, any width), the input of the value projection; None for ``x``.
+        query: (batch, width), the input of the query projection where one query per example is
+            enough; None for ``x``. Not together with ``positions``.
         layout: a ``TokenLayout`` where ``x`` and ``value`` are unpadded, (tokens, width); None
             where they are not.
 
     Returns:
         ``(output, scores)``: as ``x``, and the scaled scores before mask and softmax, (batch,
-        num_heads, length, length).
+        num_heads, length, length); with ``query`` as that, and (batch, num_heads, 1, length).
+
+    Raises:
+        ValueError: for ``query`` where the attention has a part ``positions``, which would place
+            the queries at the first positions.
     """
 
     def __init__(
@@ -206,21 +236,38 @@ class SelfAttention(_DotProductAttention):
         self.key = key or self._dense(width, "key")
         self.value = self._dense(width, "value")
 
-    def build(self, x_shape, value_shape=None):
+    def build(self, x_shape, value_shape=None, query_shape=None):
         self.query.build(x_shape)
         self.key.build(x_shape)
         self.value.build(value_shape or x_shape)
         self._build_output(x_shape)
 
-    def compute_output_shape(self, x_shape, value_shape=None):
+    def compute_output_shape(self, x_shape, value_shape=None, query_shape=None):
         batch, length = x_shape[:-1] if len(x_shape) == 3 else (None, None)
+        if query_shape is not None:
+            return query_shape, (query_shape[0], self.num_heads, 1, length)
         return x_shape, (batch, self.num_heads, length, length)
 
-    def call(self, x, attention_mask=None, positions=None, value=None, layout=None, training=None):
-        projected = self.query(x), self.key(x), self.value(x if value is None else value)
+    def call(
+        self,
+        x,
+        attention_mask=None,
+        positions=None,
+        value=None,
+        query=None,
+        layout=None,
+        training=None,
+    ):
+        if query is not None and self.positions is not None:
+            raise ValueError("Attention with positions takes no query beside x.")
+        projected = self.key(x), self.value(x if value is None else value)
         # each (batch, heads, length, head size)
-        query, key, value = (split_heads(pad(each, layout), self.num_heads) for each in projected)
-        return self._attend(query, key, value, attention_mask, positions, training, layout)
+        key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in projected)
+        if query is None:
+            query = _heads_of_tokens(self.query(x), self.num_heads, layout)
+            return self._attend(query, key, value, attention_mask, positions, training, layout)
+        query = ops.reshape(self.query(query), (-1, self.num_heads, 1, self.head_size))
+        return self._attend(query, key, value, attention_mask, positions, training, single=True)
 
 
 class CachedSelfAttention(_DotProductAttention):

@@ -25,11 +25,13 @@ class TransformerBlock(keras.layers.Layer):
 
     Call:
         x: (batch, length, width).
+        query: (batch, width), those of ``x`` whose output is needed, one of each example; None for
+            all. Only for attention that takes it.
         attention_mask and further arguments: of the attention.
 
     Returns:
-        ``(output, …)``: (batch, length, width), and the attention's other outputs: its scores, and
-        its cache if it has one.
+        ``(output, …)``: (batch, length, width), or as ``query``; and the attention's other outputs:
+        its scores, and its cache if it has one.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class TransformerBlock(keras.layers.Layer):
         )
         self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
-    def build(self, input_shape):
+    def build(self, x_shape, query_shape=None):
         for part in (
             self.attention,
             self.feed_forward,
@@ -65,24 +67,31 @@ class TransformerBlock(keras.layers.Layer):
             self.feed_forward_norm,
         ):
             if not part.built:
-                part.build(input_shape)
+                part.build(x_shape)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, x_shape, query_shape=None):
         # Saves a symbolic call the tracing of the block: models are built several times faster.
-        return input_shape, *self.attention.compute_output_shape(input_shape)[1:]
+        given = {} if query_shape is None else {"query_shape": query_shape}
+        return query_shape or x_shape, *self.attention.compute_output_shape(x_shape, **given)[1:]
 
-    def call(self, x, attention_mask=None, training=None, **given):
+    def call(self, x, attention_mask=None, query=None, training=None, **given):
         given |= {"attention_mask": attention_mask, "training": training}
         return call_once_traced(self, "_call", x, **given)
 
     def _call(self, x, training, **given):
         given["training"] = training
         if self.norm == "pre":
+            if query is not None:
+                given["query"] = self.attention_norm(query)
             attended, *more = self.attention(self.attention_norm(x), **given)
+            x = x if query is None else query
             x = x + self.dropout(attended, training=training)
             out = self.feed_forward(self.feed_forward_norm(x))
             return x + self.dropout(out, training=training), *more
+        if query is not None:
+            given["query"] = query
         attended, *more = self.attention(x, **given)
+        x = x if query is None else query
         x = self.attention_norm(x + self.dropout(attended, training=training))
         out = self.feed_forward(x)
         return self.feed_forward_norm(x + self.dropout(out, training=training)), *more

@@ -16,6 +16,18 @@ def _fuses(x: Any) -> bool:
     return keras.backend.backend() == "tensorflow" and len(x.shape) == 2
 
 
+def take(x: Any, indices: Any) -> Any:
+    """``ops.take`` along the first axis, of indices that are known not to be negative.
+
+    Keras on TensorFlow has four operations that add the axis' length to negative indices.
+    """
+    if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(x):
+        return ops.take(x, indices, axis=0)
+    import tensorflow as tf
+
+    return tf.gather(x, indices)
+
+
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 

@@ -11,10 +11,10 @@ class FirstTokenPooler(keras.layers.Layer):
     """BERT's pooler (arXiv 1810.04805): tanh of a dense layer on the first token.
 
     Call:
-        x: (batch, length, width).
+        x: (batch, width), the first token's vector.
 
     Returns:
-        (batch, width).
+        The same shape.
     """
 
     def __init__(self, stddev: float = 0.02, **kwargs):
@@ -30,15 +30,15 @@ class FirstTokenPooler(keras.layers.Layer):
             name="dense",
             dtype=self.dtype_policy,
         )
-        self.dense.build((input_shape[0], width))
+        self.dense.build(input_shape)
 
     def call(self, x):
-        return self.dense(x[:, 0, :])
+        return self.dense(x)
 
     def compute_output_shape(self, input_shape):
         # Without it Keras calls the layer to find out. While an export is traced, TensorFlow would
         # count the weights read by that call among those of the export.
-        return (input_shape[0], input_shape[-1])
+        return input_shape
 
 
 class MeanPooling(keras.layers.Layer):

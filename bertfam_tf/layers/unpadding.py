@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from bertfam_tf.layers.fused import take
+
 
 class TokenLayout(NamedTuple):
     """Where the real tokens of a padded batch are.
@@ -57,7 +59,12 @@ def unpad(x, layout: TokenLayout | None):
     """(batch, length, …) to (tokens, …); ``x`` itself if the layout is None."""
     if layout is None:
         return x
-    return ops.take(ops.reshape(x, (-1, *x.shape[2:])), layout.positions, axis=0)
+    return take(ops.reshape(x, (-1, *x.shape[2:])), layout.positions)
+
+
+def first_tokens(x, layout: TokenLayout | None):
+    """The first position of each example: (batch, length, …) or (tokens, …) to (batch, …)."""
+    return x[:, 0] if layout is None else take(x, layout.tokens[:, 0])
 
 
 def pad(x, layout: TokenLayout | None):
@@ -65,4 +72,4 @@ def pad(x, layout: TokenLayout | None):
 
     ``x`` itself if the layout is None.
     """
-    return x if layout is None else ops.take(x, layout.tokens, axis=0)
+    return x if layout is None else take(x, layout.tokens)

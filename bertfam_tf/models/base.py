@@ -184,8 +184,9 @@ class Backbone(keras.Model):
             default there is none.
 
     Returns:
-        Dict of ``sequence_output`` (batch, length, hidden) and ``hidden_states`` (the embeddings'
-        output, then each layer's). Where the family has them: ``pooled_output`` (batch, hidden);
+        Dict of ``sequence_output`` (batch, length, hidden), ``first_token`` (batch, hidden), its
+        first position, and ``hidden_states`` (the embeddings' output, then each layer's). Where the
+        family has them: ``pooled_output`` (batch, hidden);
         ``attention_scores``, each layer's (batch, heads, length, keys), scaled, before mask and
         softmax; ``memory`` or ``cache`` for the next call; ``last_token`` (batch, hidden), the
         output at the last real token of each example; ``query_output`` (batch, predictions,
@@ -207,6 +208,7 @@ class Backbone(keras.Model):
         typed: Any = card.config.from_dict(fields)
         wired = Parts(parts, dtype, unpadded=unpadded)
         inputs, outputs = card.wire(typed, wired)
+        outputs.setdefault("first_token", outputs["sequence_output"][:, 0, :])
         kwargs.setdefault("name", f"{family}_backbone")
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.dtype_policy = wired.dtype_policy

@@ -204,7 +204,7 @@ def encode(
     *,
     blocks: Sequence[layers.TransformerBlock] | None = None,
     call_with: Callable[[int], dict] | None = None,
-    after: Callable[[Any], Any] = lambda x: x,
+    after: Callable[[Any, Any], Any] = lambda x, padding_mask: x,
     final_norm: keras.layers.Layer | None = None,
 ) -> dict:
     """A stack of blocks, and the pooler where the config has one.
@@ -217,36 +217,47 @@ def encode(
         blocks: the blocks; None for ``num_layers`` new ones.
         call_with: the keyword arguments of a block, such as its mask, by its index; None for the
             attention mask from padding.
-        after: function of each block's output, as ``x`` is.
+        after: function of each block's output, as ``x`` is, and of the padding mask of its tokens.
         final_norm: norm of the last block's output; None for none.
 
     Returns:
         The dict that ``Backbone`` returns; hidden states and scores have an entry for each block.
+        ``first_token`` comes from a last block that computes nothing else, so that a graph in
+        which only that output is read leaves the rest of the last block out.
     """
     if blocks is None:
         counts = heads_per_layer(config)
         blocks = [parts(f"layer_{i}", block, config, n) for i, n in enumerate(counts)]
+    plain = call_with is None
     if call_with is None:
         everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}
         call_with = lambda index: everywhere  # noqa: E731
     layout = parts.layout(padding_mask)
     unpadded = {} if layout is None else {"layout": layout}
+    mask = layers.unpad(padding_mask, layout)
     hidden_states, attention_scores = [x], []
     for i, each in enumerate(blocks):
         x, scores = each(x, **call_with(i), **unpadded)
-        x = after(x)
+        x = after(x, mask)
         hidden_states.append(x)
         attention_scores.append(scores)
+    if plain and blocks:
+        before = hidden_states[-2]
+        first = layers.first_tokens(before, layout)  # (batch, hidden)
+        first, _ = blocks[-1](before, query=first, **call_with(len(blocks) - 1), **unpadded)
+        first = after(first, padding_mask[:, 0])
+    else:
+        first = layers.first_tokens(x, layout)
     if final_norm is not None:
-        hidden_states[-1] = final_norm(x)
+        hidden_states[-1], first = final_norm(x), final_norm(first)
     hidden_states = [layers.pad(each, layout) for each in hidden_states]
-    x = hidden_states[-1]  # (batch, length, hidden)
     outputs = {
-        "sequence_output": x,
+        "sequence_output": hidden_states[-1],  # (batch, length, hidden)
+        "first_token": first,
         "hidden_states": hidden_states,
         "attention_scores": attention_scores,
     }
     if getattr(config, "pooler", False):
         pooler = parts("pooler", layers.FirstTokenPooler, config.initializer_range)
-        outputs["pooled_output"] = pooler(x)
+        outputs["pooled_output"] = pooler(first)
     return outputs

@@ -60,12 +60,9 @@ def wire(config: XlmConfig, parts: Parts) -> tuple[dict, dict]:
     )
 
     padding_mask = inputs["padding_mask"]
-    mask = layers.unpad(padding_mask, parts.layout(padding_mask))
-
-    def zeroed(x):
-        return layers.zero_padding(x, mask)
-
-    return inputs, encoder.encode(config, parts, zeroed(x), padding_mask, after=zeroed)
+    zeroed = layers.zero_padding
+    x = zeroed(x, layers.unpad(padding_mask, parts.layout(padding_mask)))
+    return inputs, encoder.encode(config, parts, x, padding_mask, after=zeroed)
 
 
 # Their intermediate size is four times the hidden size, and their activation one of two.

@@ -90,7 +90,7 @@ class CausalLM(Task):
             inputs=inputs,
             outputs=logits,  # (batch, length, vocabulary)
             head=head,
-            source=head.source,
+            source=head.reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
             training_preprocessor=_Stretches(backbone, tokenizer, options, self.fields),
             postprocess=_log_likelihoods,

@@ -75,7 +75,7 @@ class MaskedLM(Task):
             inputs=inputs,
             outputs=head(backbone(inputs)),  # (batch, length, vocabulary)
             head=head,
-            source=head.source,
+            source=head.reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
             forward=masked_logits,
             postprocess=self._most_probable,

@@ -113,7 +113,7 @@ class MultipleChoice(Task):
             inputs=inputs,
             outputs=ops.reshape(scores, (-1, count)),  # (batch, choices)
             head=head,
-            source=head.source,
+            source=head.reads,
             preprocessor=_PackedChoices(backbone, tokenizer, options, self.fields),
             postprocess=answer,
             answer_ids=choose,

@@ -164,7 +164,7 @@ class SpanQA(Task):
             inputs=inputs,
             outputs=keras.ops.where(real, logits, keras.ops.cast(_NOWHERE, logits.dtype)),
             head=head,
-            source=head.source,
+            source=head.reads,
             preprocessor=_QuestionWindows(
                 backbone, tokenizer, options, self.fields, options.stride, options.max_question
             ),

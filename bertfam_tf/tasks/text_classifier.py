@@ -100,7 +100,7 @@ def sequence_parts(
         inputs=inputs,
         outputs=head(backbone(inputs)),  # (batch, scores)
         head=head,
-        source=head.source,
+        source=head.reads,
         preprocessor=Packed(backbone, tokenizer, options, task.fields),
         **parts,
     )

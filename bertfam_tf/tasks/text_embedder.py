@@ -59,12 +59,11 @@ class TextEmbedder(Task):
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         inputs = backbone.row_inputs
-        x = backbone(inputs)["sequence_output"]  # (batch, length, hidden)
+        outputs = backbone(inputs)
+        x = outputs["first_token"]  # (batch, hidden)
         if options.pooling == "mean":
             pooling = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
-            x = pooling(x, inputs["padding_mask"])
-        else:
-            x = x[:, 0, :]
+            x = pooling(outputs["sequence_output"], inputs["padding_mask"])
         if options.normalize:
             x = keras.layers.UnitNormalization(dtype="float32", name="normalization")(x)
         return Parts(

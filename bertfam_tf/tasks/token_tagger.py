@@ -162,7 +162,7 @@ class TokenTagger(Task):
             inputs=inputs,
             outputs=head(backbone(inputs)),  # (windows, length, tags)
             head=head,
-            source=head.source,
+            source=head.reads,
             preprocessor=windows,
             postprocess=lambda logits, encoded: _padded(self._tagged(logits, encoded)),
             answer_ids=lambda logits, _: {"logits": tf.cast(logits, tf.float32)},

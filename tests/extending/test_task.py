@@ -80,7 +80,7 @@ class SentenceOrder(Task):
             inputs=inputs,
             outputs=head(backbone(inputs)),
             head=head,
-            source=head.source,
+            source=head.reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
             postprocess=answer,
             to_python=to_python,

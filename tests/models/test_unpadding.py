@@ -69,6 +69,67 @@ def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     assert backbone._unpadded.cache_info().currsize == (family not in PADDED)
 
 
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "albert", "xlm"]))
+def test_the_first_token_is_that_of_the_sequence(family, unpadded):
+    backbone = _build(family)
+    for mask in (MASKS["right"], MASKS["left"]):
+        with unpadding(unpadded):
+            outputs = backbone(_given(backbone, mask))
+        wanted = outputs["sequence_output"][:, 0]
+        np.testing.assert_allclose(outputs["first_token"], wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_block_computes_single_queries(norm):
+    rng = np.random.default_rng(0)
+    parts = (layers.SelfAttention(2, 4), layers.FeedForward(12, layers.activation("gelu")))
+    block = layers.TransformerBlock(*parts, norm=norm, dtype="float64")
+    x = rng.normal(size=(3, 5, 8))
+    mask = layers.attention_mask_from_padding(np.array([[1, 1, 1, 1, 0]] * 3))
+    block(x)
+    for weight in block.weights:
+        weight.assign_add(rng.normal(0, 0.3, weight.shape))
+    wanted, scores = block(x, attention_mask=mask)
+    found, of_query = block(x, attention_mask=mask, query=x[:, 2])
+    np.testing.assert_allclose(found, wanted[:, 2], rtol=1e-5)
+    np.testing.assert_allclose(of_query, scores[:, :, 2:3], rtol=1e-5, atol=1e-5)
+
+
+def test_positions_take_no_single_queries():
+    attention = layers.SelfAttention(2, 4, positions=layers.rotate)
+    with pytest.raises(ValueError, match="no query beside x"):
+        attention(np.ones((1, 3, 8)), query=np.ones((1, 8)))
+
+
+def test_the_last_block_computes_what_is_read():
+    backbone = _build("bert")
+    given = {name: tf.constant(x) for name, x in _given(backbone, MASKS["right"]).items()}
+    dense = backbone.parts["layer_1"].feed_forward.intermediate
+    call, seen = dense.call, []
+
+    def watched(x, **kwargs):
+        # Without state, so that it is pruned with what it watches.
+        note = lambda rows: (seen.append(len(rows)), rows)[1]  # noqa: E731
+        noted = tf.numpy_function(note, [x], x.dtype, stateful=False)
+        return call(tf.ensure_shape(noted, x.shape), **kwargs)
+
+    dense.call = watched
+    for output, rows in (
+        ("pooled_output", len(LENGTHS)),
+        ("sequence_output", LENGTHS.clip(1).sum()),
+    ):
+
+        @tf.function(autograph=False)
+        def run(output=output):
+            with unpadding(True):
+                return backbone(given)[output]
+
+        run()
+        assert seen == [rows]
+        seen.clear()
+
+
 def test_padding_is_not_computed():
     backbone = _build("bert")
     given = _given(backbone, MASKS["right"])
@@ -178,14 +239,15 @@ def test_tasks_leave_padding_out_unless_xla_compiles_them(smallest):
     labels, texts = ["negative", "neutral", "positive"], ["a good film", "bad"]
     task = bf.TextClassifier.from_pretrained(smallest, labels=labels)
     assert set(_ranks(task, lambda: task.fit(texts, labels[:2], verbose=0))) == {2}
-    assert _ranks(task, lambda: task.predict(texts)) == [2]
-    assert _ranks(task, lambda: task.evaluate(texts, labels[:2], verbose=0)) == [2]
+    # Its only block is wired for all tokens and for the first ones: two calls in one trace.
+    assert _ranks(task, lambda: task.predict(texts)) == [2, 2]
+    assert _ranks(task, lambda: task.evaluate(texts, labels[:2], verbose=0)) == [2, 2]
     task.compile("adam", jit_compile=True)
-    assert _ranks(task, lambda: task.predict(texts)) == [3]
+    assert sorted(_ranks(task, lambda: task.predict(texts))) == [2, 3]
 
 
 @pytest.mark.full
 def test_exports_leave_padding_out_where_they_can(smallest, tmp_path):
     task = bf.TextEmbedder.from_pretrained(smallest)
     assert set(_ranks(task, lambda: task.export(tmp_path / "export"))) == {2}
-    assert set(_ranks(task, lambda: task.export_tflite(tmp_path / "m.tflite"))) == {3}
+    assert set(_ranks(task, lambda: task.export_tflite(tmp_path / "m.tflite"))) == {3, 2}
