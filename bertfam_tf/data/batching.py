@@ -13,8 +13,8 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK, as_value_errors
 
 _WINDOW = 32
-# Shuffle buffer of batches: buckets that are not full are emptied at the end of an epoch, and rare
-# lengths are among them. Without it, the end of an epoch would have longer texts than its beginning.
+# Shuffle buffer of batches: buckets that are not full are emptied at the end of an epoch, and they
+# are often those of long texts. Without it, texts would be longer at the end of an epoch.
 _DRAWN_FROM = 128
 # Examples that are tokenized together to be counted.
 _CHUNK = 32

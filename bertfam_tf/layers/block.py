@@ -75,10 +75,10 @@ class TransformerBlock(keras.layers.Layer):
         return query_shape or x_shape, *self.attention.compute_output_shape(x_shape, **given)[1:]
 
     def call(self, x, attention_mask=None, query=None, training=None, **given):
-        given |= {"attention_mask": attention_mask, "training": training}
+        given |= {"attention_mask": attention_mask, "query": query, "training": training}
         return call_once_traced(self, "_call", x, **given)
 
-    def _call(self, x, training, **given):
+    def _call(self, x, query, training, **given):
         given["training"] = training
         if self.norm == "pre":
             if query is not None:
