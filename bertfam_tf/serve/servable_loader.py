@@ -75,7 +75,7 @@ def load_for(
 def _check_kernels(version_dir: str | os.PathLike[str]) -> None:
     """Refuses an export that this build of TensorFlow cannot run, with a remedy.
 
-    TensorFlow itself would fail at the first request, or the first of the warm-up.
+    TensorFlow's own error ("Op type not registered") has none.
     """
     try:
         card = parsing.read_json(Path(version_dir) / _CARD)
