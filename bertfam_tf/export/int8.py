@@ -80,7 +80,8 @@ class Int8Layers:
         self.answers = self._run(function, batches, {x.layer: x.observe for x in observed})
         self._layers = {x.layer: x for x in _quantized(observed)}
         measured = [_Measured(x) for x in self._layers.values()]
-        self._run(function, batches, {x.layer.layer: x.measure for x in measured})
+        if measured:
+            self._run(function, batches, {x.layer.layer: x.measure for x in measured})
         self.errors = {x.layer.layer.path: x.error for x in measured}
         self._layers = {x.layer.layer: x.layer for x in measured if x.error <= _LARGEST_ERROR}
         if not self._layers:
