@@ -107,8 +107,19 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--version", type=int, help="version number (default: the next one)")
     export.add_argument(
         "--dtype",
-        choices=("float32", "bfloat16", "int8"),
-        help="dtype of stored weights (default: float32)",
+        choices=("float32", "bfloat16", "int8-weights", "int8"),
+        help="dtype of stored weights (default: float32); int8 also computes in int8, on x86 CPUs",
+    )
+    export.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="lines of typical text, for --dtype int8 and --quantize int8-full",
+    )
+    export.add_argument(
+        "--fallback",
+        action="store_true",
+        default=None,
+        help="with --dtype int8, write DIRECTORY-float32 too, for other CPUs",
     )
     export.add_argument(
         "--batching",
@@ -287,8 +298,8 @@ def _predict_file(options: argparse.Namespace) -> None:
     print(f"{count:,} answers in {options.output}")
 
 
-_FOR_SERVING = ("version", "dtype", "batching")
-_FOR_PHONES = ("inputs", "quantize", "length", "calibration")
+_FOR_SERVING = ("version", "dtype", "batching", "fallback")
+_FOR_PHONES = ("inputs", "quantize", "length")
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -298,12 +309,12 @@ def _export(options: argparse.Namespace) -> None:
     if wrong:
         raise ValueError(f"--{wrong[0]} is for {'SavedModels' if options.tflite else '--tflite'}.")
     given = {name: getattr(options, name) for name in wanted if getattr(options, name) is not None}
+    if options.calibration is not None:
+        # Several texts of an example are separated by tabs.
+        lines = Path(options.calibration).read_text("utf-8").splitlines()
+        given["calibration"] = [tuple(line.split("\t")) for line in lines]
     task = _saved_task(options.model)
     if options.tflite:
-        if "calibration" in given:
-            # The texts of an example are separated by tabs.
-            lines = Path(given["calibration"]).read_text("utf-8").splitlines()
-            given["calibration"] = [tuple(line.split("\t")) for line in lines]
         print(task.export_tflite(options.directory, **given))
         return
     from bertfam_tf.export import BatchingOptions

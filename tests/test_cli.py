@@ -191,12 +191,17 @@ def test_options_of_export(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(
         bf.TextClassifier, "export", lambda task, *args, **kwargs: given.update(kwargs, args=args)
     )
-    options = ["--dtype", "int8", "--batching", "--version", "7"]
+    texts = tmp_path / "texts"
+    texts.write_text("a film\na text\ta pair\n", "utf-8")
+    options = ["--dtype", "int8", "--batching", "--version", "7", "--fallback"]
+    options += ["--calibration", str(texts)]
     assert main(["export", str(trained[0] / "model"), str(tmp_path), *options]) == 0
     assert given == {
         "args": (str(tmp_path),),
         "version": 7,
         "dtype": "int8",
+        "calibration": [("a film",), ("a text", "a pair")],
+        "fallback": True,
         "batching": BatchingOptions(),
         "metrics": None,
     }
@@ -208,6 +213,7 @@ def test_options_of_export(trained, tmp_path, monkeypatch):
         (["--tflite", "--version", "0"], "--version is for SavedModels"),
         (["--tflite", "--dtype", "int8"], "--dtype is for SavedModels"),
         (["--tflite", "--batching"], "--batching is for SavedModels"),
+        (["--tflite", "--fallback"], "--fallback is for SavedModels"),
         (["--quantize", "int8"], "--quantize is for --tflite"),
         (["--inputs", "text"], "--inputs is for --tflite"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,16 @@ def write_card(
     dtype: str,
     batching: BatchingOptions | None,
     metrics: dict[str, Any] | None,
+    kernels: Sequence[str] = (),
+    int8: dict[str, Any] | None = None,
 ) -> None:
     """Writes the model card of an export.
 
     Its keys are those of ``Task.describe`` (task, family, the backbone's config, options) and
     ``labels``; ``signatures``, with the method and the dtypes and shapes (-1: any) of inputs and
-    outputs; ``dtype`` of stored matrices; ``batching``; ``metrics``; ``versions`` of libraries;
-    and ``sha256`` of every file.
+    outputs; ``dtype`` of stored matrices; ``kernels``, the names of operations that only some
+    builds of TensorFlow have; ``int8``, null or how dense layers compute in int8; ``batching``;
+    ``metrics``; ``versions`` of libraries; and ``sha256`` of every file.
 
     Args:
         file: the card.
@@ -42,6 +46,10 @@ def write_card(
         dtype: of stored matrices.
         batching: the graph's own batching, if any.
         metrics: scores of the training run.
+        kernels: as in the card.
+        int8: the layers in int8 and in float32 (``Int8Layers.describe``), the ``agreement`` of
+            answers with float32, and ``fallback``, the name of the model directory with the same
+            version in float32, if there is one.
 
     Raises:
         OSError: when the card cannot be written.
@@ -51,6 +59,8 @@ def write_card(
         "labels": task.class_names,
         "signatures": {name: _described(endpoint) for name, endpoint in endpoints.items()},
         "dtype": dtype,
+        "kernels": list(kernels),
+        "int8": int8,
         "batching": None if batching is None else dataclasses.asdict(batching),
         "metrics": metrics,
         "versions": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,11 +16,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bertfam_tf import files
 from bertfam_tf.export import guards
+from bertfam_tf.export.calibration import calibration_examples
 from bertfam_tf.export.endpoints import Endpoint, SampleInputs, endpoints
 from bertfam_tf.export.in_graph_batching import BatchingOptions
+from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.model_card import write_card
 from bertfam_tf.export.warmup import os_errors, write_warmup
-from bertfam_tf.export.weights import Precision, StoredWeights
+from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.serve.servable_loader import load
 from bertfam_tf.serve.status import Code, ServingError
@@ -31,7 +34,11 @@ _CARD = "bertfam.json"
 _LABELS = "labels.txt"
 # Rows of the warm-up requests: a single text, and a batch.
 _WARMUP_BATCHES = (1, 8)
+_MOST_TEXTS = 512
+_CALIBRATION_ROWS = 32
 _TOLERANCE = 1e-5
+# Relative root mean square.
+_SIMILAR = 0.1
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
@@ -47,6 +54,8 @@ def export_saved_model(
     dtype: Precision = "float32",
     batching: BatchingOptions | None = None,
     metrics: dict[str, Any] | None = None,
+    calibration: Iterable[Any] | None = None,
+    fallback: bool = False,
     **options: Any,
 ) -> Path:
     """Writes the SavedModel ``directory/<version>`` for TensorFlow Serving.
@@ -71,11 +80,18 @@ def export_saved_model(
             exported for single texts.
         directory: the model's base path; it is created if missing.
         version: the version number; None takes the next one.
-        dtype: of stored matrices: ``"float32"``, ``"bfloat16"`` or ``"int8"`` (see
-            ``weights.StoredWeights``). Outputs are float32; they are compared with those of the
-            task with the stored weights.
+        dtype: of stored matrices: ``"float32"``, ``"bfloat16"``, ``"int8-weights"`` or ``"int8"``
+            (see ``weights.StoredWeights``). The first three compute in float32. With ``"int8"``
+            dense layers compute in int8, with an oneDNN kernel that TensorFlow and TensorFlow
+            Serving have on x86 CPUs only, with or without VNNI. Outputs are float32; they are
+            compared with those of the task with the stored weights.
         batching: batches concurrent requests inside the graph; None leaves batching to the server.
         metrics: evaluation scores for the model card.
+        calibration: a few hundred typical texts (tuples for tasks with several texts per example),
+            for ``"int8"``; the first 512 are read. They give the scales of activations, and the
+            card reports on them how answers differ from those in float32.
+        fallback: for ``"int8"``, whether to write the same version in float32 too, for servers
+            without the kernel: in the model directory ``<directory>-float32``.
         **options: arguments of ``task.signatures``, such as how a language model generates or the
             output width of a tagger.
 
@@ -84,7 +100,9 @@ def export_saved_model(
 
     Raises:
         FileExistsError: the version exists.
-        ValueError: the version is below 0, which Serving ignores, or the task has no such option.
+        ValueError: the version is below 0, which Serving ignores, or the task has no such option;
+            or, for ``"int8"``, calibration texts are missing, this TensorFlow lacks the kernel, or
+            the task has no dense layer that keeps its accuracy.
         ExportError: the graph would not run in Serving, its outputs differ from the task's, or it
             accepts requests that do not match its signatures.
         OSError: writing failed, for example because the disk is full; no version was added.
@@ -92,38 +110,116 @@ def export_saved_model(
     base = Path(directory)
     if version is not None and version < 0:
         raise ValueError(f"version is {version}, expected 0 or more.")
-    files.remove_leftovers(base, inside=True)  # even if the killed run had finished this version
-    if version in _versions(base):
-        raise FileExistsError(f"{base} already has a version {version}.")
-    # Serving loads every child whose name is a number, even one that is being written.
-    with files.scratch(base, inside=True) as scratch:
-        temporary = scratch / "version"
-        # A reference that keeps the stored variables alive: graphs hold none.
-        weights = StoredWeights(task, dtype)
-        traced = endpoints(task, weights, batching, **options)
-        samples = SampleInputs(task)
-        _write(task, temporary, traced)
-        _check_graph(temporary)
-        extra = temporary / _EXTRA
-        extra.mkdir()
-        sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
-        write_warmup(extra, traced, samples, sizes)
-        write_card(
-            extra / _CARD, temporary, task, traced, dtype=dtype, batching=batching, metrics=metrics
-        )
-        try:
-            _compare(traced, load(temporary), samples)
-        except ServingError as error:
-            raise ExportError(f"The export does not run in Serving: {error}") from error
+    check_precision(dtype)
+    if dtype != "int8":
+        for name, given in (("calibration", calibration is not None), ("fallback", fallback)):
+            if given:
+                raise ValueError(f"{name} is for dtype='int8', not {dtype!r}.")
+    # Together, a server of either directory has the same versions.
+    bases = [base, *([fallback_directory(base)] if fallback else [])]
+    for each in bases:
+        files.remove_leftovers(each, inside=True)  # even if the killed run had finished it
+        if version in _versions(each):
+            raise FileExistsError(f"{each} already has a version {version}.")
+    with contextlib.ExitStack() as stack:
+        layers = None
+        if dtype == "int8":
+            layers = _calibrated(task, calibration, batching, options)
+        # Serving loads every child whose name is a number, even one that is being written.
+        scratch = [stack.enter_context(files.scratch(each, inside=True)) for each in bases]
+        made = [directory / "version" for directory in scratch]
+        shared: dict[str, Any] = dict(batching=batching, metrics=metrics)
+        fallback_name = bases[-1].name if fallback else None
+        _make(task, made[0], dtype, layers, options, fallback=fallback_name, **shared)
+        for directory in made[1:]:
+            _make(task, directory, "float32", None, options, **shared)
         while True:
-            target = base / str(_next(base) if version is None else version)
+            number = _next(bases) if version is None else version
             try:
-                files.move_into_place(temporary, target, replace=False)
+                _move(made, [each / str(number) for each in bases])
             except FileExistsError:  # another process has taken the number
                 if version is not None:
                     raise
             else:
-                return target
+                return base / str(number)
+
+
+def fallback_directory(base: Path) -> Path:
+    """The model directory of the float32 exports beside int8 exports in ``base``."""
+    return base.with_name(f"{base.name}-float32")
+
+
+def _calibrated(
+    task: Task,
+    texts: Iterable[Any] | None,
+    batching: BatchingOptions | None,
+    options: dict[str, Any],
+) -> Int8Layers:
+    examples = list(calibration_examples(task, texts, "dtype='int8'", _MOST_TEXTS))
+    rows = _CALIBRATION_ROWS
+    if batching is not None:
+        rows = min(rows, batching.max_batch_size)
+    batches = [
+        {
+            name: np.concatenate([example[name] for example in examples[start : start + rows]])
+            for name in examples[0]
+        }
+        for start in range(0, len(examples), rows)
+    ]
+    return Int8Layers(task, task.signatures(**options)[DEFAULT_SIGNATURE].function, batches)
+
+
+def _make(
+    task: Task,
+    directory: Path,
+    dtype: Precision,
+    layers: Int8Layers | None,
+    options: dict[str, Any],
+    *,
+    batching: BatchingOptions | None,
+    metrics: dict[str, Any] | None,
+    fallback: str | None = None,
+) -> None:
+    # A reference that keeps the stored variables alive: graphs hold none.
+    weights = StoredWeights(task, dtype, layers)
+    traced = endpoints(task, weights, batching, **options)
+    samples = SampleInputs(task)
+    _write(task, directory, traced)
+    _check_graph(directory)
+    extra = directory / _EXTRA
+    extra.mkdir()
+    sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
+    write_warmup(extra, traced, samples, sizes)
+    int8 = None
+    if layers is not None:
+        agreement = layers.agreement(traced[DEFAULT_SIGNATURE].run)
+        int8 = {**layers.describe(), "agreement": agreement, "fallback": fallback}
+    write_card(
+        *(extra / _CARD, directory, task, traced),
+        dtype=dtype,
+        batching=batching,
+        metrics=metrics,
+        kernels=() if layers is None else (KERNEL,),
+        int8=int8,
+    )
+    try:
+        _compare(traced, load(directory), samples, _equal if layers is None else _similar)
+    except ServingError as error:
+        raise ExportError(f"The export does not run in Serving: {error}") from error
+
+
+def _move(made: list[Path], targets: list[Path]) -> None:
+    """Moves all of the directories into place, or none."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        # The last first: a server that sees the int8 version may rely on the one in float32.
+        for source, target in reversed(list(zip(made, targets, strict=True))):
+            files.move_into_place(source, target, replace=False)
+            moved.append((source, target))
+    except BaseException:
+        for source, target in moved:
+            target.rename(source)
+        raise
 
 
 def _versions(base: Path) -> list[int]:
@@ -131,8 +227,8 @@ def _versions(base: Path) -> list[int]:
     return [int(child.name) for child in children if child.name.isdecimal()]
 
 
-def _next(base: Path) -> int:
-    return max(_versions(base), default=0) + 1
+def _next(bases: list[Path]) -> int:
+    return max((number for base in bases for number in _versions(base)), default=0) + 1
 
 
 def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
@@ -216,7 +312,12 @@ def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
             yield node.name
 
 
-def _compare(traced: dict[str, Endpoint], servable: Servable, samples: SampleInputs) -> None:
+def _compare(
+    traced: dict[str, Endpoint],
+    servable: Servable,
+    samples: SampleInputs,
+    same: Callable[[np.ndarray, np.ndarray], bool],
+) -> None:
     task = samples.task
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
@@ -232,7 +333,7 @@ def _compare(traced: dict[str, Endpoint], servable: Servable, samples: SampleInp
             of_texts = expected
         for inputs, answers in zip(requests, expected, strict=True):
             found = servable.run(name, inputs)
-            compare_answers(name, found, answers, endpoint.signature.repeatable)
+            compare_answers(name, found, answers, endpoint.signature.repeatable, same)
         _check_refusals(name, endpoint, servable, samples)
 
 
@@ -257,8 +358,35 @@ def _check_refusals(
             )
 
 
+def _equal(found: np.ndarray, expected: np.ndarray) -> bool:
+    if expected.dtype == object:
+        return bool((found == expected).all())
+    # Rounding errors grow with the size of logits. The median ignores the -1e9 of padding.
+    scale = max(1.0, float(np.median(np.abs(expected)))) if expected.size else 1.0
+    return np.allclose(found, expected, rtol=_TOLERANCE, atol=scale * _TOLERANCE)
+
+
+def _similar(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Equal up to the error of int8.
+
+    The two graphs may run with different numbers of threads. Differences of 1e-7 in float32, from
+    sums in another order, become a step of 1/127 where a value is between two integers.
+    """
+    if not expected.size:
+        return True
+    if expected.dtype.kind != "f":
+        return bool((found == expected).mean() > 0.5)
+    not_padding = expected > -1e8
+    error = np.square(found - expected)[not_padding].sum()
+    return bool(error <= _SIMILAR**2 * np.square(expected)[not_padding].sum())
+
+
 def compare_answers(
-    signature: str, found: dict[str, Any], expected: dict[str, Any], repeatable: bool
+    signature: str,
+    found: dict[str, Any],
+    expected: dict[str, Any],
+    repeatable: bool,
+    same: Callable[[np.ndarray, np.ndarray], bool] = _equal,
 ) -> None:
     """Compares the outputs of an export with those of its task.
 
@@ -267,6 +395,7 @@ def compare_answers(
         found: the export's outputs by name.
         expected: the task's outputs by name.
         repeatable: whether values are compared too; otherwise only names and shapes are.
+        same: whether two arrays of one shape are equal.
 
     Raises:
         ExportError: they differ.
@@ -281,11 +410,5 @@ def compare_answers(
                 f"The output {name!r} of {signature!r} has the shape {found[name].shape}, expected "
                 f"the task's {value.shape}."
             )
-        if value.dtype == object:
-            same = bool((found[name] == value).all())
-        else:
-            # Rounding errors grow with the size of logits. The median ignores the -1e9 of padding.
-            scale = max(1.0, float(np.median(np.abs(value)))) if value.size else 1.0
-            same = np.allclose(found[name], value, rtol=_TOLERANCE, atol=scale * _TOLERANCE)
-        if repeatable and not same:
+        if repeatable and not same(found[name], value):
             raise ExportError(f"The output {name!r} of {signature!r} differs from the task's.")

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
 from bertfam_tf import files
+from bertfam_tf.export.calibration import calibration_examples
 from bertfam_tf.export.endpoints import edge_case_texts
 from bertfam_tf.export.mobile_apis import add_metadata
 from bertfam_tf.export.saved_model import ExportError, compare_answers, write_functions
@@ -251,17 +252,7 @@ def _calibration_examples(
             "TFLite's calibration runs without tensorflow-text's kernels; quantize='int8-full' "
             "needs inputs='ids'."
         )
-    examples = list(texts or ())
-    if not examples:
-        raise ValueError("quantize='int8-full' needs calibration, a few hundred typical texts.")
-    names = task.feature_names
-    for example in examples:
-        parts = example if isinstance(example, tuple) else (example,)
-        if len(parts) != len(names):
-            raise ValueError(
-                f"A calibration example has {len(parts)} texts, expected {len(names)}: {names}."
-            )
-        yield {name: np.array([part]) for name, part in zip(names, parts, strict=True)}
+    yield from calibration_examples(task, texts, "quantize='int8-full'")
 
 
 def _convert(

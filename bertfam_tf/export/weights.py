@@ -1,10 +1,9 @@
-"""Weights as an export stores them: in float32, bfloat16 or int8."""
+"""Weights as an export stores them, and dense layers as it computes them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import keras
@@ -12,9 +11,11 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from bertfam_tf.export.int8 import Int8Layers
+from bertfam_tf.export.substitution import substituted_calls
 from bertfam_tf.tasks import Task
 
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["float32", "bfloat16", "int8-weights", "int8"]
 # Scales for a shorter axis would take nearly as much space as its weights.
 _SHORTEST = 16
 
@@ -22,33 +23,40 @@ _SHORTEST = 16
 class StoredWeights:
     """Copies of a task's weights in the precision in which an export stores them.
 
-    ``"bfloat16"`` rounds matrices to 8 significant bits. ``"int8"`` is weight-only symmetric
-    quantization (arXiv 1806.08342, section 3.1) with one float32 scale for each output channel of
-    a kernel (its last axis) and for each row of an embedding table. Vectors, such as biases, stay
-    in float32, and the task's own weights do not change.
+    ``"bfloat16"`` rounds matrices to 8 significant bits. ``"int8-weights"`` is weight-only
+    symmetric quantization (arXiv 1806.08342, section 3.1) with one float32 scale for each output
+    channel of a kernel (its last axis) and for each row of an embedding table. Vectors, such as
+    biases, stay in float32, and the task's own weights do not change.
 
     The graph converts matrices to float32 where it uses them, and only the looked-up rows of
     embedding tables; all computation is in float32. The export is smaller on disk and in memory.
     Each call takes one additional pass over the matrices, which is noticeable for small batches.
 
+    ``"int8"`` stores embedding tables as ``"int8-weights"`` does. Dense layers compute in int8 if
+    they keep their accuracy (see ``int8.Int8Layers``); those that do not, and other matrices, stay
+    in float32.
+
     Args:
         task: the task to export.
         precision: the dtype of stored matrices.
+        layers: the dense layers that compute in int8, for ``"int8"``.
 
     Raises:
         ValueError: for an unknown precision.
     """
 
-    def __init__(self, task: Task, precision: Precision = "float32"):
-        if precision not in get_args(Precision):
-            raise ValueError(
-                f"dtype {precision!r}, expected one of {', '.join(get_args(Precision))}."
-            )
+    def __init__(
+        self, task: Task, precision: Precision = "float32", layers: Int8Layers | None = None
+    ):
+        check_precision(precision)
         self._task = task
+        self._layers = layers
         self._stored: dict[int, _StoredWeight] = {}
         if precision == "float32":
             return
-        store = {"bfloat16": _to_bfloat16, "int8": _to_int8}[precision]
+        store = {"bfloat16": _to_bfloat16, "int8-weights": _to_int8, "int8": _table_to_int8}[
+            precision
+        ]
         for variable in task.weights:
             if len(variable.shape) > 1 and variable.dtype == "float32":
                 stored = store(variable)
@@ -58,23 +66,31 @@ class StoredWeights:
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:
         """A context in which graphs that read the task's weights read the stored copies instead."""
-        if not self._stored:
-            yield
-            return
-        tables = [
-            layer
+        tables = {
+            layer: self._look_up
             for layer in self._task._flatten_layers()
-            if isinstance(layer, keras.layers.Embedding) and id(layer._embeddings) in self._stored
-        ]
-        with _SubstituteScope(self._stored):
-            for layer in tables:
-                if not getattr(layer, "lora_enabled", False):
-                    layer.call = partial(_look_up, layer, self._stored[id(layer._embeddings)])
-            try:
-                yield
-            finally:
-                for layer in tables:
-                    layer.__dict__.pop("call", None)
+            if isinstance(layer, keras.layers.Embedding)
+            and id(layer._embeddings) in self._stored
+            and not getattr(layer, "lora_enabled", False)
+        }
+        with contextlib.ExitStack() as stack:
+            if self._stored:
+                stack.enter_context(_SubstituteScope(self._stored))
+                stack.enter_context(substituted_calls(tables))
+            if self._layers is not None:
+                stack.enter_context(self._layers.substituted())
+            yield
+
+    def _look_up(self, layer: keras.layers.Embedding, inputs: Any) -> Any:
+        stored = self._stored[id(layer._embeddings)]
+        rows = stored.dequantize(lambda table: tf.gather(table, ops.cast(inputs, "int32")))
+        return ops.cast(rows, dtype=layer.compute_dtype)
+
+
+def check_precision(precision: str) -> None:
+    """Raises ValueError unless it is a ``Precision``."""
+    if precision not in get_args(Precision):
+        raise ValueError(f"dtype {precision!r}, expected one of {', '.join(get_args(Precision))}.")
 
 
 class _StoredWeight(NamedTuple):
@@ -97,10 +113,17 @@ def _to_bfloat16(variable: Any) -> _StoredWeight:
     return _StoredWeight(tf.Variable(tf.cast(variable.value, tf.bfloat16), trainable=False), None)
 
 
+def _is_table(variable: Any) -> bool:
+    return variable.name.startswith("embedding")
+
+
+def _table_to_int8(variable: Any) -> _StoredWeight | None:
+    return _to_int8(variable) if _is_table(variable) else None
+
+
 def _to_int8(variable: Any) -> _StoredWeight | None:
     weights = variable.numpy()
-    is_table = variable.name.startswith("embedding")
-    axis = weights.ndim - 1 if is_table else 0
+    axis = weights.ndim - 1 if _is_table(variable) else 0
     if weights.shape[axis] < _SHORTEST:
         return None
     scales = np.max(np.abs(weights), axis=axis, keepdims=True) / 127
@@ -126,8 +149,3 @@ class _SubstituteScope(keras.StatelessScope):
             with self._graph.as_default():
                 self._read[key] = self._stored[key].dequantize()
         return self._read[key]
-
-
-def _look_up(layer: keras.layers.Embedding, stored: _StoredWeight, inputs: Any) -> Any:
-    rows = stored.dequantize(lambda table: tf.gather(table, ops.cast(inputs, "int32")))
-    return ops.cast(rows, dtype=layer.compute_dtype)

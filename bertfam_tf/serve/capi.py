@@ -43,6 +43,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "TF_NewBuffer": (POINTER(_Buffer), []),
     "TF_NewBufferFromString": (POINTER(_Buffer), [c_char_p, c_size_t]),
     "TF_DeleteBuffer": (None, [POINTER(_Buffer)]),
+    "TF_GetRegisteredKernelsForOp": (POINTER(_Buffer), [c_char_p, c_void_p]),
     "TF_NewGraph": (c_void_p, []),
     "TF_DeleteGraph": (None, [c_void_p]),
     "TF_GraphOperationByName": (c_void_p, [c_void_p, c_char_p]),
@@ -168,6 +169,17 @@ def _buffer(content: bytes) -> Iterator[Any]:
     buffer = lib.TF_NewBufferFromString(content, len(content))
     try:
         yield buffer
+    finally:
+        lib.TF_DeleteBuffer(buffer)
+
+
+def has_kernel(op: str) -> bool:
+    """Whether this build of TensorFlow has a kernel for an operation."""
+    lib = _library()
+    with _status() as status:
+        buffer = lib.TF_GetRegisteredKernelsForOp(op.encode(), status)
+    try:
+        return buffer.contents.length > 0
     finally:
         lib.TF_DeleteBuffer(buffer)
 

@@ -4,11 +4,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import tensorflow as tf
 from google.protobuf import message
 from tensorflow_serving.apis import prediction_log_pb2
 
+from bertfam_tf import parsing
 from bertfam_tf.serve import capi, inference
 from bertfam_tf.serve.servable import Servable, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
@@ -28,10 +30,12 @@ def load(version_dir: str | os.PathLike[str]) -> Servable:
     """Loads the SavedModel in a version directory and replays its warm-up requests.
 
     Raises:
-        ServingError: NOT_FOUND if there is no SavedModel tagged "serve", DATA_LOSS for a damaged
+        ServingError: NOT_FOUND if there is no SavedModel tagged "serve", UNIMPLEMENTED if this
+            TensorFlow lacks a kernel that the model card names, DATA_LOSS for a damaged
             warm-up file, UNIMPLEMENTED for a type of log that Serving does not replay, and any
             error of a warm-up request.
     """
+    _check_kernels(version_dir)
     servable = Servable(capi.Session(os.fspath(version_dir), _TAGS))
     _warm_up(servable, version_dir, None)
     return servable
@@ -59,12 +63,41 @@ def load_for(
     Raises:
         ServingError: as `load`.
     """
+    _check_kernels(version_dir)
     session = capi.Session(os.fspath(version_dir), _TAGS)
     is_ours = os.path.exists(os.path.join(os.fspath(version_dir), _CARD))
     servable = Servable(session, model, rows_per_run=rows_per_run if is_ours else 0)
     wrapped: ServableLike = servable if wrap is None else wrap(servable)
     _warm_up(wrapped, version_dir, around_warm_up)
     return wrapped
+
+
+def _check_kernels(version_dir: str | os.PathLike[str]) -> None:
+    """Refuses an export that this build of TensorFlow cannot run, with a remedy.
+
+    TensorFlow's own error ("Op type not registered") has none.
+    """
+    try:
+        card = parsing.read_json(Path(version_dir) / _CARD)
+    except (FileNotFoundError, ValueError):
+        return
+    if not isinstance(card, dict) or not isinstance(kernels := card.get("kernels"), list):
+        return
+    missing = [name for name in kernels if isinstance(name, str) and not capi.has_kernel(name)]
+    if not missing:
+        return
+    int8 = card.get("int8")
+    fallback = int8.get("fallback") if isinstance(int8, dict) else None
+    remedy = (
+        f"the same version in the model directory {fallback!r} computes in float32"
+        if isinstance(fallback, str)
+        else "export it with fallback=True (--fallback) for a version in float32"
+    )
+    raise ServingError(
+        Code.UNIMPLEMENTED,
+        f"{os.fspath(version_dir)} computes in {card.get('dtype')}, for which this build of "
+        f"TensorFlow has no kernel ({', '.join(missing)}; builds for x86 CPUs have it): {remedy}.",
+    )
 
 
 def _warm_up(

@@ -701,7 +701,7 @@ class Task(Learner):
         Args:
             directory: the model's base path.
             version: a number.
-            **kwargs: ``dtype``, ``batching`` and ``metrics``, as
+            **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
                 ``bertfam_tf.export.export_saved_model`` takes them, which says what is written, and
                 the arguments of this task's ``signatures``.
 

@@ -17,10 +17,10 @@ from tests.selection import in_full
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
 TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
-SHARE = {"bfloat16": (0.5, 0.53), "int8": (0.25, 0.31)}
+SHARE = {"bfloat16": (0.5, 0.53), "int8-weights": (0.25, 0.31)}
 # The most that a probability, or a log-likelihood relative to the largest, may move. When this was
 # written it was 4e-6 and 2e-5 of MaskedLM, and 7e-4 of CausalLM.
-LARGEST = {"bfloat16": 1e-5, "int8": 2e-3}
+LARGEST = {"bfloat16": 1e-5, "int8-weights": 2e-3}
 
 
 def _masked(smallest):
@@ -98,18 +98,18 @@ def _check_stored(task, directory, dtype, monkeypatch, **options):
     return kept[0], given
 
 
-@pytest.mark.parametrize("dtype", in_full(["bfloat16", "int8"], ["int8"]))
+@pytest.mark.parametrize("dtype", in_full(["bfloat16", "int8-weights"], ["int8-weights"]))
 def test_weights_in_fewer_bytes(smallest, tmp_path, monkeypatch, dtype):
     _check_stored(_masked(smallest), tmp_path, dtype, monkeypatch)
     # Only the rows of an embedding table that are read become float32.
     gathered = {node.attr["dtype"].type for node in _nodes(tmp_path / "1", "ResourceGather")}
-    assert tf.as_dtype(dtype).as_datatype_enum in gathered
+    assert tf.as_dtype(dtype.removesuffix("-weights")).as_datatype_enum in gathered
 
 
 @pytest.mark.full
 def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
     task = _causal()
-    servable, given = _check_stored(task, tmp_path, "int8", monkeypatch, max_new_tokens=3)
+    servable, given = _check_stored(task, tmp_path, "int8-weights", monkeypatch, max_new_tokens=3)
     found = servable.run("generate", given)["text"]
     # Its weights are rounded by now.
     assert [text.decode() for text in found] == task.generate(TEXTS, max_new_tokens=3)
@@ -117,7 +117,7 @@ def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
 
 def test_another_dtype(smallest, tmp_path):
     with pytest.raises(
-        ValueError, match="dtype 'float16', expected one of float32, bfloat16, int8"
+        ValueError, match="dtype 'float16', expected one of float32, bfloat16, int8-weights, int8"
     ):
         _masked(smallest).export(tmp_path, dtype="float16")
     assert not list(tmp_path.iterdir())
