@@ -96,7 +96,7 @@ def threads(_: Path | None) -> list[Variant]:
         "the same, threads do not spin (the default)": (),
     }
     return [
-        Variant(name, ROOT, batching, flags, grpc, large=batching == "none")
+        Variant(name, ROOT, batching, flags, grpc, large=True)
         for batching in ("none", "server")
         for name, flags in choices.items()
     ]
