@@ -107,6 +107,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "0 disables it; other models run requests as a whole (%(default)s)",
     )
     add(
+        "--tensorflow-intra-op-parallelism",
+        metavar="N",
+        type=int,
+        help="threads that compute one operation; 0 means one per core (1, or what "
+        "--tensorflow-session-config-file says)",
+    )
+    add(
+        "--tensorflow-inter-op-parallelism",
+        metavar="N",
+        type=int,
+        help="operations that run at once, over all requests; 0 means one per core (0, or what "
+        "--tensorflow-session-config-file says)",
+    )
+    add(
+        "--tensorflow-session-config-file",
+        metavar="FILE",
+        help="a tensorflow.ConfigProto in text format, instead of this server's defaults",
+    )
+    add(
         "--max-connections",
         metavar="N",
         type=int,
@@ -239,6 +258,7 @@ def run(options: argparse.Namespace) -> None:
             max_text_bytes=options.max_text_bytes,
             max_json_values=options.max_json_values,
             max_rows_per_run=options.max_rows_per_run,
+            session_config=_session_config(options),
             max_connections=options.max_connections,
             max_grpc_calls=options.max_grpc_calls,
             header_timeout_s=options.header_timeout_seconds,
@@ -255,6 +275,26 @@ def run(options: argparse.Namespace) -> None:
             tensor_content=options.enable_serialization_as_tensor_content,
             **_extensions(options, stack),
         )
+
+
+def _session_config(options: argparse.Namespace) -> Any:
+    from tensorflow.core.protobuf import config_pb2
+
+    from bertfam_tf.serve import text_format
+
+    config = config_pb2.ConfigProto()
+    if options.tensorflow_session_config_file:
+        text_format.read(options.tensorflow_session_config_file, config)
+    else:
+        # Concurrent requests use the cores better than the parts of one operation do: see
+        # serving/README.md. Threads that spin while they wait take time from the others.
+        config.intra_op_parallelism_threads = 1
+        config.experimental.disable_thread_spinning = True
+    if options.tensorflow_intra_op_parallelism is not None:
+        config.intra_op_parallelism_threads = options.tensorflow_intra_op_parallelism
+    if options.tensorflow_inter_op_parallelism is not None:
+        config.inter_op_parallelism_threads = options.tensorflow_inter_op_parallelism
+    return config
 
 
 def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:

@@ -34,13 +34,17 @@ Arrays = dict[str, np.ndarray]
 
 
 class _Request:
-    """One call of `run`: its inputs, and a future of its outputs in one or more parts."""
+    """One call of `run` or `submit`: its inputs, and a future of its outputs.
+
+    The outputs are computed in one or more parts.
+    """
 
     def __init__(self, inputs: Arrays, deadline: float) -> None:
         self.inputs = inputs
         self.deadline = deadline
         self.started = False
-        self.future: concurrent.futures.Future[list[Arrays]] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[Arrays] = concurrent.futures.Future()
+        self.future.set_running_or_notify_cancel()  # whoever waits for it may not cancel it
         self._parts: list[Arrays | None] = []
         self._lock = threading.Lock()
 
@@ -58,12 +62,17 @@ class _Request:
             self._parts[part] = outputs
             parts = [found for found in self._parts if found is not None]
             if len(parts) == len(self._parts) and not self.future.done():
-                self.future.set_result(parts)
+                self.future.set_result(_joined(parts))
 
     def fail(self, error: Exception) -> None:
         with self._lock:
             if not self.future.done():
                 self.future.set_exception(error)
+
+    def timeout_error(self) -> ServingError:
+        if not self.started:
+            return _expired()
+        return ServingError(Code.DEADLINE_EXCEEDED, "Timed out while the batch was being run")
 
 
 class _Task(NamedTuple):
@@ -316,15 +325,38 @@ class BatchedServable:
                 dimensions differ from those of other requests in the batch, or an output does not
                 have the batch as dimension 0; any error of the batch.
         """
+        request = self.submit(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
+        if request is None:
+            return self._servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
+        remaining_s = request.deadline - time.monotonic()
+        try:
+            return request.future.result(None if remaining_s == math.inf else max(0.0, remaining_s))
+        except ServingError as error:
+            # A new exception: all requests of the batch share one, and each would add a traceback.
+            raise ServingError(error.code, error.message) from error
+        except concurrent.futures.TimeoutError:
+            raise request.timeout_error() from None
+
+    def submit(
+        self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
+    ) -> _Request | None:
+        """As `run`, but returns when the request is in its queue.
+
+        Returns:
+            The request; None if it is not batched and has to be passed to `run`.
+
+        Raises:
+            ServingError: as `run`, for requests that no queue takes.
+        """
         signature = signature or DEFAULT_SIGNATURE
         found = self._arrays(signature, inputs, outputs)
         size = 0 if found is None else merging.rows(found)
         if found is None or size == 0 or not self._fits(signature, found):
-            return self._servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
+            return None
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
         request = _Request(found, deadline)
         self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
-        return _joined(_result(request))
+        return request
 
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
@@ -374,21 +406,6 @@ def _run_batch(
     servable: ServableLike, signature: str, outputs: Sequence[str], inputs: Inputs, timeout_ms: int
 ) -> Arrays:
     return servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
-
-
-def _result(request: _Request) -> list[Arrays]:
-    remaining_s = request.deadline - time.monotonic()
-    try:
-        return request.future.result(None if remaining_s == math.inf else max(0.0, remaining_s))
-    except ServingError as error:
-        # A new exception: all requests of the batch share one, and each would add a traceback.
-        raise ServingError(error.code, error.message) from error
-    except concurrent.futures.TimeoutError:
-        if not request.started:
-            raise _expired() from None
-        raise ServingError(
-            Code.DEADLINE_EXCEEDED, "Timed out while the batch was being run"
-        ) from None
 
 
 def _expired() -> ServingError:

@@ -50,6 +50,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "TF_OperationNumOutputs": (c_int, [c_void_p]),
     "TF_NewSessionOptions": (c_void_p, []),
     "TF_DeleteSessionOptions": (None, [c_void_p]),
+    "TF_SetConfig": (None, [c_void_p, c_char_p, c_size_t, c_void_p]),
     "TF_LoadSessionFromSavedModel": (
         c_void_p,
         [
@@ -210,12 +211,19 @@ class Session:
     # The C API calls the same C++ function as Serving (LoadSavedModel): the graph is not imported
     # into Python, shapes are not compared with the signature, and error texts are equal. The v1
     # Python session would need private methods to avoid its own checks.
-    def __init__(self, export_dir: str, tags: Sequence[str]) -> None:
+    def __init__(
+        self,
+        export_dir: str,
+        tags: Sequence[str],
+        config: config_pb2.ConfigProto | None = None,
+    ) -> None:
         """Loads a SavedModel.
 
         Args:
             export_dir: the version directory.
             tags: of the meta graph to load.
+            config: of the session. The thread pools of the first session are those of all later
+                sessions in the process.
 
         Raises:
             ServingError: with TensorFlow's code and text, if the model does not load.
@@ -226,6 +234,9 @@ class Session:
         meta_graph = lib.TF_NewBuffer()
         names = (c_char_p * len(tags))(*[tag.encode() for tag in tags])
         try:
+            serialized = b"" if config is None else config.SerializeToString()
+            with _status() as status:
+                lib.TF_SetConfig(options, serialized, len(serialized), status)
             with _XLA.off(), _status() as status:
                 session = lib.TF_LoadSessionFromSavedModel(
                     options, None, os.fsencode(export_dir), names, len(tags), graph, meta_graph,
@@ -239,6 +250,7 @@ class Session:
             lib.TF_DeleteSessionOptions(options)
             lib.TF_DeleteBuffer(meta_graph)
         self._session, self._graph = session, graph
+        self._outputs: dict[str, _Output] = {}
         # Not at exit: a run that was abandoned at its deadline may still use the session.
         weakref.finalize(self, _destroy, session, graph).atexit = False
 
@@ -289,12 +301,15 @@ class Session:
             _library().TF_CloseSession(self._session, status)
 
     def _output(self, name: str, missing: str) -> _Output:
+        if name in self._outputs:
+            return self._outputs[name]
         operation, _, index = name.partition(":")
         lib = _library()
         found = lib.TF_GraphOperationByName(self._graph, operation.encode())
         if not found or int(index or 0) >= lib.TF_OperationNumOutputs(found):
             raise ServingError(Code.NOT_FOUND, missing.format(name))
-        return _Output(found, int(index or 0))
+        self._outputs[name] = _Output(found, int(index or 0))
+        return self._outputs[name]
 
 
 def declares_too_much(proto: tensor_pb2.TensorProto) -> bool:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Mapping
 
+from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.apis import get_model_status_pb2, model_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
@@ -58,6 +59,7 @@ class Models:
         retry_wait_s: seconds between two attempts.
         labels_for_unavailable: whether new labels may refer to versions that are not available.
         rows_per_run: as in `servable_loader.load_for`.
+        session_config: as in `capi.Session`.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class Models:
         retry_wait_s: float = 60.0,
         labels_for_unavailable: bool = False,
         rows_per_run: int = 0,
+        session_config: config_pb2.ConfigProto | None = None,
     ) -> None:
+        self._session_config = session_config
         self._rows_per_run = rows_per_run
         self._wrap = wrap
         self._around_warm_up = around_warm_up
@@ -331,6 +335,7 @@ class Models:
                 wrap=self._wrapped,
                 around_warm_up=self._around_warm_up,
                 rows_per_run=self._rows_per_run,
+                session_config=self._session_config,
             )
         except Exception as error:
             if not isinstance(error, ServingError):

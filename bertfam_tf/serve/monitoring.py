@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bertfam_tf.serve import text_format
-from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
+from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Inputs, Pending, ServableLike
 from bertfam_tf.serve.status import Code, ServingError, invalid
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
@@ -173,10 +174,22 @@ class TimedServable:
         """As `Servable.run`."""
         start = time.perf_counter()
         outputs = self._servable.run(signature, inputs, **options)
-        method = self.signatures[signature or DEFAULT_SIGNATURE].method_name
-        api = _APIS.get(method.rpartition("/")[2], "Predict")
-        self._metrics.observe_run(self.model, api, time.perf_counter() - start)
+        self._observe(signature, start)
         return outputs
+
+    def submit(self, signature: str, inputs: Inputs, **options: Any) -> Pending | None:
+        """As `QueuedServable.submit`; None if the servable has no queues."""
+        submit = getattr(self._servable, "submit", None)
+        start = time.perf_counter()
+        pending: Pending | None = None if submit is None else submit(signature, inputs, **options)
+        if pending is not None:
+
+            def observe(future: Future[dict[str, np.ndarray]]) -> None:
+                if future.exception() is None:
+                    self._observe(signature, start)
+
+            pending.future.add_done_callback(observe)
+        return pending
 
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, **options: Any
@@ -186,6 +199,11 @@ class TimedServable:
         outputs = self._servable.run_together(signatures, inputs, **options)
         self._metrics.observe_run(self.model, "MultiInference", time.perf_counter() - start)
         return outputs
+
+    def _observe(self, signature: str, start: float) -> None:
+        method = self.signatures[signature or DEFAULT_SIGNATURE].method_name
+        api = _APIS.get(method.rpartition("/")[2], "Predict")
+        self._metrics.observe_run(self.model, api, time.perf_counter() - start)
 
 
 def read_path(path: str | os.PathLike[str]) -> str | None:

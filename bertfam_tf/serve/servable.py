@@ -1,6 +1,7 @@
 """Runs the signatures of a loaded SavedModel."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +47,36 @@ class ServableLike(Protocol):
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
     ) -> list[dict[str, np.ndarray]]:
         """As `Servable.run_together`."""
+
+
+class Pending(Protocol):
+    """A request in a queue.
+
+    Attributes:
+        future: output name to array, or an exception that all requests of a batch share; it cannot
+            be cancelled.
+        deadline: seconds of the monotonic clock; infinity for no limit.
+    """
+
+    future: Future[dict[str, np.ndarray]]
+    deadline: float
+
+    def timeout_error(self) -> ServingError:
+        """The error of the request if its deadline passes before it is answered."""
+
+
+class QueuedServable(ServableLike, Protocol):
+    """A servable with queues, so that requests can wait without a thread for each of them."""
+
+    def submit(
+        self,
+        signature: str,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = (),
+        timeout_ms: int = 0,
+    ) -> Pending | None:
+        """As `run`, but returns immediately; None if this request has to be passed to `run`."""
 
 
 class Servable:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 from google.protobuf import message
+from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from bertfam_tf import parsing
@@ -48,6 +49,7 @@ def load_for(
     wrap: Wrap | None = None,
     around_warm_up: AroundWarmUp | None = None,
     rows_per_run: int = 0,
+    session_config: config_pb2.ConfigProto | None = None,
 ) -> ServableLike:
     """As `load`, with the options of a server.
 
@@ -59,12 +61,13 @@ def load_for(
             any.
         rows_per_run: larger requests run in chunks of this number of rows if the model is an
             export of bertfam; the outputs of other models may depend on all rows. 0 disables it.
+        session_config: as in `capi.Session`.
 
     Raises:
         ServingError: as `load`.
     """
     _check_kernels(version_dir)
-    session = capi.Session(os.fspath(version_dir), _TAGS)
+    session = capi.Session(os.fspath(version_dir), _TAGS, session_config)
     is_ours = os.path.exists(os.path.join(os.fspath(version_dir), _CARD))
     servable = Servable(session, model, rows_per_run=rows_per_run if is_ours else 0)
     wrapped: ServableLike = servable if wrap is None else wrap(servable)

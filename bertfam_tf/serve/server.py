@@ -16,6 +16,7 @@ import grpc
 import uvicorn
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
+from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bertfam_tf.serve import chunks, grpc_api, inference, rest_api, rest_connections
@@ -50,6 +51,8 @@ class Options:
         max_json_values: the number of values in a REST body.
         max_rows_per_run: exports of bertfam run larger requests in chunks of this number of rows,
             which bounds memory; 0 disables it. Other models run requests as a whole.
+        session_config: of TensorFlow's sessions: threads and graph optimizations. The thread pools
+            are created by the first session of the process.
         max_connections: for REST and for gRPC each, reduced to what the limit on file descriptors
             allows. Beyond it, REST closes the connection that has waited longest for its client,
             and gRPC refuses the new one.
@@ -95,6 +98,7 @@ class Options:
     max_text_bytes: int = RequestLimits.max_text_bytes
     max_json_values: int = RequestLimits.max_json_values
     max_rows_per_run: int = chunks.MAX_ROWS_PER_RUN
+    session_config: config_pb2.ConfigProto | None = None
     max_connections: int = rest_connections.MAX_CONNECTIONS
     max_grpc_calls: int = grpc_api.MAX_CALLS
     header_timeout_s: float = rest_connections.HEADER_TIMEOUT_S
@@ -307,6 +311,7 @@ def _built(
         retry_wait_s=options.retry_wait_s,
         labels_for_unavailable=options.labels_for_unavailable,
         rows_per_run=options.max_rows_per_run,
+        session_config=options.session_config,
     )
     known = rest_connections.Connections(options.connections)
     grace = _GracePeriod(options.grace_s)

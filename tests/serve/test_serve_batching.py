@@ -1,12 +1,14 @@
 """Batches across requests: the same answers as without, in fewer runs, and Serving's errors."""
 
 import gc
+import json
 import random
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.serve import Code, ServingError, load, running_server
 from bertfam_tf.serve.batching import Batcher, BatchingParameters, read_parameters
 
 MESSAGE_OF_MIXED_SHAPES = "different tasks have different shapes and padding is turned off"
@@ -216,6 +218,100 @@ def test_a_savedmodel_in_batches(base_path):
         with ThreadPoolExecutor(8) as pool:
             for found, expected in pool.map(ask, range(60)):
                 same(found, expected)
+
+
+@pytest.fixture(scope="module")
+def rest(base_path):
+    """A client of a server with one batch thread; `rows` has the size of each batch that ran."""
+    rows = []
+
+    def wrap(servable):
+        run = servable.run
+        servable.run = lambda signature, inputs, **options: (
+            rows.append(len(next(iter(inputs.values())))) or run(signature, inputs, **options)
+        )
+        return batcher(servable)
+
+    parameters = BatchingParameters(
+        max_batch_size=2000, num_batch_threads=1, batch_timeout_micros=20_000
+    )
+    with (
+        Batcher(parameters) as batcher,
+        running_server(base_path, model_name="zoo", wrap=wrap, timeout_s=2) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        client.rows = rows
+        yield client
+
+
+def ask(client, signature, **body):
+    body = {"signature_name": signature, **body}
+    return client.post("/v1/models/zoo:predict", content=json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        lambda i: ["a " * i] * (i % 3 + 1),  # decoded and encoded in the event loop
+        lambda i: ["a " * i, "a" * 4096],  # a body for a thread
+        lambda i: [""] * (342 + i),  # an answer for a thread: 3 outputs
+    ],
+)
+def test_batches_over_rest(rest, client, texts):
+    del rest.rows[:]
+    bodies = [texts(i) for i in range(1, 9)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda body: ask(rest, "tokens", instances=body), bodies))
+    assert sum(rest.rows) == sum(map(len, bodies))
+    assert len(rest.rows) < len(bodies)
+    for body, answer in zip(bodies, found, strict=True):
+        assert answer.status_code == 200
+        assert answer.content == ask(client, "tokens", instances=body).content
+
+
+@pytest.mark.parametrize(
+    ("signature", "body"),
+    [
+        ("none", {"instances": [1]}),
+        ("tokens", {"instances": [1]}),
+        ("tokens", {"instances": [1, "a"]}),
+        ("tokens", {"inputs": []}),  # no rows: not batched
+    ],
+)
+def test_what_is_not_batched_over_rest(rest, client, signature, body):
+    found, alone = ask(rest, signature, **body), ask(client, signature, **body)
+    assert (found.status_code, found.content) == (alone.status_code, alone.content)
+
+
+def test_time_that_runs_out_over_rest(half_path):
+    """Of two batches, the first runs and the second waits for the thread."""
+    gate, running = threading.Event(), threading.Event()
+
+    def wrap(servable):
+        run = servable.run
+
+        def slow(*arguments, **options):
+            running.set()
+            gate.wait(60)
+            return run(*arguments, **options)
+
+        servable.run = slow
+        return batcher(servable)
+
+    with (
+        Batcher(BatchingParameters(num_batch_threads=1)) as batcher,
+        running_server(half_path, model_name="zoo", wrap=wrap, timeout_s=0.5) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first = pool.submit(ask, client, "", instances=[1.0])
+        assert running.wait(60)
+        second = ask(client, "", instances=[1.0])
+        gate.set()
+        assert second.status_code == 429
+        assert "while waiting in batching queue" in second.json()["error"]
+        assert first.result(60).status_code == 504
+        assert first.result().json() == {"error": "Timed out while the batch was being run"}
 
 
 # ------------------------------------------------------------------------------------- what is run

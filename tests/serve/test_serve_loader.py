@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from bertfam_tf.serve import Code, Models, ServingError, load
@@ -210,3 +211,13 @@ def test_no_base_path(tmp_path):
     with pytest.raises(ServingError, match="Could not find base path") as caught:
         Models().add("m", tmp_path / "absent")
     assert caught.value.code == Code.INVALID_ARGUMENT
+
+
+def test_the_config_of_sessions(base_path):
+    config = config_pb2.ConfigProto(operation_timeout_in_ms=200)
+    models = Models(session_config=config)
+    models.add("m", base_path)
+    _, servable = models.find("m")
+    with pytest.raises(ServingError) as caught:
+        servable.run("endless", {"x": np.array([1])})
+    assert caught.value.code == Code.DEADLINE_EXCEEDED

@@ -1,5 +1,6 @@
 """The server as a process of its own: what it imports, and how it starts and stops."""
 
+import argparse
 import signal
 import sys
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 
 from bertfam_tf.cli import main as bertfam_main
+from bertfam_tf.serve.__main__ import _session_config, add_flags
 from bertfam_tf.serve.__main__ import main as serve_main
 from tests.selection import in_full
 from tests.serve.half_plus import Stubs, predict_request
@@ -105,9 +107,32 @@ def test_batching_and_metrics(half_path, tmp_path):
             counted = ':tensorflow:serving:request_count{model_name="model",status="%s"} 1.0\n'
             assert counted % "OK" in page
             assert counted % "INVALID_ARGUMENT" in page
+            ran = 'runtime_latency_count{API="Predict",model_name="model",runtime="TF1"} 1.0\n'
+            assert ran in page
         finally:
             process.terminate()
         assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "intra", "inter", "spins"),
+    [
+        ([], 1, 0, False),
+        (["--tensorflow-intra-op-parallelism=0"], 0, 0, False),
+        (["--tensorflow-inter-op-parallelism=3"], 1, 3, False),
+        (["--tensorflow-session-config-file={file}"], 0, 5, True),
+        (["--tensorflow-session-config-file={file}", "--tensorflow-intra-op=4"], 4, 5, True),
+    ],
+)
+def test_threads(tmp_path, flags, intra, inter, spins):
+    file = tmp_path / "session"
+    file.write_text("inter_op_parallelism_threads: 5")
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    config = _session_config(parser.parse_args([flag.format(file=file) for flag in flags]))
+    assert config.intra_op_parallelism_threads == intra
+    assert config.inter_op_parallelism_threads == inter
+    assert config.experimental.disable_thread_spinning != spins
 
 
 BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
@@ -122,6 +147,7 @@ BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
         (["{tmp}", "--batching-parameters-file=x"], "needs --enable-batching"),
         (["{tmp}", "--enable-batching", "--batching-parameters-file={tmp}/no"], "NOT_FOUND"),
         (["{tmp}", "--monitoring-config-file={tmp}/models.conf"], "models.conf"),
+        (["{tmp}", "--tensorflow-session-config-file={tmp}/models.conf"], "tensorflow.ConfigProto"),
         (["{tmp}", "--api-key-file={tmp}/models.conf"], "at least 16 characters, not 8"),
         (["{tmp}", "--tls-key=x"], "TLS needs both --tls-certificate and --tls-key"),
     ],

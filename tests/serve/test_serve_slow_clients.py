@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf.serve import running_server
+from bertfam_tf.serve.rest_connections import Connections
 from tests.serve.half_plus import Stubs, predict_request
 from tools import slow_clients
 
@@ -70,6 +71,15 @@ def test_the_second_request_of_a_connection_has_a_deadline_too(impatient):
 def test_a_client_that_says_nothing_is_closed(impatient):
     with connect(impatient) as connection:
         assert rest_of(connection) == b""
+
+
+def test_an_answer_is_not_held_back_until_its_headers_are_acknowledged(half_path, monkeypatch):
+    accepted = []
+    add = Connections.add
+    monkeypatch.setattr(Connections, "add", lambda *both: accepted.append(both[1]) or add(*both))
+    with running_server(half_path) as server, httpx.Client(timeout=30) as client:
+        assert client.get(f"{server.url}/v1/models/model").status_code == 200
+        assert accepted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_beyond_the_limit_the_one_that_has_waited_longest_goes(half_path):

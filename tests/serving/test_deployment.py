@@ -279,6 +279,6 @@ def test_ports_and_probes(container):
 
 def test_threads_are_the_cores_asked_for(container):
     cores = container["resources"]["requests"]["cpu"]
-    assert f"--tensorflow_intra_op_parallelism={cores}" in container["args"]
+    assert "--tensorflow_intra_op_parallelism=1" in container["args"]  # of each batch thread
     assert f"--tensorflow_inter_op_parallelism={cores}" in container["args"]
     assert _parsed("batching.config", Batching()).num_batch_threads.value == int(cores)

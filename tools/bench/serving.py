@@ -84,11 +84,18 @@ def exports(checkpoint: str, directory: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def server(base: Path, flags: list[str]) -> Iterator[tuple[dict[str, str], int]]:
-    """The model's URL by scheme, and the process' id."""
+def server(
+    base: Path,
+    flags: list[str],
+    tree: Path = ROOT,
+) -> Iterator[tuple[dict[str, str], int]]:
+    """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
     ports = ["--rest-port", "0", "--grpc-port", "0"]
     command = [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports, *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    variables = {**os.environ, "PYTHONPATH": str(tree)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tree, env=variables
+    ) as process:
         try:
             said = process.stdout.readline() + process.stdout.readline()
             rest = re.search(r"http://\S+", said)
@@ -196,10 +203,10 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
         "# The local server under load\n\n"
         f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
         f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
-        f"Requests with one sentence of SST-2 each, {CONCURRENCY} at once, of {what}: "
-        f"{REQUESTS // 2:,}, then as many as come while a new version is brought and the old one "
-        f"let go, then {REQUESTS // 2:,}. The client alone, over REST on a server that "
-        f"always says the same: {limit:,.0f} answers/s.\n\n{lines}\n"
+        f"{what.capitalize()}, one sentence of SST-2 per request, {CONCURRENCY} concurrent "
+        f"requests: {REQUESTS // 2:,} requests, then those during a swap to a new version, then "
+        f"{REQUESTS // 2:,}. The client alone, over REST with a server that returns a constant "
+        f"answer: {limit:,.0f} answers/s.\n\n{lines}\n"
     )
 
 
@@ -219,7 +226,9 @@ def main() -> None:
             print(f"{mode}:", flush=True)
             rows.append(measure(versions, mode, options.requests, options.swap))
     if options.requests >= REQUESTS and options.swap and options.modes == list(MODES):
-        RESULT.write_text(_document(options.checkpoint, rows, limit), "utf-8")
+        sections = re.search(r"^## .*", RESULT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        document = _document(options.checkpoint, rows, limit)
+        RESULT.write_text(document + (f"\n{sections[0]}" if sections else ""), "utf-8")
 
 
 if __name__ == "__main__":

