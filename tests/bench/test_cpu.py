@@ -85,8 +85,8 @@ def test_the_surroundings_of_a_process(tmp_path):
 
 
 def test_medians_and_ranges():
-    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
-    assert spread([3.0, 1.0, 2.0]).share == 1.0
+    assert spread([9.0, 1.0, 2.0]) == Spread(2.0, 1.0, 9.0)
+    assert spread([9.0, 1.0, 2.0]).share == 4.0
     with pytest.raises(ValueError, match="no values"):
         spread([])
 
@@ -146,9 +146,11 @@ def test_clients(host):
 
 
 def test_memory():
+    np.ones(16_000_000)  # 122 MB, given back at once
     before = engines.forget_peak()
-    held = np.ones(4_000_000)
-    assert engines.memory()["VmHWM"] - before > 0.9 * held.nbytes / 2**20
+    assert engines.memory()["VmHWM"] - before < 60
+    np.ones(16_000_000)
+    assert engines.memory()["VmHWM"] - before > 110
 
 
 def test_agreement():

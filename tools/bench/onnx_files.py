@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnxruntime
-import torch
+# Each function imports one: a process that answers with ONNX Runtime has no torch in memory.
+if TYPE_CHECKING:
+    import onnxruntime
+    import torch
 
 
 def export(
@@ -26,6 +28,8 @@ def export(
         inputs, outputs: names.
         shape: [batch, length] of the only inputs that the file takes; None for any.
     """
+    import torch
+
     example = torch.ones(shape or [2, 8], dtype=torch.long)
     axes: dict[str, Any] = {}
     if shape is None:
@@ -46,6 +50,8 @@ def export(
 
 def session(file: Path, threads: int) -> onnxruntime.InferenceSession:
     """A session on the CPU with a number of threads."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     # Numbers at padding are denormal, and make it up to 1.5 times slower.

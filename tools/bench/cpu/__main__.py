@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -63,7 +64,12 @@ def main() -> None:
             only=options.engines and tuple(options.engines),
         )
         bench.prepare(options.model)
-        results = bench.run()
+        whole = True
+        try:
+            bench.run()
+        except KeyboardInterrupt:
+            whole = False
+    results = bench.results
     command = "make bench"
     if options.quick or options.only != list(SECTIONS):
         command = "python -m tools.bench.cpu" + " --quick" * options.quick
@@ -76,9 +82,11 @@ def main() -> None:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / RESULT.name).write_text(text, "utf-8")
         report.picture(results, options.write / PICTURE.name)
-    elif options == _parser().parse_args([]):
+    elif whole and options == _parser().parse_args([]):
         RESULT.write_text(text, "utf-8")
         report.picture(results, PICTURE)
+    if not whole:
+        sys.exit("Interrupted: this is what was measured until then.")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 
 from tools.bench import machine
 from tools.bench.cpu import workloads
-from tools.bench.cpu.turns import Clock
+from tools.bench.cpu.turns import Clock, pin
 from tools.bench.cpu.workloads import ANSWER, CLASSIFY, EMBED, KINDS, TAG, Row, Workload
 
 Runner = Callable[[list[Row]], np.ndarray]
@@ -82,7 +82,6 @@ class Ours:
     """An exported SavedModel, loaded and run as the server does."""
 
     def __init__(self, folder: Path, variant: str, threads: int):
-        os.environ |= {"TF_NUM_INTRAOP_THREADS": str(threads)}
         from bertfam_tf.serve import servable_loader
 
         self._load, self._folder, self._variant = servable_loader.load, folder, variant
@@ -339,7 +338,6 @@ class KerasHub:
     """Its classifier with its own preprocessor, which pads to a fixed number of tokens."""
 
     def __init__(self, folder: Path, variant: str, threads: int):
-        os.environ |= {"TF_NUM_INTRAOP_THREADS": str(threads)}
         self._checkpoint = folder / CLASSIFY / "checkpoint"
 
     def runner(self, kind: str, longest: int) -> Runner:
@@ -374,6 +372,10 @@ class Host:
         self._engine = globals()[make](folder, variant, threads)
         self._runners: dict[Any, Runner] = {}
         self._warm: set[Any] = set()
+
+    def pin(self, cores: list[int]) -> None:
+        """As ``turns.pin``."""
+        pin(cores)
 
     def load(self, kind: str, longest: int) -> float:
         """Loads a model; returns the megabytes that the process has then."""

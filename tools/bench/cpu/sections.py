@@ -257,8 +257,8 @@ class Bench:
             self._train()
         return self.results
 
-    def _host(self, spec: Spec, cores: list[int], threads: int) -> Worker:
-        environment = {**_COMMON, "OMP_NUM_THREADS": str(threads), **spec.environment}
+    def _host(self, spec: Spec, cores: list[int], threads: int, **more: str) -> Worker:
+        environment = {**_COMMON, **_threads_of(threads), **more, **spec.environment}
         return Worker(
             engines.Host,
             *(self.folder, spec.make, spec.variant, threads),
@@ -267,19 +267,28 @@ class Bench:
             first_on_path=spec.first_on_path,
         )
 
+    def _ready(self, spec: Spec, kind: str) -> bool:
+        """Whether what an engine reads was written."""
+        reads = {"Onnx": "ONNX", "OpenVino": "ONNX"}.get(spec.make, spec.variant)
+        return f"{kind}, {reads}" not in self._failures
+
     def _one_core(self) -> None:
         specs = {
             spec.name: spec
             for spec in self.specs
-            if all(
-                f"{kind}, {spec.variant}" not in self._failures
-                and (spec.make not in ("Onnx", "OpenVino") or f"{kind}, ONNX" not in self._failures)
-                for kind in self._kinds(spec)
-            )
+            if any(self._ready(spec, kind) for kind in self._kinds(spec))
         }
-        hosts = {name: self._host(spec, [self.core], 1) for name, spec in specs.items()}
+        # Nobody is measured while they start, so they may use all cores.
+        hosts = {
+            name: self._host(spec, self.cores, 1, TF_NUM_INTEROP_THREADS="1")
+            for name, spec in specs.items()
+        }
         able = {
-            kind: [name for name, spec in specs.items() if kind in set(self._kinds(spec))]
+            kind: [
+                name
+                for name, spec in specs.items()
+                if kind in set(self._kinds(spec)) and self._ready(spec, kind)
+            ]
             for kind in (CLASSIFY, EMBED, TAG, ANSWER)
         }
         with Turns(hosts) as turns:
@@ -291,6 +300,7 @@ class Bench:
                 if kind == CLASSIFY:
                     self._memory(turns, loaded, able[kind])
                 self._agree(turns, probe, able[kind])
+            turns.together("pin", [self.core], limit=_START)
             self._rates(turns)
             for kind, measured in lists.items():
                 if kind in self.wanted:
@@ -330,10 +340,17 @@ class Bench:
             self.results.memory[name] = {"loaded": megabytes}
         for workload, size in ((workloads.sst2(), 32), (workloads.mix(), 32)):
             asked = workload.first(size)
+            able = self._quick_enough(workload, names)
             for name, most in turns.together(
-                "peak", asked, size, limit=_MEASURE, only=names
+                "peak", asked, size, limit=_MEASURE, only=able
             ).items():
                 self.results.memory[name][workload.name] = most
+
+    def _quick_enough(self, workload: Workload, names: list[str]) -> list[str]:
+        """Without who pads short texts to the length of the longest, where there is no time."""
+        if self.plan.thorough or workload.longest < workloads.LENGTH:
+            return names
+        return [name for name in names if name != KERASHUB]
 
     def _agree(self, turns: Turns, probe: Workload, names: list[str]) -> None:
         """Leaves out engines that answer otherwise, which are no peers."""
@@ -362,7 +379,7 @@ class Bench:
     def _table(
         self, turns: Turns, workload: Workload, sizes: dict[int, int], names: list[str]
     ) -> None:
-        plan = self.plan
+        plan, names = self.plan, self._quick_enough(workload, names)
         rounds = plan.rounds if workload.kind == CLASSIFY and workload.longest < 500 else plan.fewer
         total = sum(name in turns.workers for name in names) * len(sizes) * rounds
         with tqdm(total=total, desc=workload.name) as progress:
@@ -429,11 +446,13 @@ class Bench:
         counts = (1, 2, 4, 8, 16, 32, 64, 128) if plan.thorough else (1, 8, 32)
         points = [(n, workloads.equal(32, n), n) for n in counts]
         self._seconds(turns, points, names, "rows of 32 tokens")
-        if plan.thorough:
-            kinds = {n: f"{EMBED}-{n}" for n in LAYERS}
+        if plan.thorough and OURS in turns.workers:
+            ours = next(each for each in self.specs if each.name == OURS)
+            kinds = {n: f"{EMBED}-{n}" for n in LAYERS if self._ready(ours, f"{EMBED}-{n}")}
             points = [(n, workloads.equal(32, 32, kind), 32) for n, kind in kinds.items()]
             self._seconds(turns, points, [OURS], "layers, 32 rows of 32 tokens")
-            self._base(turns)
+            if self._ready(ours, BASE):
+                self._base(turns)
 
     def _base(self, turns: Turns) -> None:
         rows = workloads.equal(128, 32, BASE)
@@ -493,13 +512,13 @@ class Bench:
             self._failures |= turns.failures
 
     def _train(self) -> None:
-        environment = {**_COMMON, "OMP_NUM_THREADS": "1"}
+        environment = {**_COMMON, **_threads_of(1), "TF_NUM_INTEROP_THREADS": "1"}
         allowed = {each.name for each in self.specs}
         trainers = {
             name: Worker(
                 training.trainer,
                 *(self.folder, make, 1),
-                cores=[self.core],
+                cores=self.cores,
                 environment=environment,
             )
             for name, (make, _) in training.TRAINERS.items()
@@ -512,6 +531,8 @@ class Bench:
                 names = [n for n in trainers if training.TRAINERS[n][1] or not masked]
                 # KerasHub pads to one length, whatever is in a batch.
                 names = [n for n in names if n != KERASHUB or task == tasks[0]]
+                kind = task.partition(", ")[0]
+                turns.together("build", kind, [self.core], limit=_START, only=names)
                 steps = max(2, self.plan.steps // 2) if masked else self.plan.steps
                 total = len([n for n in names if n in turns.workers]) * (1 + self.plan.fewer)
                 with tqdm(total=total, desc=task) as progress:
@@ -528,6 +549,11 @@ class Bench:
                         progress=progress,
                     )
             self._failures |= turns.failures
+
+
+def _threads_of(threads: int) -> dict[str, str]:
+    """Settings of libraries that otherwise count the cores."""
+    return {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
 
 
 def _threads(name: str, threads: int) -> str:

@@ -6,7 +6,6 @@ the checkpoint has it. The first step of a call is not counted: pipelines start 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 
 from tools.bench.cpu import workloads
 from tools.bench.cpu.engines import forget_peak, memory
-from tools.bench.cpu.turns import Clock
+from tools.bench.cpu.turns import Clock, pin
 from tools.bench.cpu.workloads import CLASSIFY
 
 RATE, SCHEDULE, ROWS = 2e-5, 100_000, 32
@@ -98,11 +97,15 @@ class Trainer:
     """
 
     def __init__(self, folder: Path, threads: int):
-        os.environ |= {"TF_NUM_INTRAOP_THREADS": str(threads)}
         self.threads = threads
         self._checkpoint = folder / CLASSIFY / "checkpoint"
         self._models: dict[str, Any] = {}
         self._batches: dict[Any, list] = {}
+
+    def build(self, kind: str, cores: list[int]) -> None:
+        """Builds the model for "fine-tune" or "mlm"; from then on these cores alone are used."""
+        self._model_of(kind)
+        pin(cores)
 
     def warm_up(self, task: str, count: int) -> dict[str, float]:
         """Takes steps for the first time, which traces graphs.
@@ -126,7 +129,7 @@ class Trainer:
 
         Returns:
             ``rows`` and real ``tokens`` of the counted steps; ``cpu`` and ``wall`` seconds;
-            ``before`` and ``peak``, megabytes; the mean ``loss`` of all steps.
+            ``peak``, megabytes; the mean ``loss`` of all steps.
         """
         kind, _, how = task.partition(", ")
         model = self._model_of(kind)
@@ -137,7 +140,7 @@ class Trainer:
         else:
             rows = sum(map(len, data[1:]))
             tokens = 0
-        before = forget_peak()
+        forget_peak()
         ticks: list[Clock] = []
         loss = self.take(kind, model, data, lambda: ticks.append(Clock.now()))
         if len(ticks) != count:
@@ -147,7 +150,6 @@ class Trainer:
             "rows": rows,
             "tokens": tokens,
             **took._asdict(),
-            "before": before,
             "peak": memory()["VmHWM"],
             "loss": loss,
         }

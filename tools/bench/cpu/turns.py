@@ -42,7 +42,8 @@ class Worker:
     Args:
         make: a function of a module, which returns the object. It is called in the process.
         args: its arguments; they are pickled.
-        cores: the numbers of the only processor cores that the process uses.
+        cores: the numbers of the only processor cores that the process uses; ``pin`` may take
+            others later.
         environment: variables that are set before ``make`` is imported and called.
         first_on_path: a directory whose packages come before all others in the process.
     """
@@ -125,6 +126,13 @@ class Worker:
     def _ended(self) -> Failure:
         self._process.join(_END_SECONDS)
         return Failure(f"ended with exit code {self._process.exitcode}")
+
+
+def pin(cores: Iterable[int]) -> None:
+    """Confines this process, with the threads that it has already, to some processor cores."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _serve(
