@@ -9,7 +9,7 @@ PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test test-all lint live data transformer-xl-goldens tokenizer-references compare-tokenizers
-.PHONY: bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
+.PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
@@ -58,6 +58,11 @@ compare-tokenizers: .venv/installed-live
 bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers
 	$(BIN)/python -m tools.bench.tokenizers memory
+
+# From raw text on one CPU core and on two, and training steps, beside ONNX Runtime, OpenVINO, PyTorch
+# and KerasHub, on real data (make data). BENCH=--quick takes minutes and writes nothing.
+bench: .venv/installed-bench
+	$(BIN)/python -m tools.bench.cpu $(BENCH)
 
 # LiteRT beside ONNX Runtime and PyTorch, on SST-2 (make data).
 bench-mobile: .venv/installed-bench-mobile
@@ -128,6 +133,10 @@ build/references/installed: tools/references-requirements.txt
 
 .venv/installed-bench-mobile: .venv/installed-live tools/bench/mobile-requirements.txt
 	$(PIP) -r tools/bench/mobile-requirements.txt
+	touch $@
+
+.venv/installed-bench: .venv/installed-bench-mobile tools/bench/cpu-requirements.txt
+	$(PIP) -r tools/bench/cpu-requirements.txt
 	touch $@
 
 clean:

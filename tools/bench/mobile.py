@@ -25,7 +25,6 @@ os.environ |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
 import argparse
 import collections
 import datetime
-import importlib.metadata
 import platform
 import statistics
 import tempfile
@@ -37,7 +36,6 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-import onnxruntime
 import torch
 import transformers
 from ai_edge_litert.interpreter import Interpreter
@@ -48,6 +46,7 @@ from tqdm import tqdm
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
 from bertfam_tf.export.tflite import MOBILE_INPUTS, IdPacker
+from tools.bench import machine, onnx_files
 from tools.texts import sst2
 
 RESULT = Path(__file__).parent.parent / "results" / "mobile_speed.md"
@@ -188,17 +187,7 @@ def onnx(checkpoint: Path, names: list[str], length: int, threads: int) -> Itera
     # Attention written out is what the optimizer knows to fuse.
     model = Probabilities(_loaded(checkpoint, attn_implementation="eager"), names)
     plain = checkpoint.parent / f"{length}.onnx"
-    example = torch.ones([1, length], dtype=torch.long)
-    with warnings.catch_warnings(action="ignore"):  # of an exporter to come, and of constants
-        torch.onnx.export(
-            model,
-            tuple(example for _ in names),
-            plain,
-            input_names=names,
-            output_names=["probability"],
-            opset_version=17,
-            dynamo=False,
-        )
+    onnx_files.export(model, plain, names, ["probability"], [1, length])
     config = model.model.config
     fused = plain.with_stem(f"{length}_fused")
     optimizer.optimize_model(
@@ -217,11 +206,7 @@ def onnx(checkpoint: Path, names: list[str], length: int, threads: int) -> Itera
 
 
 def _session(file: Path, threads: int) -> Callable[[Row], np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    # Numbers at padding are denormal, and make it up to 1.5 times slower.
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    session = onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+    session = onnx_files.session(file, threads)
     names = [each.name for each in session.get_inputs()]
 
     def run(row: Row) -> np.ndarray:
@@ -358,12 +343,11 @@ def table(measured: list[Measured]) -> str:
 def report(results: dict[int, list[Measured]], task: str, threads: int, count: int) -> str:
     """What the results file holds."""
     packages = ("tensorflow", "ai-edge-litert", "onnxruntime", "onnx", "torch", "transformers")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     time_of = "CPU time" if threads == 1 else "time by the clock"
     text = f"""# Speed on one CPU beside ONNX Runtime and PyTorch
 
-`python -m tools.bench.mobile`, {datetime.date.today()}. {cpu()}, {threads} of its cores. \
-Python {platform.python_version()}, {versions}.
+`python -m tools.bench.mobile`, {datetime.date.today()}. {machine.cpu()}, {threads} of its cores. \
+Python {platform.python_version()}, {machine.versions(packages)}.
 
 {task}, one row at a time: median {time_of} of {count} sentences of SST-2, cut or padded \
 to the length. The difference is the largest in a probability, from the task in float32. Below 1, a
@@ -374,14 +358,6 @@ numbers for zeros, and PyTorch quantizes with oneDNN, which make them faster.
     for length, found in results.items():
         text += f"\n## {length} tokens\n\n{table(found)}\n"
     return text
-
-
-def cpu() -> str:
-    """The processor's name."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def main() -> None:
