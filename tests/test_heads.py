@@ -110,7 +110,7 @@ def test_classifiers_from_pretrained(family, tmp_path):
     assert task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
     with np.load(file) as expected:
         given = task.backbone.complete(parity.segments(task.backbone, expected)[0])
-        logits = task({name: given[name] for name in task.backbone.row_inputs}, training=False)
+        logits = task({name: given[name] for name in task.backbone.token_inputs}, training=False)
         assert parity.relative(logits, expected["logits"]) <= parity.FLOAT32_TOLERANCE
     task.backbone.save(tmp_path / "backbone.keras")
     save_pretrained(task.backbone, tmp_path / "out", heads={"sequence": task.head})

@@ -30,6 +30,7 @@ LAYERS = [
 # on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
+    ("layers.fused", "take"),
     ("layers.tracing", "_function"),
     ("layers.tracing", "call_once_traced"),
     ("models.base", "Backbone.save_pretrained"),

@@ -252,11 +252,11 @@ class Backbone(keras.Model):
         return inputs
 
     @property
-    def row_inputs(self) -> dict[str, Any]:
+    def token_inputs(self) -> dict[str, Any]:
         """The inputs (batch, length): those with a value for each token."""
         return {n: spec for n, spec in self.input.items() if getattr(spec, "ndim", None) == 2}
 
-    def weights_behind(self, *outputs: str) -> list[keras.Variable]:
+    def weights_of(self, *outputs: str) -> list[keras.Variable]:
         """The weights that the named outputs depend on, so no pooler's unless it is named."""
         return keras.Model(self.input, [self.output[name] for name in outputs]).weights
 

@@ -121,7 +121,7 @@ class Task(Learner):
         self._parts = parts
         self._compiled_by_user = False
         self._validation: tf.data.Dataset | None = None
-        read = {id(variable) for variable in backbone.weights_behind(parts.source)}
+        read = {id(variable) for variable in backbone.weights_of(parts.source)}
         self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
         self._forget_graphs()
 
@@ -272,7 +272,7 @@ class Task(Learner):
     @property
     def published_inputs(self) -> tuple[str, ...]:
         """Those of the backbone's inputs that carry something in this task."""
-        inputs = self.backbone.row_inputs.keys() - set(self.unpublished_inputs)
+        inputs = self.backbone.token_inputs.keys() - set(self.unpublished_inputs)
         return tuple(name for name in PACKED if name in inputs)
 
     # Keras' verbs, on text -------------------------------------------------------------------

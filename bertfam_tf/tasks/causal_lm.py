@@ -78,7 +78,7 @@ class CausalLM(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
-        inputs = backbone.row_inputs
+        inputs = backbone.token_inputs
         if name == _HEAD:
             logits = head(backbone(inputs))
         else:

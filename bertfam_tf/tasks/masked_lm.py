@@ -70,7 +70,7 @@ class MaskedLM(Task):
             logits = head.logits(tf.boolean_mask(hidden, masked))  # (masks, vocabulary)
             return logits, tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
 
-        inputs = backbone.row_inputs
+        inputs = backbone.token_inputs
         return Parts(
             inputs=inputs,
             outputs=head(backbone(inputs)),  # (batch, length, vocabulary)

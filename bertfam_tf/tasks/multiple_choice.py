@@ -96,7 +96,7 @@ class MultipleChoice(Task):
         # The batch is the first axis, so that Keras' loops and strategies can split it.
         inputs = {
             name: keras.Input((count, None), dtype=spec.dtype, name=name)
-            for name, spec in backbone.row_inputs.items()
+            for name, spec in backbone.token_inputs.items()
         }
         scores = head(backbone({name: _Flat()(x) for name, x in inputs.items()}))
 

@@ -177,4 +177,4 @@ def model_inputs(
     inputs = backbone.complete(inputs)
     # Grappler does not see the rank of what comes out of a tokenizer's function or enters a loop,
     # and warns of every softmax for which it cannot estimate a cost.
-    return {name: tf.ensure_shape(inputs[name], [None, None]) for name in backbone.row_inputs}
+    return {name: tf.ensure_shape(inputs[name], [None, None]) for name in backbone.token_inputs}

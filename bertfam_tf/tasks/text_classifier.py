@@ -95,7 +95,7 @@ def sequence_parts(
         **parts: the others.
     """
     head = heads.build(backbone, task.head_name or "", scores)
-    inputs = backbone.row_inputs
+    inputs = backbone.token_inputs
     return Parts(
         inputs=inputs,
         outputs=head(backbone(inputs)),  # (batch, scores)

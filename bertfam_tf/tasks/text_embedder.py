@@ -58,7 +58,7 @@ class TextEmbedder(Task):
     answer_name = "embedding"
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
-        inputs = backbone.row_inputs
+        inputs = backbone.token_inputs
         outputs = backbone(inputs)
         x = outputs["first_token"]  # (batch, hidden)
         if options.pooling == "mean":

@@ -150,7 +150,7 @@ class TokenTagger(Task):
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, len(options.tags))
-        inputs = backbone.row_inputs
+        inputs = backbone.token_inputs
 
         def split() -> Split:
             return self.options.split  # which may be set later

@@ -58,7 +58,7 @@ def learner(*objectives, **kwargs):
     keras.utils.set_random_seed(0)
     made = [objective() for objective in objectives]
     backbone = bf.build("bert", "tiny", **SHAPE)
-    inputs = backbone.row_inputs
+    inputs = backbone.token_inputs
     model = Learner(inputs, backbone(inputs), made, **kwargs)
     model.compile("sgd")
     return model

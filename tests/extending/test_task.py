@@ -62,7 +62,7 @@ class SentenceOrder(Task):
 
     def parts(self, backbone, tokenizer, options):
         head = heads.build(backbone, self.head_name, 1)
-        inputs = backbone.row_inputs
+        inputs = backbone.token_inputs
 
         def answer(logits, encoded):
             score = tf.sigmoid(tf.cast(logits[:, 0], tf.float32))

@@ -35,7 +35,7 @@ def _batch(backbone, weighted=True):
     rng = np.random.default_rng(1)
     mask = (np.arange(7) < LENGTHS[:, None]).astype("int32")
     inputs = {"token_ids": rng.integers(1, 50, mask.shape), "padding_mask": mask}
-    inputs |= {name: mask * 0 for name in backbone.row_inputs if name not in inputs}
+    inputs |= {name: mask * 0 for name in backbone.token_inputs if name not in inputs}
     inputs = {name: value.astype("int32") for name, value in inputs.items()}
     targets = {
         "positions": np.array([[1, 6, 3], [2, 0, 0], [0, 0, 0], [4, 1, 0]], "int32"),
@@ -95,7 +95,7 @@ def test_learning_and_losses_with_and_without_padding():
     losses = []
     for padded in (False, True):
         backbone, head = _made()
-        inputs = backbone.row_inputs
+        inputs = backbone.token_inputs
         model = Learner(inputs, backbone(inputs), [MaskedTokens(head, weight=2.0)])
         model.compile(keras.optimizers.SGD(0.1))
         rows = tf.data.Dataset.from_tensor_slices(tuple(_batch(backbone))).batch(2)

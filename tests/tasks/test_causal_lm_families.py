@@ -67,7 +67,7 @@ def test_a_token_s_probability_is_of_those_before_it(models, family):
 
 def _plain(model, ids):
     given = model.backbone.complete({"token_ids": ids, "padding_mask": np.ones_like(ids)})
-    return {name: given[name] for name in model.backbone.row_inputs}
+    return {name: given[name] for name in model.backbone.token_inputs}
 
 
 def test_a_memory_that_reaches_far_enough_changes_nothing(models):

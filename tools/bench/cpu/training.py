@@ -224,7 +224,7 @@ class Ours(_Fits):
 
         backbone = bf.load_backbone(self._checkpoint)
         head = heads.build(backbone, "masked_lm")
-        inputs = {**backbone.row_inputs}
+        inputs = {**backbone.token_inputs}
         model = Learner(inputs, backbone(inputs), [_masked_tokens(head)])
         model.compile(optimizers.adamw(RATE, SCHEDULE))
         return model
