@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--calibration",
         metavar="FILE",
-        help="lines of typical text, for --dtype int8 and --quantize int8-full",
+        help="typical texts, one per line, for --dtype int8 and --quantize int8-full",
     )
     export.add_argument(
         "--fallback",
@@ -134,9 +134,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
     phone.add_argument("--length", type=int, help="maximum number of tokens (default: the task's)")
-    phone.add_argument(
-        "--calibration", metavar="FILE", help="typical texts, one per line, for int8-full"
-    )
 
     convert = command(
         "convert",
