@@ -26,9 +26,10 @@ LAYERS = [
     {"cli"},
 ]
 # Methods that users look for on the object, and that only call the function that does it; and an
-# operation that Keras does not have, where Keras runs on TensorFlow.
+# operation that Keras does not have or has with others around it, where Keras runs on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
+    ("layers.fused", "take"),
     ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),
