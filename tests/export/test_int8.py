@@ -38,7 +38,7 @@ def _objects(texts):
 
 @pytest.fixture(scope="module")
 def task(smallest):
-    return _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
+    return _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False), 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_what_computes_in_int8(exported, card):
     # its activation and without. What is not read is removed by the graph optimizer.
     assert len(products) == 2 * (2 * (6 + 1) + 1)  # two signatures
     assert fused.count(b"BiasAdd GeluExact Dequantize") == 2 * 2
-    # Query, key and value share their input.
-    assert len(_nodes(exported, "QuantizeV2")) == 2 * 5
+    # Query, key and value share their input, if it is that of all tokens.
+    assert len(_nodes(exported, "QuantizeV2")) == 2 * (4 + 5 + 1)
     # One copy of the weights, for both signatures.
     stored = sum(file.stat().st_size for file in (exported / "variables").glob("*.data-*"))
     whole = exported.parent.with_name("model-float32") / "5" / "variables"
@@ -115,7 +115,7 @@ def test_answers_are_close_to_those_in_float(task, served, card):
     found = served.run("", {"text": _objects(TEXTS)})
     expected = task.predict(TEXTS)
     differences = np.abs(found["scores"] - [row["scores"] for row in expected])
-    assert 1e-5 < differences.max() < 0.15  # of a small model of large random weights
+    assert 1e-5 < differences.max() < 0.05
     assert [label.decode() for label in found["label"]] == [row["label"] for row in expected]
     agreement = card["int8"]["agreement"]
     assert agreement["label"] == {"equal": 1.0}

@@ -183,3 +183,16 @@ def test_eager_calls_trace_nothing(traces):
     with mock.patch.object(tf, "function", side_effect=AssertionError):
         backbone(given)
     assert traces == ["layer_0", "layer_1", "layer_2", "layer_2"]
+
+
+def test_a_replaced_method_is_called_for_each_block():
+    backbone, seen = _build(), []
+
+    def call(x, training=None):
+        seen.append(x)
+        return x @ tf.ones([16, 24], x.dtype)
+
+    for i in range(3):
+        backbone.parts[f"layer_{i}"].feed_forward.intermediate.call = call
+    _outputs(backbone, training=False)
+    assert len(seen) == 4  # the last one for the first token too
