@@ -13,8 +13,8 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK, as_value_errors
 
 _WINDOW = 32
-# Batches of tokens that are drawn from: what is left in the buckets, rare lengths among it, comes at
-# the end of an epoch, which shall not have longer texts than its beginning.
+# Batches of tokens among which the next is drawn. What is left in the buckets, rare lengths among
+# it, comes at the end of an epoch, which should not have longer texts than its beginning.
 _DRAWN_FROM = 128
 # Examples that are tokenized together to be counted.
 _CHUNK = 32
