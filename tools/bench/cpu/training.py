@@ -182,7 +182,7 @@ class _Fits(Trainer):
         import keras
         import tensorflow as tf
 
-        ticks = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: tick())
+        ticks = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs=None: tick())
         if kind == "mlm":
             spec = {n: tf.TensorSpec([None, None], tf.int32) for n in ("ids", "mask", "labels")}
             dataset = tf.data.Dataset.from_generator(lambda: iter(data), output_signature=spec)
