@@ -239,17 +239,25 @@ def test_who_did_not_answer_has_a_dash(results):
     assert "| ours | 30 ± 33 % | – |" in text
 
 
-def test_nothing_was_found(tmp_path):
-    """All engines have failed, and a picture is drawn all the same."""
+@pytest.fixture
+def nothing():
+    """All engines have failed."""
     results = Results(Shape(1, 1, 1), len, failures={"ours": "did not answer within 1 s"})
     results.tables["classify"] = [Measured(ROWS, 2, {})]
     results.growth["rows"] = {}
     results.training["fine-tune"] = {}
-    text = report.document(results, FULL, "make bench", "MiniLM-L6")
+    return results
+
+
+def test_the_document_without_results(nothing):
+    text = report.document(nothing, FULL, "make bench", "MiniLM-L6")
     assert "* ours: did not answer within 1 s" in text
     assert "| --- |" not in text
+
+
+def test_the_picture_without_results(nothing, tmp_path):
     pytest.importorskip("matplotlib")
-    report.picture(results, tmp_path / "picture.png")
+    report.picture(nothing, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 

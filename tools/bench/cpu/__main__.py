@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="little of everything")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=_SECTIONS)
     parser.add_argument(
-        "--engines", nargs="+", choices=[each.name for each in specs(".")], help="(all)"
+        "--engines", nargs="+", metavar="NAME", help="by their names in tables (all)"
     )
     parser.add_argument("--baseline", metavar="DIR", help="another checkout of this project")
     parser.add_argument("--model", default=MODEL, help="a checkpoint of BERT (%(default)s)")
@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = _parser().parse_args()
+    for name in options.engines or []:
+        if name not in (known := [each.name for each in specs(".")]):
+            sys.exit(f"There is no engine {name!r}; there are: {'; '.join(known)}.")
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:
         folder = options.models

@@ -142,13 +142,13 @@ def _conditions(results: Results, plan: Plan, command: str, model: str) -> str:
 have random weights. *Ours* is the exported SavedModel in the server's loader, with what \
 TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
 computed. The others get ids from `tokenizers`, padded to the longest text of a batch, except \
-KerasHub, whose own preprocessor pads to 128 tokens, or {512} where there are longer texts. \
+KerasHub, whose own preprocessor pads to 128 tokens; it has no part where texts are longer. \
 ONNX Runtime's and OpenVINO's file is torch's export; ONNX Runtime's int8 is its dynamic \
 quantization. torch computes with fused attention (sdpa) in inference mode.
 
 Each engine is a process of its own with one thread, pinned to one core; they take turns, and who \
 waits is blocked on a pipe. Numbers are medians of {plan.rounds} rounds ({plan.fewer} but for \
-SST-2's labels) of CPU time, ratios those within a round, with lowest and highest. On two cores it \
+SST-2) of CPU time, ratios those within a round, with lowest and highest. On two cores it \
 is time by the clock. While one computed on one core, at most {busiest:.0%} more time went by than \
 it computed."""
 
@@ -321,9 +321,10 @@ def picture(results: Results, file: Path) -> None:
         for name, found in results.growth[what].items():
             x, y = zip(*found, strict=True)
             axis.plot(x, [1e3 * t for t in y], "o-", color=_COLORS.get(name), label=name)
-        axis.set_xscale("log", base=2)
+        if "length" in what:
+            axis.set_xscale("log", base=2)
         axis.set(xlabel="tokens of a row" if "length" in what else "rows", ylabel="ms")
-        axis.set(ylim=(0, None))
+        axis.set_ylim(0, None)
         axis.set_title(f"Time by {what}", fontsize=10)
     if results.training:
         _trained(axes[1][2], results)

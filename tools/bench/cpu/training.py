@@ -191,7 +191,7 @@ class _Fits(Trainer):
             spec = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
             dataset = tf.data.Dataset.from_generator(lambda: _columns(data), output_signature=spec)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(data)))
-        return model.fit(dataset, verbose=0, callbacks=[ticks]).history["loss"][-1]
+        return model.fit(dataset, verbose=0, shuffle=False, callbacks=[ticks]).history["loss"][-1]
 
     @staticmethod
     def masked_example(batch: Any) -> Any:
