@@ -19,8 +19,21 @@ LONG = {"export", "generation", "tasks", "train"}
 _NO_DATA = "no real data: "
 
 
+# Before pytest deselects by marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Each worker gets whole files, in this order. If a long one were last, others would be idle.
+    lines = (ROOT / "tests" / "only_in_test_all.txt").read_text("utf-8").splitlines()
+    left = {line for line in lines if line and not line.startswith("#")}
+    unknown = set(left)
+    for item in items:
+        for name in (item.nodeid, item.nodeid.partition("[")[0]):
+            if name in left:
+                item.add_marker(pytest.mark.full)
+                unknown.discard(name)
+    collected = {item.nodeid.partition("::")[0] for item in items}
+    if unknown and {name.partition("::")[0] for name in unknown} <= collected:
+        raise pytest.UsageError(f"only_in_test_all.txt has no such tests: {sorted(unknown)}")
+    # Each worker gets whole files, in this order. Were a long one last, the others would idle.
     items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
 
 
