@@ -25,7 +25,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tools.bench.cpu import report
 from tools.bench.cpu.engines import specs
 from tools.bench.cpu.sections import FULL, QUICK, SECTIONS, Bench
-from tools.texts import ROOT
+from tools.texts import DATA, ROOT
 
 RESULT = ROOT / "tools" / "results" / "cpu_speed.md"
 PICTURE = ROOT / "docs" / "cpu-speed.png"
@@ -50,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = _parser().parse_args()
+    if not DATA.is_dir():
+        sys.exit(f"No data at {DATA}: make data, or set BERTFAM_DATA.")
     for name in options.engines or []:
         if name not in (known := [each.name for each in specs(".")]):
             sys.exit(f"There is no engine {name!r}; there are: {'; '.join(known)}.")
