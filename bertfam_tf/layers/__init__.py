@@ -44,11 +44,19 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
-from bertfam_tf.layers.unpadding import RealTokens, TokenLayout, first_tokens, pad, unpad
+from bertfam_tf.layers.unpadding import (
+    AttentionGroups,
+    RealTokens,
+    TokenLayout,
+    first_tokens,
+    pad,
+    unpad,
+)
 
 __all__ = [
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
+    "AttentionGroups",
     "CachedSelfAttention",
     "CausalPermutation",
     "DecoderMask",

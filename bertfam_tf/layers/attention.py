@@ -9,9 +9,10 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from bertfam_tf.layers.fused import Dense
+from bertfam_tf.layers.fused import Dense, take
 from bertfam_tf.layers.initializers import normal
-from bertfam_tf.layers.unpadding import pad, unpad
+from bertfam_tf.layers.masks import score_bounds
+from bertfam_tf.layers.unpadding import heads_by_group, in_order, pad, tokens_of_groups, unpad
 
 
 def attention_probabilities(scores, attention_mask=None):
@@ -20,7 +21,8 @@ def attention_probabilities(scores, attention_mask=None):
     Args:
         scores: (batch, heads, queries, keys).
         attention_mask: boolean, broadcastable to the scores, true where a query may attend to a
-            key; None for no mask. A fully masked query gets uniform attention.
+            key; or ``masks.score_bounds`` of that; None for no mask. A fully masked query gets
+            uniform attention.
 
     Returns:
         The same shape and dtype.
@@ -29,10 +31,9 @@ def attention_probabilities(scores, attention_mask=None):
     half = keras.backend.standardize_dtype(scores.dtype) in ("float16", "bfloat16")
     logits = ops.cast(scores, "float32") if half else scores
     if attention_mask is not None:
-        # Equal to where(mask, logits, -1e9), but XNNPACK has no select: one in every layer would
-        # split its graph into pieces.
-        ceiling = ops.where(attention_mask, 1e9, -1e9)
-        logits = ops.minimum(logits, ops.cast(ceiling, logits.dtype))
+        if keras.backend.standardize_dtype(attention_mask.dtype) == "bool":
+            attention_mask = score_bounds(attention_mask)
+        logits = ops.minimum(logits, ops.cast(attention_mask, logits.dtype))
     return ops.cast(ops.softmax(logits, axis=-1), scores.dtype)
 
 
@@ -162,23 +163,18 @@ class _DotProductAttention(Attention):
             self.positions.build((None, self.num_heads, None, self.head_size))
         self._build_gate()
 
-    def _attend(
-        self, query, key, value, attention_mask, positions, training, layout=None, single=False
-    ):
+    def _scores(self, query, key, positions=None):
         bias = None
         if self.positions is not None:
             query, key, bias = self.positions(query, key, positions)
         key = ops.transpose(key, (0, 1, 3, 2))  # (batch, heads, head size, keys)
         scores = ops.matmul(query * self.scale, key)  # (batch, heads, queries, keys)
-        if bias is not None:
-            scores = scores + bias
+        return scores if bias is None else scores + bias
+
+    def _attend(self, query, key, value, attention_mask, positions, training, layout=None):
+        scores = self._scores(query, key, positions)
         context = self._context(scores, value, attention_mask, training)
-        if single:
-            width = self.num_heads * self.head_size
-            context = ops.reshape(context, (-1, width))  # of one query, (batch, width)
-        else:
-            context = _tokens_of_heads(context, layout)
-        return self.output_dense(context), scores
+        return self.output_dense(_tokens_of_heads(context, layout)), scores
 
 
 class SelfAttention(_DotProductAttention):
@@ -209,14 +205,17 @@ class SelfAttention(_DotProductAttention):
             enough; None for ``x``. Not together with ``positions``.
         layout: a ``TokenLayout`` where ``x`` and ``value`` are unpadded, (tokens, width); None
             where they are not.
+        groups: from ``AttentionGroups``, to compute attention by groups of examples, with their
+            masks in place of ``attention_mask``; None to compute the batch at once. Only with
+            ``layout``, and not together with ``positions``.
 
     Returns:
         ``(output, scores)``: as ``x``, and the scaled scores before mask and softmax, (batch,
         num_heads, length, length); with ``query`` as that, and (batch, num_heads, 1, length).
 
     Raises:
-        ValueError: for ``query`` where the attention has a part ``positions``, which would place
-            the queries at the first positions.
+        ValueError: for ``query`` or ``groups`` where the attention has a part ``positions``, which
+            would get the wrong ones.
     """
 
     def __init__(
@@ -256,18 +255,48 @@ class SelfAttention(_DotProductAttention):
         value=None,
         query=None,
         layout=None,
+        groups=None,
         training=None,
     ):
-        if query is not None and self.positions is not None:
-            raise ValueError("Attention with positions takes no query beside x.")
-        projected = self.key(x), self.value(x if value is None else value)
-        # each (batch, heads, length, head size)
-        key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in projected)
-        if query is None:
-            query = _heads_of_tokens(self.query(x), self.num_heads, layout)
-            return self._attend(query, key, value, attention_mask, positions, training, layout)
-        query = ops.reshape(self.query(query), (-1, self.num_heads, 1, self.head_size))
-        return self._attend(query, key, value, attention_mask, positions, training, single=True)
+        if self.positions is not None and (query is not None or groups is not None):
+            raise ValueError("Attention with positions takes neither query nor groups.")
+        single = query is not None  # query for each example
+        query = self.query(query if single else x)
+        key, value = self.key(x), self.value(x if value is None else value)
+        context = None
+        if groups is not None:
+            context = self._by_group(query, key, value, groups, single, training)
+        # each (batch, heads, length or 1, head size)
+        key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in (key, value))
+        if single:
+            query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
+        else:
+            query = _heads_of_tokens(query, self.num_heads, layout)
+        if context is not None:  # scores are pruned from graphs if they are not read
+            return self.output_dense(context), self._scores(query, key)
+        layout = None if single else layout
+        output, scores = self._attend(
+            query, key, value, attention_mask, positions, training, layout
+        )
+        return (output[:, 0] if single else output), scores
+
+    def _by_group(self, query, key, value, groups, single, training):
+        """The context of unpadded queries, (tokens, heads · head size) or as ``query``."""
+        query = query * self.scale
+        if single:
+            query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
+            queries = [take(query, group.examples) for group in groups]
+        else:
+            queries = heads_by_group(query, groups)
+        keys, values = heads_by_group(key, groups), heads_by_group(value, groups)
+        contexts = [
+            self._context(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), v, group.bounds, training)
+            for q, k, v, group in zip(queries, keys, values, groups, strict=True)
+        ]
+        if not single:
+            return tokens_of_groups(contexts, groups)
+        context = in_order(contexts, groups)  # (batch, heads, 1, head size)
+        return ops.reshape(context, (-1, self.num_heads * self.head_size))
 
 
 class CachedSelfAttention(_DotProductAttention):

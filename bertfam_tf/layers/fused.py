@@ -28,6 +28,15 @@ def take(x: Any, indices: Any) -> Any:
     return tf.gather(x, indices)
 
 
+def split_rows(x: Any, sizes: Any) -> list:
+    """``x`` in parts along the first axis, of int32 sizes (parts,) that add up to it."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.split(x, ops.cumsum(sizes)[:-1], axis=0)
+    import tensorflow as tf
+
+    return tf.split(x, sizes)
+
+
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 

@@ -20,6 +20,14 @@ def attention_mask_from_padding(padding_mask):
     return ops.expand_dims(ops.expand_dims(ops.cast(padding_mask, "bool"), 1), 1)
 
 
+def score_bounds(attention_mask):
+    """What the minimum with masks scores: 1e9 where the mask is true, and -1e9, in float32.
+
+    XNNPACK has no select: one in every layer would split its graph into pieces.
+    """
+    return ops.where(attention_mask, 1e9, -1e9)
+
+
 def position_ids_from_padding(padding_mask):
     """Position ids that count real tokens only, so that padding on the left has no effect.
 

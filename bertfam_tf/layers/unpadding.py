@@ -1,35 +1,55 @@
 """From padded batches to lists of real tokens, and back: what is no token is not computed.
 
-Dense layers, norms and activations treat tokens one by one, so they run on (tokens, width); only
-attention, which needs the tokens of an example side by side, pads again.
+Dense layers, norms and activations treat tokens one by one, so they run on (tokens, width). Only
+attention needs the tokens of an example side by side. Its cost grows with the square of the length,
+so it pads again by groups of examples of similar length.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from bertfam_tf.layers.fused import take
+from bertfam_tf.layers.fused import split_rows, take
+from bertfam_tf.layers.masks import score_bounds
+
+# More groups have less padding, but each is eight operations in each layer, which take time even if
+# the batch is one example.
+_GROUPS = 4
+# At most this many examples are considered as the first of a group.
+_MOST_STARTS = 256
 
 
 class TokenLayout(NamedTuple):
     """Where the real tokens of a padded batch are.
 
+    Tokens are listed by example, the longest example first.
+
     Fields:
         positions: int32 (tokens,), each token's index among the batch · length positions.
         tokens: int32 (batch, length), each position's index among the tokens; at padding that of
             another token of the same example.
+        examples: int32 (batch,), indexes among the examples of the batch, longest first.
+        counts: int32 (batch,), numbers of tokens, in the order of ``examples``.
+        rows: int32 (tokens,), each token's index among ``examples``.
+        hidden: bool (tokens,), which tokens may not be attended to.
     """
 
     positions: Any
     tokens: Any
+    examples: Any
+    counts: Any
+    rows: Any
+    hidden: Any
 
 
 class RealTokens(keras.layers.Layer):
     """The layout of a padded batch.
 
     The first position of each example counts as a token even if it is padding: heads read it, and
-    an example without any token has a place in the list too.
+    an example without any token has a place in the list too. It may be attended to in such examples
+    only.
 
     Call:
         padding_mask: (batch, length), non-zero at real tokens; padding may be on either side.
@@ -42,17 +62,216 @@ class RealTokens(keras.layers.Layer):
         first = ops.concatenate(
             [ops.ones_like(padding_mask[:, :1]), ops.zeros_like(padding_mask[:, 1:])], axis=1
         )
-        real = ops.reshape(ops.logical_or(ops.cast(padding_mask, "bool"), first > 0), (-1,))
-        tokens = ops.cumsum(ops.cast(real, "int32")) - 1
+        real = ops.logical_or(ops.cast(padding_mask, "bool"), first > 0)  # (batch, length)
+        counts = ops.sum(ops.cast(real, "int32"), axis=1)
+        examples = ops.cast(ops.argsort(-counts), "int32")
+        real, counts = take(real, examples), take(counts, examples)
+        rows, columns = (ops.cast(each, "int32") for each in ops.nonzero(real))  # (tokens,)
+        tokens = ops.cumsum(ops.cast(ops.reshape(real, (-1,)), "int32")) - 1
+        tokens = ops.reshape(tokens, ops.shape(padding_mask))
+        positions = take(examples, rows) * ops.shape(padding_mask)[1] + columns
+        padding = ops.equal(take(ops.reshape(padding_mask, (-1,)), positions), 0)
         return TokenLayout(
-            ops.cast(ops.nonzero(real)[0], "int32"),
-            ops.reshape(tokens, ops.shape(padding_mask)),
+            positions,
+            take(tokens, ops.argsort(examples)),
+            examples,
+            counts,
+            rows,
+            ops.logical_and(padding, take(counts, rows) > 1),
         )
 
     def compute_output_spec(self, padding_mask):
+        batch = padding_mask.shape[0]
         return TokenLayout(
-            keras.KerasTensor((None,), "int32"), keras.KerasTensor(padding_mask.shape, "int32")
+            keras.KerasTensor((None,), "int32"),
+            keras.KerasTensor(padding_mask.shape, "int32"),
+            keras.KerasTensor((batch,), "int32"),
+            keras.KerasTensor((batch,), "int32"),
+            keras.KerasTensor((None,), "int32"),
+            keras.KerasTensor((None,), "bool"),
         )
+
+
+class AttentionGroup(NamedTuple):
+    """Examples of similar length, side by side and padded to the longest of them.
+
+    Fields:
+        examples: int32 (size,), indexes among the examples of the batch.
+        bounds: float32 (size, 1, 1, longest), the masked upper bounds of scores, see
+            ``attention.score_bounds``.
+        real: bool (size, longest), false at padding.
+        to_group: int32 (size, heads, longest), indexes among the tokens · heads vectors of all
+            heads; at padding, those of the example's last token.
+        to_tokens: int32 (tokens of the group, heads), indexes among the size · heads · longest
+            vectors.
+    """
+
+    examples: Any
+    bounds: Any
+    real: Any
+    to_group: Any
+    to_tokens: Any
+
+
+class AttentionGroups(keras.layers.Layer):
+    """Divides a batch into groups of examples, so that attention computes less padding.
+
+    Args:
+        num_heads: of the attention.
+
+    Call:
+        layout: a ``TokenLayout``.
+
+    Returns:
+        A tuple of ``AttentionGroup``. Their tokens are in the order of the layout; a group can be
+        empty.
+    """
+
+    def __init__(self, num_heads: int, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+
+    def call(self, layout):
+        counts, rows, heads = layout.counts, layout.rows, self.num_heads
+        starts = ops.cumsum(counts) - counts
+        edges = _edges(counts)
+        sizes = edges[1:] - edges[:-1]
+        # One more, for groups that start after the last example.
+        longest = take(ops.pad(counts, [[0, 1]], constant_values=1), edges[:-1])
+        tokens_before = ops.concatenate([starts, ops.sum(counts, keepdims=True)])
+        listed = take(tokens_before, edges)
+
+        column = ops.expand_dims(ops.arange(ops.max(longest), dtype="int32"), 0)  # (1, longest)
+        count = ops.expand_dims(counts, 1)  # (batch, 1)
+        real = column < count  # (batch, longest)
+        tokens = ops.expand_dims(starts, 1) + ops.minimum(column, count - 1)
+        mask = ops.logical_and(real, ops.logical_not(take(layout.hidden, tokens)))
+        bounds = ops.expand_dims(ops.expand_dims(score_bounds(mask), 1), 1)
+        head = ops.arange(heads, dtype="int32")
+        to_group = ops.expand_dims(tokens * heads, 1) + ops.expand_dims(head, 1)
+
+        group = ops.sum(ops.cast(ops.expand_dims(rows, 1) >= edges[1:], "int32"), axis=1)
+        width = ops.expand_dims(take(longest, group), 1)  # (tokens, 1)
+        row = ops.expand_dims(rows - take(edges, group), 1)
+        place = ops.arange(ops.shape(rows)[0], dtype="int32") - take(starts, rows)
+        to_tokens = (row * heads + head) * width + ops.expand_dims(place, 1)  # (tokens, heads)
+
+        parts = [
+            split_rows(layout.examples, sizes),
+            split_rows(bounds, sizes),
+            split_rows(real, sizes),
+            split_rows(to_group, sizes),
+            split_rows(to_tokens, listed[1:] - listed[:-1]),
+        ]
+        return tuple(
+            AttentionGroup(
+                examples,
+                bounds[..., : longest[i]],
+                real[:, : longest[i]],
+                to_group[..., : longest[i]],
+                to_tokens,
+            )
+            for i, (examples, bounds, real, to_group, to_tokens) in enumerate(
+                zip(*parts, strict=True)
+            )
+        )
+
+    def compute_output_spec(self, layout):
+        def group():
+            return AttentionGroup(
+                keras.KerasTensor((None,), "int32"),
+                keras.KerasTensor((None, 1, 1, None), "float32"),
+                keras.KerasTensor((None, None), "bool"),
+                keras.KerasTensor((None, self.num_heads, None), "int32"),
+                keras.KerasTensor((None, self.num_heads), "int32"),
+            )
+
+        return tuple(group() for _ in range(_GROUPS))
+
+
+def _edges(counts):
+    """Where groups of consecutive examples start, and the end of the last: int32 (groups + 1,).
+
+    They are those with the fewest pairs of positions, by dynamic programming over the examples at
+    which a group may start.
+
+    Args:
+        counts: int32 (batch,), numbers of tokens in decreasing order.
+    """
+    number = ops.shape(counts)[0]
+    step = number // _MOST_STARTS + 1
+    starts = ops.concatenate([ops.arange(0, number, step, dtype="int32"), ops.stack([number])])
+    squares = ops.square(ops.cast(ops.pad(counts, [[0, 1]]), "float32"))
+    starting, ending = ops.expand_dims(starts, 1), ops.expand_dims(starts, 0)
+    pairs = ops.cast(ending - starting, "float32") * ops.expand_dims(take(squares, starts), 1)
+    pairs = ops.where(ending >= starting, pairs, float("inf"))  # (starts, ends)
+    fewest, last_starts = pairs[0], []
+    for _ in range(_GROUPS - 1):
+        choices = ops.expand_dims(fewest, 1) + pairs
+        last_starts.append(ops.cast(ops.argmin(choices, axis=0), "int32"))
+        fewest = ops.min(choices, axis=0)
+    edges = [ops.shape(starts)[0] - 1]
+    for each in reversed(last_starts):
+        edges.insert(0, each[edges[0]])
+    return take(starts, ops.stack([0, *edges]))
+
+
+def heads_by_group(x, groups: Sequence[AttentionGroup]):
+    """(tokens, heads · head size) to (size, heads, longest, head size) for each group.
+
+    Padding has the values of another token of the same example, and takes no part in gradients.
+    """
+    size = x.shape[-1] // groups[0].to_group.shape[1]
+
+    def gather(x):
+        x = ops.reshape(x, (-1, size))
+        return [take(x, group.to_group) for group in groups]
+
+    def gradient(*upstream):
+        return _list_tokens(upstream, groups)
+
+    return _with_gradient(gather, gradient)(x)
+
+
+def tokens_of_groups(heads: Sequence[Any], groups: Sequence[AttentionGroup]):
+    """The reverse of ``heads_by_group``."""
+
+    def gather(*heads):
+        return _list_tokens(heads, groups)
+
+    def gradient(upstream):
+        x = ops.reshape(upstream, (-1, heads[0].shape[-1]))
+        real = [ops.expand_dims(ops.expand_dims(group.real, 1), -1) for group in groups]
+        return [
+            take(x, group.to_group) * ops.cast(each, x.dtype)
+            for group, each in zip(groups, real, strict=True)
+        ]
+
+    return _with_gradient(gather, gradient)(*heads)
+
+
+def _list_tokens(heads, groups):
+    count, size = heads[0].shape[1], heads[0].shape[-1]
+    tokens = [
+        take(ops.reshape(x, (-1, size)), group.to_tokens)
+        for x, group in zip(heads, groups, strict=True)
+    ]
+    return ops.reshape(ops.concatenate(tokens, axis=0), (-1, count * size))
+
+
+def in_order(x: Sequence[Any], groups: Sequence[AttentionGroup]):
+    """Concatenates (size, …) of all groups in the order of the batch, (batch, …)."""
+    examples = ops.concatenate([group.examples for group in groups])
+    return take(ops.concatenate(x, axis=0), ops.argsort(examples))
+
+
+def _with_gradient(function, gradient):
+    """``function``, with the gradient that TensorFlow would compute by a slow sum by index."""
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow as tf
+
+    return tf.custom_gradient(lambda *inputs: (function(*inputs), gradient))
 
 
 def unpad(x, layout: TokenLayout | None):

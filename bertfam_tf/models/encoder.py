@@ -233,18 +233,31 @@ def encode(
         everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}
         call_with = lambda index: everywhere  # noqa: E731
     layout = parts.layout(padding_mask)
-    unpadded = {} if layout is None else {"layout": layout}
     mask = layers.unpad(padding_mask, layout)
+    groups: dict[int, Any] = {}
+
+    def arguments(index: int) -> dict:
+        given = dict(call_with(index))
+        if layout is not None:
+            given["layout"] = layout
+        if layout is not None and plain:
+            heads = blocks[index].attention.num_heads
+            if heads not in groups:
+                name = f"attention_groups_{heads}"
+                groups[heads] = layers.AttentionGroups(heads, name=name)(layout)
+            given["groups"] = groups[heads]
+        return given
+
     hidden_states, attention_scores = [x], []
     for i, each in enumerate(blocks):
-        x, scores = each(x, **call_with(i), **unpadded)
+        x, scores = each(x, **arguments(i))
         x = after(x, mask)
         hidden_states.append(x)
         attention_scores.append(scores)
     if plain and blocks:
         before = hidden_states[-2]
         first = layers.first_tokens(before, layout)  # (batch, hidden)
-        first, _ = blocks[-1](before, query=first, **call_with(len(blocks) - 1), **unpadded)
+        first, _ = blocks[-1](before, query=first, **arguments(len(blocks) - 1))
         first = after(first, padding_mask[:, 0])
     else:
         first = layers.first_tokens(x, layout)
