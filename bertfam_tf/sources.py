@@ -88,7 +88,7 @@ def reject_external_links(path: str | Path, directory: Path) -> None:
     patterns = [*_HUB_FILES, *itertools.chain(*_HUB_WEIGHTS), *_OTHER_FILES]
     for file in itertools.chain(*map(directory.glob, patterns)):
         try:
-            target = file.resolve()
+            target = file.resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise CheckpointError(f"{file} is a broken link: {error}") from error
         if not any(target.is_relative_to(place) for place in inside):

@@ -76,7 +76,12 @@ def parse(body: bytes) -> dict[str, Any]:
             reason = _IN_ARRAY if _innermost(text[: error.pos]) == "[" else _IN_OBJECT
         else:
             reason = _PARSE_ERRORS.get(error.msg, "Invalid value.")
-        raise _parse_error(reason, text, error.pos) from None
+        position = error.pos
+        if error.msg.startswith("Illegal trailing comma"):
+            # Python 3.13 reports the comma; RapidJSON, as older versions, what follows it.
+            after = text[position + 1 :]
+            position = len(text) - len(after.lstrip(" \t\n\r"))
+        raise _parse_error(reason, text, position) from None
     except (_TooBig, ValueError):  # ValueError: an integer with more digits than Python converts
         raise _parse_error(TOO_BIG, text, start) from None
     if not isinstance(document, dict):

@@ -226,6 +226,14 @@ def issue(folder, name, issuer=None):
     issuer_subject, issuer_key = issuer or (subject, key)
     now = datetime.datetime.now(datetime.UTC)
     local = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    uses = dict.fromkeys(
+        """
+        content_commitment key_encipherment data_encipherment key_agreement crl_sign encipher_only
+        decipher_only
+        """.split(),
+        False,
+    )
+    uses = x509.KeyUsage(digital_signature=True, key_cert_sign=issuer is None, **uses)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -236,6 +244,12 @@ def issue(folder, name, issuer=None):
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(local, critical=False)
+        .add_extension(uses, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
         .sign(issuer_key, hashes.SHA256())
     )
     (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
