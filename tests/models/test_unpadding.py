@@ -1,5 +1,7 @@
 """Backbones that compute real tokens only, beside the same ones that compute padding."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -155,6 +157,48 @@ def test_no_example_reads_another(family):
     np.testing.assert_array_equal(one[:2], two[:2])
     np.testing.assert_allclose(alone[0, :2], one[1, :2], rtol=1e-12)
     assert np.abs(one[2:4] - two[2:4]).max() > 1e-3
+
+
+def _padded_pairs(lengths):
+    """The pairs of positions that attention computes for examples of these lengths."""
+    mask = tf.constant(np.arange(max(lengths)) < np.array(lengths)[:, None], tf.int32)
+    groups = layers.AttentionGroups(2)(layers.RealTokens()(mask))
+    found = [each.real.shape for each in groups]
+    listed = np.concatenate([each.examples for each in groups])
+    assert sorted(listed) == list(range(len(lengths)))
+    assert sum(int(tf.reduce_sum(tf.cast(each.real, tf.int32))) for each in groups) == sum(lengths)
+    return sum(size * longest**2 for size, longest in found)
+
+
+def test_groups_have_the_least_padding():
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 3, 5, 9):
+        lengths = sorted(rng.integers(1, 40, count).tolist(), reverse=True)
+        edges = itertools.combinations_with_replacement(range(count + 1), 3)
+        wanted = min(
+            sum((b - a) * lengths[a] ** 2 for a, b in itertools.pairwise((0, *e, count)) if b > a)
+            for e in edges
+        )
+        assert _padded_pairs(rng.permutation(lengths).tolist()) == wanted
+    # Of larger batches, some examples are considered as the first of a group.
+    lengths = [200] * 3 + rng.integers(1, 30, 997).tolist()
+    assert _padded_pairs(lengths) < 1.02 * (4 * 200**2 + 996 * 30**2)
+    assert _padded_pairs([7] * 600) == 600 * 7**2
+
+
+def test_scores_and_their_gradients_by_group():
+    backbone = _build("bert")
+    given = _given(backbone, MASKS["right"])
+    real = (ON_THE_RIGHT[:, None, :, None] & ON_THE_RIGHT[:, None, None, :]) * 1.0
+    kernel = backbone.parts["layer_1"].attention.query.kernel.value
+    found = []
+    for unpadded in (False, True):
+        with unpadding(unpadded), tf.GradientTape() as tape:
+            scores = backbone(given)["attention_scores"][1] * real
+            loss = tf.reduce_sum(scores**2)
+        found.append((scores, tape.gradient(loss, kernel)))
+    for padded, unpadded in zip(*found, strict=True):
+        np.testing.assert_allclose(unpadded, padded, rtol=1e-9, atol=1e-9)
 
 
 def test_weights_are_those_of_the_padded_model():
