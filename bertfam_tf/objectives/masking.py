@@ -1,0 +1,336 @@
+"""Which tokens of an example are masked, and by what: one implementation for all objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.text import Tokenizer
+
+# Purposes of random numbers, so that no number serves two of them.
+_COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM = range(7)
+
+
+class Masked(NamedTuple):
+    """A masked batch.
+
+    Fields:
+        token_ids: int32 (batch, length), with masks.
+        positions: int32 (batch, predictions), of the tokens to predict, in increasing order; 0
+            after an example's last one.
+        targets: int32 (batch, predictions), the original tokens there.
+        weights: float32 (batch, predictions), 1 for predictions, 0 after an example's last one.
+        starts, ends: int32 (batch, predictions), the first and the last position of the run of
+            masked tokens that a prediction is in.
+    """
+
+    token_ids: tf.Tensor
+    positions: tf.Tensor
+    targets: tf.Tensor
+    weights: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+
+class Masking:
+    """Selects tokens and replaces them (BERT, arXiv 1810.04805, section 3.1).
+
+    A share ``rate`` of an example's tokens other than special ones is selected. Its number is
+    rounded up or down at random, so that the mean is ``rate`` for short examples too; BERT's code
+    rounds to the nearest, and counts special tokens. Units longer than a token are selected whole:
+    one that exceeds what is left of the number is selected with the probability that keeps the
+    mean, where BERT's code leaves it out and masks less than 15 %.
+
+    Random numbers are a hash of the example's seed, its positions and the purpose: an example is
+    masked in the same way eagerly, in graphs, in batches of any size and by any number of workers.
+
+    Args:
+        tokenizer: with a mask token.
+        rate: share of the tokens that are selected.
+        unit: ``"piece"``; ``"word"`` for whole words; or ``"given"`` for spans that are handed
+            over in each call, such as named entities.
+        lengths: probabilities of 1, 2, … consecutive units to be selected together; relative, they
+            need not add up to 1. ``ngrams`` and ``geometric`` compute those of ALBERT and SpanBERT.
+        masked, random: share of the selected that is replaced by the mask token, and by a random
+            token that is not special; others stay as they are.
+        together: whether one draw decides for a whole run of selected tokens (SpanBERT, arXiv
+            1907.10529, section 3.1), or each token has its own.
+        max_predictions: maximum number of selected tokens; None for no maximum.
+
+    Raises:
+        ValueError: for a tokenizer without a mask token, an unknown unit, shares that are not from
+            0 to 1 or add up to more, lengths that are no probabilities, or a maximum below 1.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        rate: float = 0.15,
+        unit: str = "piece",
+        lengths: Sequence[float] = (1.0,),
+        *,
+        masked: float = 0.8,
+        random: float = 0.1,
+        together: bool = False,
+        max_predictions: int | None = None,
+    ):
+        if unit not in ("piece", "word", "given"):
+            raise ValueError(f"unit must be 'piece', 'word' or 'given', got {unit!r}.")
+        for name, share in (("rate", rate), ("masked", masked), ("random", random)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {share}.")
+        if masked + random > 1:
+            raise ValueError(f"masked {masked} and random {random} must add up to at most 1.")
+        weights = np.asarray(lengths, "float64")
+        if weights.ndim != 1 or not len(weights) or (weights < 0).any() or not weights.sum() > 0:
+            raise ValueError(f"lengths must be relative probabilities, got {lengths!r}.")
+        if max_predictions is not None and max_predictions < 1:
+            raise ValueError(f"max_predictions must be at least 1, got {max_predictions}.")
+        ids = tokenizer.special_ids
+        if "mask" not in ids:
+            raise ValueError(f"{type(tokenizer).__name__} must have a mask token.")
+        self.rate = rate
+        self.unit = unit
+        self.masked = masked
+        self.random = random
+        self.together = together
+        self.max_predictions = max_predictions
+        self._cumulative = np.cumsum(weights / weights.sum()).astype("float32")
+        self._mask_id = ids["mask"]
+        # The unknown token stands for text, and is predicted as any other.
+        special = {i for role, i in ids.items() if role != "unk"}
+        size = tokenizer.vocab_size
+        self._special = np.isin(np.arange(size), list(special))
+        self._ordinary = np.flatnonzero(~self._special).astype("int32")
+        self._edges = word_edges(tokenizer) if unit == "word" else None
+
+    def __call__(self, token_ids: Any, padding_mask: Any, seeds: Any, spans: Any = None) -> Masked:
+        """Masks a batch.
+
+        Args:
+            token_ids, padding_mask: int32 (batch, length); the mask is 1 at real tokens.
+            seeds: integer (batch, 2) below 2³¹, one pair for each example, such as the seed of the
+                run and the example's index in the stream.
+            spans: int32 (batch, length), for the unit ``"given"``: tokens of one span have the same
+                number, counted from 1 in the order of the text, and tokens of none have 0.
+
+        Raises:
+            ValueError: for spans with another unit, or none with the unit ``"given"``.
+        """
+        if (spans is None) == (self.unit == "given"):
+            raise ValueError(f"spans must be given for the unit 'given' alone; unit={self.unit!r}.")
+        token_ids = tf.convert_to_tensor(token_ids, tf.int32)
+        real = tf.cast(padding_mask, tf.bool)
+        special = tf.gather(self._special, tf.minimum(token_ids, len(self._special) - 1))
+        candidates = real & ~special
+        draw = _Numbers(seeds)
+        count = self._count(candidates, draw)
+        if self.unit == "piece" and len(self._cumulative) == 1:
+            selected = _top(draw.positions(_PIECE, token_ids), candidates, count)
+        else:
+            units = self._units(token_ids, special, spans)
+            selected = self._runs(units, special, candidates, count, draw)
+        return self._replaced(token_ids, selected, draw)
+
+    def _count(self, candidates: tf.Tensor, draw: _Numbers) -> tf.Tensor:
+        """How many tokens to select, int32 (batch,)."""
+        number = self.rate * tf.cast(_row_sum(candidates), tf.float32)
+        count = tf.cast(tf.floor(number + draw(_COUNT)), tf.int32)
+        return count if self.max_predictions is None else tf.minimum(count, self.max_predictions)
+
+    def _units(self, token_ids: tf.Tensor, special: tf.Tensor, spans: Any) -> tf.Tensor:
+        """The unit of each token, counted from 1 in the order of the text; int32 (batch, length).
+
+        A special token is a unit, so that no run extends across it.
+        """
+        if self.unit == "piece":
+            return tf.cumsum(tf.ones_like(token_ids), axis=1)
+        if self.unit == "given":
+            return tf.convert_to_tensor(spans, tf.int32)
+        assert self._edges is not None
+        starts, ends = (tf.gather(edge, token_ids) for edge in self._edges)
+        first = tf.ones_like(starts[:, :1])
+        begins = starts | tf.concat([first, ends[:, :-1]], 1)
+        begins |= special | tf.concat([first, special[:, :-1]], 1)
+        return tf.cumsum(tf.cast(begins, tf.int32), axis=1)
+
+    def _runs(
+        self,
+        units: tf.Tensor,
+        special: tf.Tensor,
+        candidates: tf.Tensor,
+        count: tf.Tensor,
+        draw: _Numbers,
+    ) -> tf.Tensor:
+        """Selects runs of units until ``count`` tokens are selected; bool (batch, length)."""
+        candidates &= units > 0
+        # Units are numbered across special tokens; a run stays on one side.
+        sides = tf.cumsum(tf.cast(special, tf.int32), axis=1)
+        limit = tf.fill(tf.shape(count), self.max_predictions or tf.int32.max)
+
+        def unfinished(step: Any, selected: Any, free: Any, left: Any) -> tf.Tensor:
+            return tf.reduce_any((left > 0) & tf.reduce_any(free, axis=1))
+
+        def propose(step: Any, selected: Any, free: Any, left: Any) -> tuple:
+            number = _row_sum(free)
+            index = tf.cast(draw(_ANCHOR, step) * tf.cast(number, tf.float32), tf.int32) + 1
+            index = tf.minimum(index, number)
+            anchor = free & (tf.cumsum(tf.cast(free, tf.int32), axis=1) == index[:, None])
+            first, side = (_row_sum(tf.where(anchor, x, 0)) for x in (units, sides))
+            longer = draw(_LENGTH, step)[:, None] >= self._cumulative[:-1]
+            last = first + _row_sum(longer)
+            of_run = (units >= first[:, None]) & (units <= last[:, None])
+            run = of_run & candidates & (sides == side[:, None]) & ~selected
+            size = _row_sum(run)
+            fits = tf.cast(left, tf.float32) >= draw(_FIT, step) * tf.cast(size, tf.float32)
+            fits &= _row_sum(selected) + size <= limit
+            selected |= run & (fits & (left > 0) & (number > 0))[:, None]
+            # What exceeds the number ends the selection, whether it was accepted or not.
+            return step + 1, selected, free & ~run, left - size
+
+        shape = units.shape
+        _, selected, _, _ = tf.while_loop(
+            unfinished,
+            propose,
+            (tf.constant(0), tf.zeros_like(candidates), candidates, count),
+            shape_invariants=(tf.TensorShape([]), shape, shape, count.shape),
+            parallel_iterations=1,
+        )
+        return selected
+
+    def _replaced(self, token_ids: tf.Tensor, selected: tf.Tensor, draw: _Numbers) -> Masked:
+        before = tf.pad(selected, [[0, 0], [1, 0]])[:, :-1]
+        after = tf.pad(selected, [[0, 0], [0, 1]])[:, 1:]
+        position = tf.cumsum(tf.ones_like(token_ids), axis=1, exclusive=True)
+        starts = _running_maximum(tf.where(selected & ~before, position, 0))
+        length = tf.shape(token_ids)[1]
+        backwards = tf.where(selected & ~after, length - position, 0)
+        ends = length - _running_maximum(backwards[:, ::-1])[:, ::-1]
+
+        fate = draw.positions(_REPLACE, token_ids)
+        if self.together:
+            fate = tf.gather(fate, starts, batch_dims=1)
+        random = draw.positions(_RANDOM, token_ids) * len(self._ordinary)
+        random = tf.gather(self._ordinary, tf.cast(random, tf.int32))
+        other = tf.where(fate < self.masked, self._mask_id, random)
+        replaced = tf.where(fate < self.masked + self.random, other, token_ids)
+
+        most = tf.reduce_max(tf.concat([[0], _row_sum(selected)], 0))
+        order = tf.argsort(tf.where(selected, position, length), axis=1, stable=True)[:, :most]
+        there = tf.gather(selected, order, batch_dims=1)
+
+        def listed(x: tf.Tensor) -> tf.Tensor:
+            return tf.where(there, tf.gather(x, order, batch_dims=1), 0)
+
+        return Masked(
+            tf.where(selected, replaced, token_ids),
+            listed(position),
+            listed(token_ids),
+            tf.cast(there, tf.float32),
+            listed(starts),
+            listed(ends),
+        )
+
+
+def ngrams(longest: int = 3) -> list[float]:
+    """Probabilities of n-grams, proportional to 1/n (ALBERT, arXiv 1909.11942, equation 1)."""
+    return [1 / n for n in range(1, longest + 1)]
+
+
+def geometric(p: float = 0.2, longest: int = 10) -> list[float]:
+    """Probabilities of spans' lengths: a geometric distribution without what is beyond ``longest``.
+
+    SpanBERT, arXiv 1907.10529, section 3.1: their mean is 3.8. Lengths are not clipped, which would
+    make the longest span as frequent as all longer ones together.
+    """
+    return [p * (1 - p) ** (n - 1) for n in range(1, longest + 1)]
+
+
+def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Which pieces start a word, and which end one: bool (vocabulary,) each.
+
+    A word is what the tokenizer split at white space and, as BERT's, at punctuation. Pieces of
+    GPT's and XLM's vocabularies show where words end, those of others where they start.
+    """
+    pieces = tokenizer.vocabulary
+    kind = tokenizer.kind
+    if kind == "bpe":
+        ends = np.array([piece.endswith("</w>") for piece in pieces])
+        return np.zeros_like(ends), ends
+    continues = {
+        "wordpiece": lambda piece: piece.startswith("##"),
+        "sentencepiece": lambda piece: not piece.startswith("\u2581"),
+        "byte_bpe": lambda piece: not piece.startswith("\u0120"),
+    }.get(kind, lambda piece: False)
+    starts = np.array([not continues(piece) for piece in pieces])
+    return starts, np.zeros_like(starts)
+
+
+class _Numbers:
+    """Random numbers from 0 to 1, without 1, for each example.
+
+    TensorFlow's stateless generators have one seed for a whole tensor, so that an example's numbers
+    would depend on the rest of its batch.
+
+    Args:
+        seeds: integer (batch, 2).
+    """
+
+    def __init__(self, seeds: Any):
+        first, second = tf.unstack(tf.cast(seeds, tf.uint32), axis=1)
+        self._state = _mixed(_mixed(first + np.uint32(0x9E3779B9)) ^ second)
+
+    def __call__(self, purpose: int, step: Any = 0) -> tf.Tensor:
+        """float32 (batch,)."""
+        return _unit(_mixed(self._of(purpose) + tf.cast(step, tf.uint32)))
+
+    def positions(self, purpose: int, like: tf.Tensor) -> tf.Tensor:
+        """float32 (batch, length), the same for a position in longer tensors."""
+        index = tf.cast(tf.range(tf.shape(like)[1]), tf.uint32)
+        return _unit(_mixed(self._of(purpose)[:, None] + index))
+
+    def _of(self, purpose: int) -> tf.Tensor:
+        return _mixed(self._state + np.uint32(purpose * 0x85EBCA6B % 2**32))
+
+
+def _mixed(x: tf.Tensor) -> tf.Tensor:
+    """A bijection of uint32 whose bits all depend on all bits (lowbias32 of Chris Wellons)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(shift)))
+        x = x * np.uint32(factor)
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(16)))
+
+
+def _unit(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.bitwise.right_shift(x, np.uint32(8)), tf.float32) * 2.0**-24
+
+
+def _row_sum(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(x, tf.int32), axis=1)
+
+
+def _top(keys: tf.Tensor, candidates: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """The ``count`` candidates with the largest keys, bool (batch, length)."""
+    order = tf.argsort(tf.where(candidates, keys, -1.0), axis=1, direction="DESCENDING")
+    ranks = tf.argsort(order, axis=1)
+    return candidates & (ranks < count[:, None])
+
+
+def _running_maximum(x: tf.Tensor) -> tf.Tensor:
+    """The maximum of each row up to each position; in log2(length) steps, as no operation does."""
+    length = tf.shape(x)[1]
+
+    def step(shift: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        moved = tf.pad(x, tf.stack([[0, 0], tf.stack([shift, 0])]))[:, :length]
+        return shift * 2, tf.maximum(x, moved)
+
+    _, x = tf.while_loop(
+        lambda shift, _: shift < length,
+        step,
+        (1, x),
+        shape_invariants=(tf.TensorShape([]), x.shape),
+    )
+    return x
