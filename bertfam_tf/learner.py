@@ -109,6 +109,14 @@ class LossTracker(keras.metrics.Metric):
         return {"loss": loss, **(means if len(means) > 1 else {})}
 
 
+class PerplexityTracker(LossTracker):
+    """A ``LossTracker`` that also reports ``perplexity``, exp of the loss."""
+
+    def result(self) -> dict[str, Any]:
+        found = super().result()
+        return {**found, "perplexity": ops.exp(found["loss"])}
+
+
 class Learner(keras.Model):
     """A functional Keras model that trains for one objective, or for several at once.
 

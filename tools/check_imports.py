@@ -30,7 +30,9 @@ LAYERS = [
 # on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
+    ("layers.fused", "split_rows"),
     ("layers.fused", "take"),
+    ("layers.fused", "with_gradient"),
     ("layers.tracing", "_function"),
     ("layers.tracing", "call_once_traced"),
     ("models.base", "Backbone.save_pretrained"),

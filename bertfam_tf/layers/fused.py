@@ -37,6 +37,15 @@ def split_rows(x: Any, sizes: Any) -> list:
     return tf.split(x, sizes)
 
 
+def with_gradient(function: Any, gradient: Any) -> Any:
+    """``function``, with the gradient that TensorFlow would compute by a slow sum by index."""
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow as tf
+
+    return tf.custom_gradient(lambda *inputs: (function(*inputs), gradient))
+
+
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from bertfam_tf.layers.fused import split_rows, take
+from bertfam_tf.layers.fused import split_rows, take, with_gradient
 from bertfam_tf.layers.masks import score_bounds
 
 # More groups have less padding, but each is eight operations in each layer, which take time even if
@@ -230,7 +230,7 @@ def heads_by_group(x, groups: Sequence[AttentionGroup]):
     def gradient(*upstream):
         return _list_tokens(upstream, groups)
 
-    return _with_gradient(gather, gradient)(x)
+    return with_gradient(gather, gradient)(x)
 
 
 def tokens_of_groups(heads: Sequence[Any], groups: Sequence[AttentionGroup]):
@@ -247,7 +247,7 @@ def tokens_of_groups(heads: Sequence[Any], groups: Sequence[AttentionGroup]):
             for group, each in zip(groups, real, strict=True)
         ]
 
-    return _with_gradient(gather, gradient)(*heads)
+    return with_gradient(gather, gradient)(*heads)
 
 
 def _list_tokens(heads, groups):
@@ -263,15 +263,6 @@ def in_order(x: Sequence[Any], groups: Sequence[AttentionGroup]):
     """Concatenates (size, …) of all groups in the order of the batch, (batch, …)."""
     examples = ops.concatenate([group.examples for group in groups])
     return take(ops.concatenate(x, axis=0), ops.argsort(examples))
-
-
-def _with_gradient(function, gradient):
-    """``function``, with the gradient that TensorFlow would compute by a slow sum by index."""
-    if keras.backend.backend() != "tensorflow":
-        return function
-    import tensorflow as tf
-
-    return tf.custom_gradient(lambda *inputs: (function(*inputs), gradient))
 
 
 def unpad(x, layout: TokenLayout | None):

@@ -111,7 +111,7 @@ class Task(Learner):
         super().__init__(
             parts.inputs,
             parts.outputs,
-            [] if parts.loss is None else [Supervised(parts.loss)],
+            parts.objectives or ([] if parts.loss is None else [Supervised(parts.loss)]),
             name=name,
         )
         self.options = made
@@ -366,7 +366,7 @@ class Task(Learner):
         given = examples(x, y, sample_weight, self.fields)
         if validation_split and validation_data is None:
             given, validation_data = split_rows(*given, validation_split, self.fields)
-        dataset = self._training_data(*given, batch_size, shuffle, batch_tokens)
+        dataset = self._training_data(*given, batch_size, shuffle, batch_tokens, training=True)
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             x, y, weight = (*data, None, None)[:3]
@@ -589,7 +589,7 @@ class Task(Learner):
     # Training data ---------------------------------------------------------------------------
 
     def _compile_defaults(self, steps: int | None = None) -> None:
-        if self._parts.loss is None:
+        if self._parts.loss is None and not self._parts.objectives:
             raise ValueError(f"{type(self).__name__} has no default loss; call compile(loss=…).")
         self._compile(steps=steps)
 
@@ -612,8 +612,12 @@ class Task(Learner):
         batch_size: int = 32,
         shuffle: bool = False,
         batch_tokens: int | None = None,
+        training: bool = False,
     ) -> tf.data.Dataset:
-        """Batches as the Keras model takes them: inputs, targets, weights, as far as given."""
+        """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
+
+        What is drawn for them is drawn anew in each epoch if ``training``, else always the same.
+        """
         targets = self._parts.targets
         x, y = targets.prepared(x, y)
         if y is not None:
@@ -632,11 +636,11 @@ class Task(Learner):
         if len(stream.element_spec) == 1:
             targets.check(None)
         self._settle_pair(stream)
-        preprocessor = self._parts.training_preprocessor or self._parts.preprocessor
+        preprocessor: Any = self._parts.training_preprocessor or self._parts.preprocessor
 
         @tf.autograph.experimental.do_not_convert
-        def encode(features, *rest):
-            encoded = preprocessor(features)
+        def encode(features, *rest, **drawn):
+            encoded = preprocessor(features, **drawn)
             labels, *weights = rest or (None,)
             target = targets.encode(labels, encoded)
             inputs = preprocessor.inputs(encoded)
@@ -645,7 +649,20 @@ class Task(Learner):
             weights = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
             return (inputs, *([] if labels is None else [target]), *weights)
 
-        return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+        if not self._parts.draws:
+            return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+        @tf.autograph.experimental.do_not_convert
+        def encode_drawn(number, batch):
+            count = tf.shape(tf.nest.flatten(batch)[0])[0]
+            seeds = tf.stack([tf.fill([count], number), tf.range(count)], axis=1)
+            return encode(*batch, seeds=seeds)
+
+        numbers = tf.data.Dataset.random(
+            None if training else 0, rerandomize_each_iteration=training
+        ).map(lambda number: tf.cast(number % (1 << 31), tf.int32))
+        drawn = tf.data.Dataset.zip(numbers, stream)
+        return drawn.map(encode_drawn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
         given = len(stream.element_spec[0]) > len(self.fields.required)

@@ -10,13 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.data.inputs import TEXT
+from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.learner import PerplexityTracker
 from bertfam_tf.models import Backbone
+from bertfam_tf.objectives import MaskedTokens, Masking
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, option
-from bertfam_tf.tasks.parts import Parts, Signature, Tensors
+from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.text.windows import Windows
 
 _MAX_MASKS = 16
 
@@ -26,14 +29,25 @@ class MaskedOptions(Options):
     """Options of ``MaskedLM``."""
 
     top_k: int = option("how many tokens an answer has for each mask.", 5)
+    mask_rate: float = option("the share of a text's tokens that ``fit`` masks.", 0.15)
+    mask_unit: str = option(
+        "what is masked together: ``piece``, or ``word`` for whole words.", "piece"
+    )
 
 
 class MaskedLM(Task):
     """Fills the masks in texts, as ``"It [MASK] well."``; ``mask_token`` is how one is written.
 
+    ``fit`` and ``evaluate`` take texts alone, and mask them (see ``objectives.Masking``): ``fit``
+    adapts a checkpoint to the language of a domain (arXiv 2004.10964), and ``save_pretrained``
+    writes one that other tasks start from. Masks are drawn anew in each epoch; those of
+    ``evaluate`` and of validation data are the same for the same batches. Texts that are longer
+    than ``max_length`` become several examples. Metrics are the loss and the ``perplexity``, exp of
+    it, of masked tokens.
+
     ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
-    Keras model gives logits (batch, length, vocabulary), and has no loss of its own: ``compile``
-    takes one. Answers take the logits at masks alone.
+    Keras model gives ``logits`` (batch, length, vocabulary) and what they are computed from;
+    training and answers compute logits at masks alone.
 
     The exported model answers with ``tokens``, string (batch, ``max_masks``, ``top_k``), the most
     probable first, written as if they were a text alone; ``scores``, their probabilities, float32;
@@ -52,6 +66,7 @@ class MaskedLM(Task):
 
     options_type = MaskedOptions
     head_name = "masked_lm"
+    tracker = PerplexityTracker
     answer_name = "masks"
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
@@ -71,15 +86,20 @@ class MaskedLM(Task):
             return logits, tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
 
         inputs = backbone.token_inputs
+        found = backbone(inputs)
         return Parts(
             inputs=inputs,
-            outputs=head(backbone(inputs)),  # (batch, length, vocabulary)
+            outputs={"logits": head(found), head.reads: found[head.reads]},
+            objectives=(MaskedTokens(head),),
+            training_preprocessor=_MaskedWindows(backbone, tokenizer, options, self.fields),
+            draws=True,
+            targets=_MaskedTokens(),
             head=head,
             source=head.reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
             forward=masked_logits,
             postprocess=self._most_probable,
-            answer_ids=lambda logits, _: {"logits": tf.cast(logits, tf.float32)},
+            answer_ids=lambda outputs, _: {"logits": tf.cast(outputs["logits"], tf.float32)},
             predicted=self._fillings,
             to_python=self._filled_texts,
             signatures=self._signatures,
@@ -192,6 +212,44 @@ class MaskedLM(Task):
             }
             for token, more, score in zip(tokens, added, scores, strict=True)
         ]
+
+
+class _MaskedWindows(Packed):
+    """Texts of any length as masked windows that do not overlap."""
+
+    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
+        super().__init__(backbone, tokenizer, options, fields)
+        layout, ids = tokenizer.layout, tokenizer.special_ids
+        self.windows = Windows(layout, ids, options.max_length, 0, padding=options.padding)
+        self.masking = Masking(tokenizer, options.mask_rate, options.mask_unit)
+
+    def __call__(self, features: Tensors, seeds: tf.Tensor | None = None) -> dict[str, Any]:
+        windows = self.windows([self.tokenizer.tokenize(features[TEXT])])
+        if seeds is None:
+            return windows
+        # Windows of one text have the text's first number, and their own index.
+        seeds = tf.gather(seeds, windows["document"])
+        index = tf.range(tf.shape(seeds)[0])
+        seeds = tf.stack([seeds[:, 0], index], axis=1)
+        masked = self.masking(windows["token_ids"], windows["padding_mask"], seeds)
+        return {**windows, "token_ids": masked.token_ids, "masked": masked}
+
+    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        return tf.gather(values, encoded["document"])
+
+
+class _MaskedTokens(Targets):
+    """The masked tokens and their positions, as ``objectives.MaskedTokens`` reads them."""
+
+    def check(self, y: Any) -> None:
+        if y is not None:
+            raise ValueError(
+                "A masked language model learns from texts alone; there are labels or weights."
+            )
+
+    def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[Tensors, tf.Tensor]:
+        masked = encoded["masked"]
+        return {"positions": masked.positions, "token_ids": masked.targets}, masked.weights
 
 
 def _check_top_k(top_k: int, tokenizer: Tokenizer) -> int:

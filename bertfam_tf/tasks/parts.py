@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import SumAndCount
+from bertfam_tf.learner import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
 
 Tensors = dict[str, tf.Tensor]
@@ -103,9 +103,11 @@ class Parts:
             for tasks whose answers are not made of the texts.
         predicted: texts to answers, for ``to_python``; None for the function that is exported.
         training_preprocessor: for ``fit`` and ``evaluate``, where it is another.
+        draws: whether that takes ``seeds`` too, int32 (batch, 2), for random numbers.
         targets: how labels become targets.
         loss: targets, outputs and sample weights to a sum of losses and their number; None where
             there is no default.
+        objectives: what the model is trained for, where that is not ``loss``.
         metrics, weighted_metrics: make new metrics for ``compile``.
         evaluation: None for the loss and the metrics of Keras.
         signatures: makes further signatures of an export, or replaces some; its arguments are
@@ -124,8 +126,10 @@ class Parts:
     answer_ids: Callable[[Any, Tensors], Tensors] | None = None
     predicted: Callable[[Tensors], Any] | None = None
     training_preprocessor: Preprocessor | None = None
+    draws: bool = False
     targets: Targets = field(default_factory=Targets)
     loss: Callable[[Any, Any, Any], SumAndCount] | None = None
+    objectives: tuple[Objective, ...] = ()
     metrics: Callable[[], list[keras.metrics.Metric]] | None = None
     weighted_metrics: Callable[[], list[keras.metrics.Metric]] | None = None
     evaluation: Evaluation | None = None

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.token_streams import segments
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, Learner, LossTracker, SumAndCount
+from bertfam_tf.learner import Batch, Learner, PerplexityTracker, SumAndCount
 from bertfam_tf.models import Backbone
 
 
@@ -32,14 +32,6 @@ class NextToken:
         found = heads["causal_lm"](outputs, targets=batch.targets)  # (batch, length)
         losses = -keras.ops.cast(found, "float32") * batch.weights
         return {"loss": (keras.ops.sum(losses), keras.ops.sum(batch.weights))}
-
-
-class PerplexityTracker(LossTracker):
-    """A ``LossTracker`` that also reports ``perplexity``, exp of the loss."""
-
-    def result(self) -> dict[str, Any]:
-        found = super().result()
-        return {**found, "perplexity": keras.ops.exp(found["loss"])}
 
 
 class ReadMemory(keras.layers.Layer):

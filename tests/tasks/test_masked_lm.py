@@ -107,7 +107,7 @@ def test_every_family_with_the_head(family, tokenizer):
         likeliest = [[p for _, p in of_mask[:5]] for of_mask in _expected(task, TEXTS[i])]
         np.testing.assert_allclose(found["scores"][i, : COUNTS[i]], likeliest, atol=2e-5)
     logits = task(task.preprocess({"text": tf.constant(TEXTS[:1])}), training=False)
-    assert logits.shape == (1, 7, task.backbone.config.vocab_size)
+    assert logits["logits"].shape == (1, 7, task.backbone.config.vocab_size)
 
 
 def test_of_a_long_text_only_what_is_read(tokenizer):
@@ -156,27 +156,53 @@ def test_saves_and_exports(task, tmp_path):
         task.export(tmp_path / "export", max_masks=0)
 
 
-@pytest.mark.full
-def test_learns_from_what_it_is_compiled_for(tokenizer):
+DOMAIN = [f"the {noun} was {word} ." for noun, word in (
+    ("film", "good"), ("movie", "bad"), ("story", "long"), ("plot", "great"),
+)]  # fmt: skip
+
+
+def test_fit_adapts_to_texts(tokenizer, tmp_path):
+    keras.utils.set_random_seed(0)
     task = _task("bert", tokenizer)
-    words = ["good", "bad", "long", "short", "great", "dull", "fine", "unhappy"]
-    others = ["film", "movie", "story", "plot", "act", "cast", "it", "they"]
-    texts = [f"{other} was [MASK] ." for other in others]
-    targets = tokenizer.tokenize([f"{o} was {w} ." for o, w in zip(others, words, strict=True)])
-    targets = np.pad(targets.to_tensor().numpy()[:, :4], ((0, 0), (1, 1)))
-    texts, targets = texts[:7], targets[:7]  # "unhappy" is two pieces
-    task.compile(
-        keras.optimizers.Adam(3e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
-    again = slices((texts, targets)).batch(7).repeat(80)
-    task.fit(again, verbose=0)
-    assert [answers[0][0]["token"] for answers in task.fill(texts, 1)] == words[:7]
+    before = task.evaluate(DOMAIN, return_dict=True, verbose=0)
+    assert before.keys() == {"loss", "perplexity"}
+    assert before["perplexity"] == pytest.approx(np.exp(before["loss"]), rel=1e-5)
+    # Masks of evaluate are always the same.
+    assert task.evaluate(DOMAIN, return_dict=True, verbose=0) == before
+    task.compile(keras.optimizers.Adam(3e-3))
+    history = task.fit(DOMAIN * 8, epochs=20, batch_size=16, validation_data=DOMAIN, verbose=0)
+    assert history.history["val_loss"][-1] < 0.5 * before["loss"]
+    found = task.fill([text.replace(text.split()[3], "[MASK]") for text in DOMAIN], 1)
+    assert [each[0][0]["token"] for each in found] == [text.split()[3] for text in DOMAIN]
+    # A classifier starts from it.
+    task.save_pretrained(tmp_path / "adapted")
+    classifier = bf.TextClassifier.from_pretrained(tmp_path / "adapted", labels=["a", "b"])
+    for one, other in zip(task.backbone.weights, classifier.backbone.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
-def test_fit_says_what_is_missing(task):
-    other = bf.MaskedLM(task.backbone, task.tokenizer)
-    with pytest.raises(ValueError, match="MaskedLM has no default loss; call compile"):
-        other.fit(TEXTS, verbose=0)
+def test_what_fit_reads(tokenizer):
+    task = _task("bert", tokenizer, max_length=8, mask_unit="word", mask_rate=0.4)
+    long = "the film was good . " * 5
+    batches = list(task._training_data(slices([long, "a film"]), batch_size=2, training=True))
+    [(inputs, targets, weights)] = batches
+    # A long text is several windows, without special tokens among what is predicted.
+    assert inputs["token_ids"].shape == (6, 8)
+    assert (inputs["token_ids"].numpy() == tokenizer.mask_id).any()
+    there = weights.numpy() > 0
+    special = [i for role, i in tokenizer.special_ids.items() if role != "unk"]
+    assert not np.isin(targets["token_ids"].numpy()[there], special).any()
+    words = task._training_data(slices([long] * 40), batch_size=40, training=True)
+    first, second = ([batch[0]["token_ids"].numpy() for batch in words] for _ in range(2))
+    assert any((a != b).any() for a, b in zip(first, second, strict=True))  # drawn in each epoch
+    share = [
+        batch[2].numpy().sum() / (batch[0]["padding_mask"].numpy()[:, 1:-1].sum())
+        for batch in words
+    ]
+    assert np.mean(share) == pytest.approx(0.4, abs=0.1)
+    with pytest.raises(ValueError, match="learns from texts alone"):
+        task.fit([long], ["label"], verbose=0)
+    assert task.count_tokens({"text": tf.constant([long, "a film"])}).numpy().tolist() == [35, 4]
 
 
 @pytest.mark.parametrize("top_k", [0, 10_000, 2.0])
