@@ -184,7 +184,7 @@ def _segmented(section: texts.Section) -> texts.Section:
 
     lines = (" ".join(rjieba.cut(texts.decoded(line))).encode("utf-8") for line in section.lines)
     return dataclasses.replace(
-        section, group="cut", lines=tuple(lines), language="zh, words cut by rjieba"
+        section, group="cut", lines=tuple(lines), language="zh, words segmented by rjieba"
     )
 
 

@@ -1,0 +1,220 @@
+"""Documents to the inputs of pretraining, in the four formats of RoBERTa (arXiv 1907.11692, 4.2).
+
+A document is a list of sentences, each a list of token ids. Every sentence is in one example, once:
+a sentence that is longer than an example is divided, and nothing is truncated. (BERT's code
+truncates pairs, and uses sentences of a random document a second time.) Functions are generators
+that hold a few examples at a time, so that a corpus can have any size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+# Pairs that wait for a pair of another document to exchange segments with.
+_WAITING = 32
+
+Sentence = Sequence[int]
+Document = Sequence[Sentence]
+
+
+class Segments(NamedTuple):
+    """An example of one or two segments, without special tokens.
+
+    Fields:
+        first, second: token ids; ``second`` is empty in examples of one segment.
+        label: of a pair, 0 if ``second`` follows ``first`` in their document; 1 if it is from
+            another document, or precedes ``first``. None in examples of one segment.
+    """
+
+    first: list[int]
+    second: list[int]
+    label: int | None
+
+
+def full_sentences(
+    documents: Iterable[Document], length: int, separator: int | None = None
+) -> Iterator[Segments]:
+    """FULL-SENTENCES: as many consecutive sentences as fit, across the ends of documents.
+
+    Args:
+        documents: in the order in which they are read.
+        length: maximum number of tokens, without special tokens at both ends.
+        separator: token between the sentences of two documents; None for none.
+    """
+    pending: list[int] = []
+    for document in documents:
+        if pending and separator is not None and len(pending) < length:
+            pending.append(separator)
+        for sentence in _pieces(document, length):
+            if len(pending) + len(sentence) > length:
+                yield Segments(pending, [], None)
+                pending = []
+            pending = pending + list(sentence)
+    if pending:
+        yield Segments(pending, [], None)
+
+
+def doc_sentences(documents: Iterable[Document], length: int) -> Iterator[Segments]:
+    """DOC-SENTENCES: as many consecutive sentences of one document as fit."""
+    for document in documents:
+        yield from full_sentences([document], length)
+
+
+def segment_pairs(
+    documents: Iterable[Document],
+    length: int,
+    *,
+    task: str = "nsp",
+    short: float = 0.1,
+    seed: int = 0,
+) -> Iterator[Segments]:
+    """SEGMENT-PAIR: two segments, each of one or more consecutive sentences.
+
+    With ``task="nsp"`` the second segment is from another document in half of the pairs: two pairs
+    exchange their second segments. With ``task="sop"`` the segments of half of the pairs are
+    swapped (ALBERT, arXiv 1909.11942, section 3.1). Both kinds are equally frequent
+    but for a few pairs at the end for which there is no pair of another document. A sentence alone
+    at the end of a document is an example of one segment, without a label.
+
+    Args:
+        documents: in the order in which they are read.
+        length: maximum number of tokens of a pair, without special tokens.
+        task: ``"nsp"``, next sentence prediction; or ``"sop"``, sentence order prediction.
+        short: share of the examples with a random smaller maximum (BERT's ``short_seq_prob``).
+        seed: of what is drawn.
+
+    Raises:
+        ValueError: for an unknown task, a length below 2, or a share that is not from 0 to 1.
+    """
+    if length < 2:
+        raise ValueError(f"length must be at least 2, got {length}.")
+    if not 0 <= short <= 1:
+        raise ValueError(f"short must be from 0 to 1, got {short}.")
+    draw = random.Random(seed)
+
+    def pairs() -> Iterator[tuple[int, list[Sentence]]]:
+        for number, document in enumerate(documents):
+            sentences = list(_pieces(document, length))
+            while sentences:
+                most = draw.randint(2, length) if draw.random() < short else length
+                chunk = [sentences.pop(0)]
+                size = len(chunk[0])
+                while sentences and size + len(sentences[0]) <= most:
+                    size += len(sentences[0])
+                    chunk.append(sentences.pop(0))
+                yield number, chunk
+
+    return _labelled(pairs(), task, draw, length)
+
+
+def sentence_pairs(
+    documents: Iterable[Document], length: int, *, task: str = "nsp", seed: int = 0
+) -> Iterator[Segments]:
+    """SENTENCE-PAIR: as ``segment_pairs``, with segments of one sentence each.
+
+    Two sentences that are longer than ``length`` together are examples of one segment.
+    """
+    if length < 2:
+        raise ValueError(f"length must be at least 2, got {length}.")
+    draw = random.Random(seed)
+
+    def pairs() -> Iterator[tuple[int, list[Sentence]]]:
+        for number, document in enumerate(documents):
+            sentences = list(_pieces(document, length))
+            while sentences:
+                chunk = [sentences.pop(0)]
+                if sentences and len(chunk[0]) + len(sentences[0]) <= length:
+                    chunk.append(sentences.pop(0))
+                yield number, chunk
+
+    return _labelled(pairs(), task, draw, length)
+
+
+def _pieces(document: Document, length: int) -> Iterator[Sentence]:
+    """The sentences that are not empty, divided if they are longer than ``length``."""
+    for sentence in document:
+        for start in range(0, len(sentence), length):
+            yield sentence[start : start + length]
+
+
+def _labelled(
+    chunks: Iterable[tuple[int, list[Sentence]]], task: str, draw: random.Random, length: int
+) -> Iterator[Segments]:
+    if task not in ("nsp", "sop"):
+        raise ValueError(f"task must be 'nsp' or 'sop', got {task!r}.")
+    if task == "sop":
+        return _sentence_order(chunks, draw)
+    return _next_sentence(chunks, draw, length)
+
+
+def _divided(chunk: list[Sentence], draw: random.Random) -> tuple[list[int], list[int]]:
+    at = draw.randrange(1, len(chunk)) if len(chunk) > 1 else 1
+    first, second = (
+        [token for each in part for token in each] for part in (chunk[:at], chunk[at:])
+    )
+    return first, second
+
+
+def _sentence_order(
+    chunks: Iterable[tuple[int, list[Sentence]]], draw: random.Random
+) -> Iterator[Segments]:
+    labels: list[int] = []
+    for _, chunk in chunks:
+        first, second = _divided(chunk, draw)
+        if not second:
+            yield Segments(first, [], None)
+            continue
+        if not labels:
+            labels = draw.sample([0, 1], 2)
+        label = labels.pop()
+        yield Segments(second, first, 1) if label else Segments(first, second, 0)
+
+
+def _next_sentence(
+    chunks: Iterable[tuple[int, list[Sentence]]], draw: random.Random, length: int
+) -> Iterator[Segments]:
+    waiting: list[_Waiting] = []
+    exchanged: list[Segments] = []
+    positive: list[Segments] = []
+    for number, chunk in chunks:
+        first, second = _divided(chunk, draw)
+        if not second:
+            yield Segments(first, [], None)
+            continue
+        pair = _Waiting(number, first, second)
+        if len(positive) < len(waiting) + len(exchanged):
+            positive.append(Segments(first, second, 0))
+        else:
+            other = next((each for each in waiting if each.fits(pair, length)), None)
+            if other is None:
+                waiting.append(pair)
+            else:
+                waiting.remove(other)
+                exchanged += [Segments(other.first, second, 1), Segments(first, other.second, 1)]
+        if len(waiting) > _WAITING:  # of a long document
+            oldest = waiting.pop(0)
+            positive.append(Segments(oldest.first, oldest.second, 0))
+        while len(exchanged) >= 2 and len(positive) >= 2:
+            found = [exchanged.pop(0), exchanged.pop(0), positive.pop(0), positive.pop(0)]
+            draw.shuffle(found)
+            yield from found
+        while len(positive) > 2 * _WAITING:
+            yield positive.pop(0)
+    yield from positive + exchanged
+    for each in waiting:
+        yield Segments(each.first, each.second, 0)
+
+
+class _Waiting(NamedTuple):
+    """A pair whose second segment may be exchanged."""
+
+    document: int
+    first: list[int]
+    second: list[int]
+
+    def fits(self, other: _Waiting, length: int) -> bool:
+        """Whether they are of two documents, and no longer than ``length`` when exchanged."""
+        longest = max(len(self.first) + len(other.second), len(other.first) + len(self.second))
+        return self.document != other.document and longest <= length
