@@ -10,6 +10,7 @@ from bertfam_tf.objectives.formats import (
 from bertfam_tf.objectives.masked_lm import MaskedTokens
 from bertfam_tf.objectives.masking import Masked, Masking, geometric, ngrams
 from bertfam_tf.objectives.pairs import PairLabels
+from bertfam_tf.objectives.permutation import Permutation, Permuted, PermutedTokens
 from bertfam_tf.objectives.replaced import ReplacedTokens, replaced_tokens_network
 
 __all__ = [
@@ -17,6 +18,9 @@ __all__ = [
     "MaskedTokens",
     "Masking",
     "PairLabels",
+    "Permutation",
+    "Permuted",
+    "PermutedTokens",
     "ReplacedTokens",
     "Segments",
     "doc_sentences",

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertfam_tf.text import Tokenizer
 
 # Purposes of random numbers, so that no number serves two of them.
-_COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM = range(7)
+_COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM, ORDER = range(8)
 
 
 class Masked(NamedTuple):
@@ -124,9 +124,9 @@ class Masking:
             raise ValueError(f"spans must be given for the unit 'given' alone; unit={self.unit!r}.")
         token_ids = tf.convert_to_tensor(token_ids, tf.int32)
         real = tf.cast(padding_mask, tf.bool)
-        special = tf.gather(self._special, tf.minimum(token_ids, len(self._special) - 1))
+        special = self.is_special(token_ids)
         candidates = real & ~special
-        draw = _Numbers(seeds)
+        draw = Numbers(seeds)
         count = self._count(candidates, draw)
         if self.unit == "piece" and len(self._cumulative) == 1:
             selected = _top(draw.positions(_PIECE, token_ids), candidates, count)
@@ -135,7 +135,11 @@ class Masking:
             selected = self._runs(units, special, candidates, count, draw)
         return self._replaced(token_ids, selected, draw)
 
-    def _count(self, candidates: tf.Tensor, draw: _Numbers) -> tf.Tensor:
+    def is_special(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Where tokens are special ones, which are never selected; bool, of the same shape."""
+        return tf.gather(self._special, tf.minimum(token_ids, len(self._special) - 1))
+
+    def _count(self, candidates: tf.Tensor, draw: Numbers) -> tf.Tensor:
         """How many tokens to select, int32 (batch,)."""
         number = self.rate * tf.cast(_row_sum(candidates), tf.float32)
         count = tf.cast(tf.floor(number + draw(_COUNT)), tf.int32)
@@ -163,7 +167,7 @@ class Masking:
         special: tf.Tensor,
         candidates: tf.Tensor,
         count: tf.Tensor,
-        draw: _Numbers,
+        draw: Numbers,
     ) -> tf.Tensor:
         """Selects runs of units until ``count`` tokens are selected; bool (batch, length)."""
         candidates &= units > 0
@@ -201,7 +205,7 @@ class Masking:
         )
         return selected
 
-    def _replaced(self, token_ids: tf.Tensor, selected: tf.Tensor, draw: _Numbers) -> Masked:
+    def _replaced(self, token_ids: tf.Tensor, selected: tf.Tensor, draw: Numbers) -> Masked:
         before = tf.pad(selected, [[0, 0], [1, 0]])[:, :-1]
         after = tf.pad(selected, [[0, 0], [0, 1]])[:, 1:]
         position = tf.cumsum(tf.ones_like(token_ids), axis=1, exclusive=True)
@@ -269,7 +273,7 @@ def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.zeros_like(starts)
 
 
-class _Numbers:
+class Numbers:
     """Random numbers from 0 to 1, without 1, for each example.
 
     TensorFlow's stateless generators have one seed for a whole tensor, so that an example's numbers
