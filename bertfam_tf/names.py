@@ -13,20 +13,20 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
     """An error message with the unknown name, the most similar known one, and all known ones."""
-    given, names = short(given), sorted(known)
+    given, names = truncated(given), sorted(known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"Unknown {kind} {given!r}.{hint} Known: {', '.join(names)}."
 
 
-def listed(names: Iterable[str], limit: int = 12) -> str:
+def join_names(names: Iterable[str], limit: int = 12) -> str:
     """Names for an error message, at most ``limit`` of them."""
     names = list(names)
     rest = f", … and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
 
 
-def short(text: object, limit: int = 300) -> str:
+def truncated(text: object, limit: int = 300) -> str:
     """The text, truncated to ``limit`` characters; for an error without text, its type."""
     whole = str(text)
     if not whole and isinstance(text, BaseException):
@@ -34,7 +34,7 @@ def short(text: object, limit: int = 300) -> str:
     return whole if len(whole) <= limit else f"{whole[:limit]}…"
 
 
-def shown(value: Any) -> str:
+def truncated_repr(value: Any) -> str:
     """The ``repr`` of a value; the middle of a long one is omitted."""
     return _REPR.repr(value)
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from bertfam_tf.names import short
+from bertfam_tf.names import truncated
 
 # The largest published tokenizer files have 35 MB. Parsed JSON needs about 20 times its size.
 MAX_BYTES = 64 << 20
@@ -78,7 +78,7 @@ def read_json(file: Path, error: type[ValueError] = ValueError) -> Any:
         raise error(f"{file} is not JSON: it is nested too deeply.") from cause
     except (ValueError, MemoryError) as cause:
         raise error(
-            f"{file} is not JSON in UTF-8; it may be truncated or damaged: {short(cause)}"
+            f"{file} is not JSON in UTF-8; it may be truncated or damaged: {truncated(cause)}"
         ) from cause
 
 
@@ -103,7 +103,7 @@ def parse_yaml(text: str, source: str, error: type[ValueError] = ValueError) -> 
     try:
         return yaml.load(text, _Loader)
     except Exception as cause:  # PyYAML's constructors raise many types of errors
-        raise error(f"{source} is not YAML: {short(cause)}") from cause
+        raise error(f"{source} is not YAML: {truncated(cause)}") from cause
 
 
 class _Loader(yaml.SafeLoader):
@@ -127,7 +127,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(node, yaml.MappingNode) and len(mapping) < len(node.value):
             names = [str(key.value) for key, _ in node.value]
             raise yaml.constructor.ConstructorError(
-                None, None, f"found the key {short(_repeated(names))!r} twice", node.start_mark
+                None, None, f"found the key {truncated(_repeated(names))!r} twice", node.start_mark
             )
         return mapping
 
@@ -136,7 +136,7 @@ class _Loader(yaml.SafeLoader):
         # Python does not print hexadecimal numbers of thousands of digits in decimal.
         if not -(2**63) <= number < 2**64:
             raise yaml.constructor.ConstructorError(
-                None, None, f"{short(node.value, 40)} is beyond 64 bits", node.start_mark
+                None, None, f"{truncated(node.value, 40)} is beyond 64 bits", node.start_mark
             )
         return number
 
@@ -150,7 +150,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"the key {short(_repeated(key for key, _ in pairs))!r} appears twice")
+        raise ValueError(f"the key {truncated(_repeated(key for key, _ in pairs))!r} appears twice")
     return found
 
 

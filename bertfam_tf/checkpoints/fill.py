@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from bertfam_tf.checkpoints.tensors import Tensors
-from bertfam_tf.names import listed
+from bertfam_tf.names import join_names
 from bertfam_tf.sources import CheckpointError
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -65,7 +65,9 @@ def compare(
     """
     unnamed = targets.keys() - sources.keys()
     if unnamed:
-        raise CheckpointError(f"{what}: the family defines no names for {listed(sorted(unnamed))}.")
+        raise CheckpointError(
+            f"{what}: the family defines no names for {join_names(sorted(unnamed))}."
+        )
     wanted = {path: sources[path].partition("|")[::2] for path in targets}
     missing = sorted(name for name, _ in wanted.values() if name not in tensors)
     twice = sorted(name for (name, _), uses in Counter(wanted.values()).items() if uses > 1)
@@ -91,15 +93,15 @@ def compare(
     if missing or unexpected or twice or shapes or types:
         lines = [f"{what} do not match."]
         if missing:
-            lines.append(f"Missing tensors: {listed(missing)}.")
+            lines.append(f"Missing tensors: {join_names(missing)}.")
         if unexpected:
-            lines.append(f"Unexpected tensors: {listed(unexpected)}.")
+            lines.append(f"Unexpected tensors: {join_names(unexpected)}.")
         if twice:
-            lines.append(f"Tensors for more than one variable: {listed(twice)}.")
+            lines.append(f"Tensors for more than one variable: {join_names(twice)}.")
         if shapes:
-            lines.append(f"Wrong shapes: {listed(shapes)}.")
+            lines.append(f"Wrong shapes: {join_names(shapes)}.")
         if types:
-            lines.append(f"Wrong types: {listed(types)}; expected one of {', '.join(_FLOATS)}.")
+            lines.append(f"Wrong types: {join_names(types)}; expected one of {', '.join(_FLOATS)}.")
         absent = [path for path, (name, _) in wanted.items() if name not in tensors]
         if absent and all(path.startswith("pooler/") for path in absent):
             lines.append("A checkpoint without a pooler loads with pooler=False.")

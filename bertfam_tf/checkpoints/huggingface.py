@@ -10,7 +10,7 @@ from bertfam_tf.checkpoints import pytorch, safetensors
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.checkpoints.tensors import Tensors
 from bertfam_tf.models.base import Config
-from bertfam_tf.names import short, shown
+from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.registry import Family, HuggingFaceNames
 from bertfam_tf.sources import CheckpointError
 
@@ -151,13 +151,13 @@ def translate(
     for key, supported in names.required.items():
         if key in values and values[key] not in supported:
             raise CheckpointError(
-                f"{file} has {key} = {shown(values[key])}, which {card.name} does not support; "
-                f"supported: {', '.join(map(repr, supported))}."
+                f"{file} has {key} = {truncated_repr(values[key])}, which {card.name} does "
+                f"not support; supported: {', '.join(map(repr, supported))}."
             )
     known = _IGNORED_KEYS | names.config.keys() | names.required.keys()
     unknown_keys = sorted(values.keys() - known)
     for key in unknown_keys[:_MAX_LOGGED_KEYS]:
-        _log.warning("%s: the key %r is not known and has no effect.", file, short(key))
+        _log.warning("%s: the key %r is not known and has no effect.", file, truncated(key))
     if len(unknown_keys) > _MAX_LOGGED_KEYS:
         _log.warning(
             "%s: %d more keys are not known and have no effect.",
@@ -190,7 +190,7 @@ def _card(values: dict[str, Any], family: str | None) -> Family:
         card = registry.get(family)
         if kind not in (None, names_of(card).model_type):
             raise CheckpointError(
-                f"{CONFIG} has the model type {shown(kind)}, which is not {family}'s."
+                f"{CONFIG} has the model type {truncated_repr(kind)}, which is not {family}'s."
             )
         return card
     if kind is None:
@@ -202,7 +202,8 @@ def _card(values: dict[str, Any], family: str | None) -> Family:
         names = [registry.get(name).huggingface for name in registry.families()]
         known = sorted({each.model_type for each in names if each})
         raise CheckpointError(
-            f"{CONFIG}: no family has the model type {shown(kind)}. Known: {', '.join(known)}."
+            f"{CONFIG}: no family has the model type {truncated_repr(kind)}. Known: "
+            f"{', '.join(known)}."
         )
     return found
 
@@ -252,6 +253,6 @@ def languages(values: dict[str, Any]) -> dict[str, int]:
     table = values.get("lang2id") or {}
     if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
         raise CheckpointError(
-            f"{CONFIG}: lang2id must map languages to numbers, not be {shown(table)}."
+            f"{CONFIG}: lang2id must map languages to numbers, not be {truncated_repr(table)}."
         )
     return table

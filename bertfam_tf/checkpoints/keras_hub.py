@@ -18,7 +18,7 @@ from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import huggingface
 from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
-from bertfam_tf.names import listed, short, shown
+from bertfam_tf.names import join_names, truncated, truncated_repr
 from bertfam_tf.registry import Family, FormatNames
 from bertfam_tf.sources import CheckpointError
 
@@ -57,7 +57,7 @@ def read(directory: Path, family: str | None = None) -> Source:
     config: Any = huggingface.config_from(card, _fields(file, options, names), file)
     weights = _weight_files(directory)
     if len(weights) != 1:
-        found = listed([each.name for each in weights]) if weights else "none"
+        found = join_names([each.name for each in weights]) if weights else "none"
         raise CheckpointError(f"No weights in {directory}: expected {WEIGHTS}, found {found}.")
     tensors = Tensors(_named_tensors(weights[0], names, options, config))
     sources = {**names.weights, **{path: path for path in names.absent}}
@@ -86,7 +86,7 @@ def _family(file: Path, name: str, suffix: str) -> Family:
     kind = name.removesuffix(suffix)
     if kind not in families or not name.endswith(suffix):
         known = ", ".join(sorted(kind + suffix for kind in families))
-        raise CheckpointError(f"{file} is for KerasHub's {shown(name)}. Known: {known}.")
+        raise CheckpointError(f"{file} is for KerasHub's {truncated_repr(name)}. Known: {known}.")
     return families[kind]
 
 
@@ -101,14 +101,14 @@ def _weight_files(directory: Path) -> list[Path]:
 def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str, Any]:
     unknown = sorted(options.keys() - names.config.keys() - _IGNORED)
     if unknown:
-        raise CheckpointError(f"{file} has options that are not supported: {listed(unknown)}.")
+        raise CheckpointError(f"{file} has options that are not supported: {join_names(unknown)}.")
     missing = sorted(names.config.keys() - _OPTIONAL - options.keys())
     if missing:
-        raise CheckpointError(f"{file} lacks {listed(missing)}.")
+        raise CheckpointError(f"{file} lacks {join_names(missing)}.")
     for key in sorted(names.config.keys() & options.keys() - {"dropout"}):
         if type(options[key]) is not int or options[key] < 1:
             raise CheckpointError(
-                f"{file}: {key} must be a positive number, not {shown(options[key])}."
+                f"{file}: {key} must be a positive number, not {truncated_repr(options[key])}."
             )
     ours = {
         field: options[key]
@@ -173,7 +173,7 @@ def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
         raise
     except Exception as error:  # h5py raises many types of errors for damaged files
         raise CheckpointError(
-            f"{file} cannot be read as HDF5; it may be truncated or damaged: {short(error)}"
+            f"{file} cannot be read as HDF5; it may be truncated or damaged: {truncated(error)}"
         ) from error
     yield from found
 

@@ -14,7 +14,7 @@ from bertfam_tf.checkpoints.fill import compare, fill, heads_axis, loaded_shape,
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models.base import Backbone
-from bertfam_tf.names import shown, unknown
+from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.sources import CheckpointError, resolve
 
 _KEPT = ("problem_type", "tokenizer_class", "bos_token_id", "eos_token_id")
@@ -126,7 +126,7 @@ class Checkpoint:
         for key, supported in self.family.heads[head].required.items():
             if key in values and values[key] not in supported:
                 raise CheckpointError(
-                    f"{huggingface.CONFIG} has {key} = {shown(values[key])}, which the "
+                    f"{huggingface.CONFIG} has {key} = {truncated_repr(values[key])}, which the "
                     f"{head} head of {self.family.name} does not support; "
                     f"supported: {', '.join(map(repr, supported))}."
                 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertfam_tf.checkpoints import shards
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import CheckpointError
 
 SINGLE = "pytorch_model.bin"
@@ -38,7 +38,9 @@ def read(directory: Path) -> Tensors:
 def _tensors(file: Path) -> Iterator[Stored]:
     for name, tensor in _load(file).items():
         if not isinstance(name, str) or not hasattr(tensor, "numpy"):
-            raise CheckpointError(f"{file} is not a dict of tensors: it contains {shown(name)}.")
+            raise CheckpointError(
+                f"{file} is not a dict of tensors: it contains {truncated_repr(name)}."
+            )
         if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
             raise CheckpointError(
                 f"{file}: {name} is a {tensor.dtype} with the layout {tensor.layout}, expected a "

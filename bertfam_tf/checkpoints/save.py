@@ -18,7 +18,7 @@ from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone, plain_weights
-from bertfam_tf.names import listed, unknown
+from bertfam_tf.names import join_names, unknown
 from bertfam_tf.sources import CheckpointError, reject_external_links
 
 
@@ -210,7 +210,7 @@ def _write(
     named = {prefix + name: array for name, array in tensors.items()} | dict(heads)
     bad = sorted(_not_finite(named.items()))
     if bad:
-        raise CheckpointError(f"Not written, because of NaN or infinity in {listed(bad)}.")
+        raise CheckpointError(f"Not written, because of NaN or infinity in {join_names(bad)}.")
     text = json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
     (directory / huggingface.CONFIG).write_text(text, "utf-8")
     safetensors.write(named, directory / SINGLE, metadata={"format": "pt"})

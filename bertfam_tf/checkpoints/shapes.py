@@ -13,7 +13,7 @@ import keras
 
 from bertfam_tf import registry
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import CheckpointError
 
 
@@ -41,8 +41,9 @@ def declared(
             count *= each
             if count > stored:
                 raise CheckpointError(
-                    f"{what} declares {family.indices[letter]} = {shown(each)}, but only {stored} "
-                    "tensors are stored. Config and weights must belong to the same checkpoint."
+                    f"{what} declares {family.indices[letter]} = {truncated_repr(each)}, "
+                    f"but only {stored} tensors are stored. Config and weights must belong to "
+                    "the same checkpoint."
                 )
     fields = {field.name for field in dataclasses.fields(config)}
     capped = {"num_layers", *family.indices.values()} & fields

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints.tensors import Stored
-from bertfam_tf.names import listed
+from bertfam_tf.names import join_names
 from bertfam_tf.sources import CheckpointError
 
 
@@ -39,5 +39,5 @@ def read(
     if missing:
         raise CheckpointError(
             f"{directory / index} names tensors that its shards do not contain: "
-            f"{listed(sorted(missing))}."
+            f"{join_names(sorted(missing))}."
         )

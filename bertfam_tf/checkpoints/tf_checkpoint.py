@@ -17,7 +17,7 @@ from bertfam_tf.checkpoints import bundle_index, huggingface
 from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
 from bertfam_tf.models.base import Config
-from bertfam_tf.names import listed, shown
+from bertfam_tf.names import join_names, truncated_repr
 from bertfam_tf.registry import Family
 from bertfam_tf.sources import CheckpointError
 
@@ -116,11 +116,13 @@ def _read_params(file: Path, family: str | None, format: str) -> tuple[Family, C
         ) from error
     known = registry.of_format(_GARDEN)
     if kind not in known:
-        raise CheckpointError(f"{file} is for a {shown(kind)} encoder. Known: {', '.join(known)}.")
+        raise CheckpointError(
+            f"{file} is for a {truncated_repr(kind)} encoder. Known: {', '.join(known)}."
+        )
     for key, supported in _PARAMS_REQUIRED.items():
         if given.get(key, supported) != supported:
             raise CheckpointError(
-                f"{file} has {key} = {shown(given[key])}, which is not supported; "
+                f"{file} has {key} = {truncated_repr(given[key])}, which is not supported; "
                 f"supported: {supported!r}."
             )
     card = requested_family(family, known[kind], format, file)
@@ -148,7 +150,8 @@ def _prefix(directory: Path) -> Path:
         latest = tf.train.latest_checkpoint(str(directory))
         if latest is None or Path(latest).name not in found:
             raise CheckpointError(
-                f"{directory} has several checkpoints and does not specify one: {listed(found)}."
+                f"{directory} has several checkpoints and does not specify one: "
+                f"{join_names(found)}."
             )
         chosen = [Path(latest).name]
     return directory / chosen[0]
@@ -199,7 +202,7 @@ def _garden_paths(
     roots = sorted({match[1] for path in table if (match := positions.fullmatch(path))}, key=len)
     if not roots:
         raise CheckpointError(
-            f"{prefix} does not contain an encoder; it has {listed(sorted(table))}."
+            f"{prefix} does not contain an encoder; it has {join_names(sorted(table))}."
         )
     root = roots[0]
     inside = {path.removeprefix(root): path for path in table if path.startswith(root)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertfam_tf.data.records import Column
 from bertfam_tf.data.rows import Mistake, Row
-from bertfam_tf.names import listed, unknown
+from bertfam_tf.names import join_names, unknown
 
 # Columns by the name of a data set, with or without its configuration.
 _PAIR = {"text": "sentence1", "text_pair": "sentence2", "label": "label"}
@@ -63,7 +63,7 @@ class Published:
             raise ValueError(f"tensorflow-datasets has no {name}: {text}") from error
         known = columns_of(name)
         if columns is None and known is None:
-            features = listed(self._builder.info.features)
+            features = join_names(self._builder.info.features)
             raise ValueError(
                 f"data.columns must specify which features of {name} to use: {features}."
             )

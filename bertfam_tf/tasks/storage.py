@@ -17,7 +17,7 @@ from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
-from bertfam_tf.names import short, shown
+from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.sources import CheckpointError, sha256
 from bertfam_tf.text import load_tokenizer
 
@@ -105,8 +105,8 @@ def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
         raise
     except Exception as error:  # whatever senseless options lead to
         raise CheckpointError(
-            f"{path} cannot be loaded: {short(error)}. If {_DESCRIPTION} was changed since it was "
-            "saved, save the task anew or fetch it again."
+            f"{path} cannot be loaded: {truncated(error)}. If {_DESCRIPTION} was changed "
+            "since it was saved, save the task anew or fetch it again."
         ) from error
     return task
 
@@ -125,7 +125,9 @@ def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str)
 def _check_digest(directory: Path, name: str, digest: str) -> None:
     file = directory / name
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise CheckpointError(f"{directory / _DESCRIPTION} lists {shown(name)}, outside of it.")
+        raise CheckpointError(
+            f"{directory / _DESCRIPTION} lists {truncated_repr(name)}, outside of it."
+        )
     if not file.is_file():
         raise CheckpointError(f"{file} is missing.")
     if sha256(file) != digest:

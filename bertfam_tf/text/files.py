@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfam_tf import files, parsing
-from bertfam_tf.names import short, shown
+from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text.special_tokens import ROLES, Layout
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -82,7 +82,7 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
         ):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             expected = " or ".join(_JSON_NAMES[each] for each in kinds)
-            raise ValueError(f"{path}: {name} is {shown(value)}, expected {expected}")
+            raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected {expected}")
     return config
 
 
@@ -95,7 +95,7 @@ def section(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Returns an object in a JSON object, {} if it is missing, or raises ValueError."""
     value = content.get(name)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{path}: {name} is {shown(value)}, expected an object")
+        raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected an object")
     return value or {}
 
 
@@ -105,11 +105,16 @@ def read_ids(content: dict[str, Any], path: Path) -> tuple[dict[str, int], list[
     ids = dict(section(section(content, "model", path), "vocab", path))
     added = content.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise ValueError(f"{path}: added_tokens is {shown(added)}, expected a list of objects")
+        raise ValueError(
+            f"{path}: added_tokens is {truncated_repr(added)}, expected a list of objects"
+        )
     for token in added:
         text, number = token_text(token, path), token.get("id")
         if ids.setdefault(text, number) != number:
-            raise ValueError(f"{path}: {text!r} has the ids {shown(ids[text])} and {shown(number)}")
+            raise ValueError(
+                f"{path}: {text!r} has the ids {truncated_repr(ids[text])} and "
+                f"{truncated_repr(number)}"
+            )
     return ids, added
 
 
@@ -118,12 +123,14 @@ def read_merge_lines(content: dict[str, Any], path: Path) -> list[str]:
     ValueError."""
     merges = section(content, "model", path).get("merges")
     if not isinstance(merges, list):
-        raise ValueError(f"{path}: merges is {shown(merges)}, expected a list")
+        raise ValueError(f"{path}: merges is {truncated_repr(merges)}, expected a list")
     lines = []
     for number, pair in enumerate(merges):
         parts = [pair] if isinstance(pair, str) else pair
         if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-            raise ValueError(f"{path}: merge {number} is {shown(pair)}, expected two strings")
+            raise ValueError(
+                f"{path}: merge {number} is {truncated_repr(pair)}, expected two strings"
+            )
         lines.append(" ".join(parts))
     return lines
 
@@ -205,7 +212,7 @@ def errors_name_files(load: Load) -> Load:
         except Exception as error:  # of any type, raised by Python or the kernels
             raise ValueError(
                 f"{directory}: cannot load a {cls.__name__} from its files "
-                f"({type(error).__name__}: {short(error)}); they may be damaged or belong to "
+                f"({type(error).__name__}: {truncated(error)}); they may be damaged or belong to "
                 "another tokenizer"
             ) from error
 
@@ -226,7 +233,7 @@ def token_text(token: Any, path: Path) -> str:
     """Returns the text of a special token, stored as a string or as an object with settings."""
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str):
-        raise ValueError(f"{path}: special token {shown(token)}, expected a string")
+        raise ValueError(f"{path}: special token {truncated_repr(token)}, expected a string")
     return text
 
 
@@ -239,7 +246,9 @@ def in_order(ids: dict[str, int], source: str | Path) -> list[str]:
     """Returns pieces in the order of their ids, or raises ValueError if an id is missing."""
     odd = next((each for each in ids.values() if type(each) is not int), None)
     if odd is not None:
-        raise ValueError(f"{source}: a piece has {shown(odd)}, expected a number as its id")
+        raise ValueError(
+            f"{source}: a piece has {truncated_repr(odd)}, expected a number as its id"
+        )
     pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise ValueError(
@@ -255,7 +264,9 @@ def index_of_pieces(
     ids: dict[str, int] = {}
     for index, piece in enumerate(pieces):
         if not isinstance(piece, str):
-            raise ValueError(f"{source}: piece {index} is {shown(piece)}, expected a string")
+            raise ValueError(
+                f"{source}: piece {index} is {truncated_repr(piece)}, expected a string"
+            )
         if not piece:
             raise ValueError(
                 f"{source}: line {index + 1} is blank, expected one piece per line (each line "
@@ -263,8 +274,8 @@ def index_of_pieces(
             )
         if piece in ids:
             raise ValueError(
-                f"{source}: line {index + 1} repeats {shown(piece)} of line {ids[piece] + 1}, "
-                "expected each piece once"
+                f"{source}: line {index + 1} repeats {truncated_repr(piece)} of line "
+                f"{ids[piece] + 1}, expected each piece once"
             )
         ids[piece] = index
     if unk_token is not None and unk_token not in ids:
@@ -307,5 +318,7 @@ def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
         try:
             stated["layout"] = Layout(**config["layout"])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: layout {shown(config['layout'])}: {error}") from error
+            raise ValueError(
+                f"{path}: layout {truncated_repr(config['layout'])}: {error}"
+            ) from error
     return stated

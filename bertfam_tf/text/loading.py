@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf import registry
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import CheckpointError, resolve
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
@@ -94,7 +94,8 @@ def find_kind(directory: Path) -> str:
     known = sorted({card.model_type for card in cards if card is not None})
     raise ValueError(
         f"{directory / MODEL_CONFIG_FILE}: no tokenizer is known for the model_type "
-        f"{shown(model)}, expected one of {', '.join(known)}, or a tokenizer_class in {CONFIG_FILE}"
+        f"{truncated_repr(model)}, expected one of {', '.join(known)}, or a tokenizer_class "
+        f"in {CONFIG_FILE}"
     )
 
 
@@ -111,7 +112,7 @@ def _kind_of_class(name: str, source: Path) -> str:
     known |= {own: kind for kind, own in CLASSES.items()}
     if name not in known:
         raise ValueError(
-            f"{source}: the tokenizer_class {shown(name)} is not supported, "
+            f"{source}: the tokenizer_class {truncated_repr(name)} is not supported, "
             f"expected one of {', '.join(known)}"
         )
     return known[name]
@@ -152,6 +153,6 @@ def _kind_of_tokenizer_json(path: Path) -> str:
     if kind == "BPE" and "ByteLevel" in str(content.get("pre_tokenizer")):
         return "byte_bpe"
     raise ValueError(
-        f"{path}: the model is {shown(kind)}, expected WordPiece, Unigram, or BPE that is "
+        f"{path}: the model is {truncated_repr(kind)}, expected WordPiece, Unigram, or BPE that is "
         "byte-level or marks the ends of words"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf import models, registry  # noqa: F401  (importing models registers the families)
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.registry import TokenizerSpec
 from bertfam_tf.text.files import CONFIG_FILE, MODEL_CONFIG_FILE, read_json
 from bertfam_tf.text.special_tokens import SPECIAL_TOKEN_FIELDS, SpecialTokens
@@ -47,7 +47,7 @@ def stated_model(folder: Path) -> str | None:
     file = folder / MODEL_CONFIG_FILE
     model = read_json(file).get("model_type") if file.is_file() else None
     if model is not None and not isinstance(model, str):
-        raise ValueError(f"{file}: model_type is {shown(model)}, expected a string")
+        raise ValueError(f"{file}: model_type is {truncated_repr(model)}, expected a string")
     return model
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
@@ -114,7 +114,9 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
         ("pre-tokenizer", section(content, "pre_tokenizer", path).get("type"), "BertPreTokenizer"),
     ):
         if found != expected:
-            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+            raise ValueError(
+                f"{path}: the {what} is {truncated_repr(found)}, expected {expected!r}"
+            )
     ids, added = read_ids(content, path)
     special = [token_text(token, path) for token in added]
     unk_token = model.get("unk_token") or "<unk>"

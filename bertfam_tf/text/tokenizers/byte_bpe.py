@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
@@ -407,7 +407,9 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
         ("pattern of words", splitter.get("use_regex", True), True),
     ):
         if found != expected:
-            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+            raise ValueError(
+                f"{path}: the {what} is {truncated_repr(found)}, expected {expected!r}"
+            )
     ids, added = read_ids(content, path)
     lstrip = [token_text(token, path) for token in added if token.get("lstrip")]
     post = section(content, "post_processor", path)

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf.names import shown
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import (
     JSON_FILE,
     in_order,
@@ -129,7 +129,8 @@ class WordPieceTokenizer(Tokenizer):
         pieces = list(vocabulary)
         if not (isinstance(max_chars_per_word, int) and 1 <= max_chars_per_word <= _MAX_CHARS):
             raise ValueError(
-                f"max_chars_per_word is {shown(max_chars_per_word)}, expected 1 to {_MAX_CHARS}"
+                f"max_chars_per_word is {truncated_repr(max_chars_per_word)}, expected 1 to "
+                f"{_MAX_CHARS}"
             )
         options: dict[str, Any] = {
             "lower_case": lower_case,
@@ -371,7 +372,9 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
         ("pre-tokenizer", splitter, "BertPreTokenizer"),
     ):
         if found != expected:
-            raise ValueError(f"{path}: the {what} is {shown(found)}, expected {expected!r}")
+            raise ValueError(
+                f"{path}: the {what} is {truncated_repr(found)}, expected {expected!r}"
+            )
     ids, added = read_ids(content, path)
     for token in added:
         text = token_text(token, path)

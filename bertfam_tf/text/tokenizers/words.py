@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bertfam_tf import parsing
-from bertfam_tf.names import short, shown
+from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text import pickles
 from bertfam_tf.text.files import MODEL_CONFIG_FILE, read_json, read_lines, write_text
 from bertfam_tf.text.kernels import unicode
@@ -292,8 +292,8 @@ def _check(
     numbers = all(isinstance(limit, int) for limit in limits)
     if not numbers or any(after <= before for before, after in itertools.pairwise(limits)):
         raise ValueError(
-            f"{source}: cut-offs {shown(list(cutoffs))}, expected numbers that increase, from 1 to "
-            f"{len(words) - 1}"
+            f"{source}: cut-offs {truncated_repr(list(cutoffs))}, expected numbers that "
+            f"increase, from 1 to {len(words) - 1}"
         )
 
 
@@ -324,10 +324,10 @@ def _read_pickle(path: Path) -> dict[str, Any]:
     except Exception as error:  # damaged data may raise any type
         raise ValueError(
             f"{path}: not the pickled vocabulary of a Transformer-XL "
-            f"({type(error).__name__}: {short(error)})"
+            f"({type(error).__name__}: {truncated(error)})"
         ) from error
     if state.get("delimiter") not in (None, " "):
         raise ValueError(
-            f"{path}: words are split at {shown(state['delimiter'])}, expected white space"
+            f"{path}: words are split at {truncated_repr(state['delimiter'])}, expected white space"
         )
     return stated
