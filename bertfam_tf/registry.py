@@ -366,7 +366,7 @@ def families() -> list[str]:
     return sorted(_FAMILIES)
 
 
-def cards() -> list[Family]:
+def all_families() -> list[Family]:
     """All registered families, in the order of their registration."""
     return list(_FAMILIES.values())
 

@@ -90,8 +90,8 @@ def find_kind(directory: Path) -> str:
             f"names its kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, "
             "*.model, *.bpe, codes*, vocab.pkl"
         )
-    cards = [family.huggingface for family in registry.cards()]
-    known = sorted({card.model_type for card in cards if card is not None})
+    formats = [family.huggingface for family in registry.all_families()]
+    known = sorted({each.model_type for each in formats if each is not None})
     raise ValueError(
         f"{directory / MODEL_CONFIG_FILE}: no tokenizer is known for the model_type "
         f"{truncated_repr(model)}, expected one of {', '.join(known)}, or a tokenizer_class "

@@ -16,7 +16,7 @@ from bertfam_tf.text.special_tokens import SPECIAL_TOKEN_FIELDS, SpecialTokens
 def specs(kind: str | None = None) -> dict[str, TokenizerSpec]:
     """Returns the published tokenizers, of one kind or all, by class name."""
     found: dict[str, TokenizerSpec] = {}
-    for family in registry.cards():
+    for family in registry.all_families():
         if kind in (None, family.tokenizer.kind):
             found.setdefault(family.tokenizer.class_name, family.tokenizer)
     return found
