@@ -28,7 +28,7 @@ def read(directory: Path, family: str | None = None) -> Source:
             format's reader.
     """
     for format in FORMATS:
-        if format.is_in(directory):
+        if format.matches(directory):
             return format.read(directory, family)
     raise CheckpointError(
         f"No {huggingface.CONFIG} in {directory}. Looked for "

@@ -49,7 +49,7 @@ _IGNORED_KEYS = frozenset(
 
 def has_weights(directory: Path) -> bool:
     """Whether the directory has weights of this format."""
-    return safetensors.is_in(directory) or pytorch.is_in(directory)
+    return safetensors.matches(directory) or pytorch.matches(directory)
 
 
 def read(directory: Path, family: str | None = None) -> Source:
@@ -76,7 +76,7 @@ def read(directory: Path, family: str | None = None) -> Source:
 def _tensors(directory: Path) -> Tensors:
     # safetensors first: it is memory-mapped and cannot run code.
     for reader in (safetensors, pytorch):
-        if reader.is_in(directory):
+        if reader.matches(directory):
             return reader.read(directory)
     raise CheckpointError(
         f"No weights in {directory}: expected {safetensors.SINGLE}, {safetensors.INDEX}, "
@@ -92,7 +92,7 @@ def _canonical(name: str, prefix: str) -> str:
     return name
 
 
-def is_in(directory: Path) -> bool:
+def matches(directory: Path) -> bool:
     """Whether the directory has a ``config.json``."""
     return (directory / CONFIG).is_file()
 
@@ -100,7 +100,7 @@ def is_in(directory: Path) -> bool:
 FORMAT = Format(
     f"{CONFIG} with {safetensors.SINGLE}, {safetensors.INDEX}, {pytorch.SINGLE} or "
     f"{pytorch.INDEX} (Hugging Face)",
-    is_in,
+    matches,
     read,
 )
 

@@ -36,9 +36,9 @@ _IGNORED = {"name", "trainable", "dtype"}
 _OPTIONAL = {"vocabulary_size", "vocab_size", "num_segments"}
 
 
-def is_in(directory: Path) -> bool:
+def matches(directory: Path) -> bool:
     """Whether ``config.json`` belongs to a preset."""
-    if not huggingface.is_in(directory):
+    if not huggingface.matches(directory):
         return False
     values = huggingface.read_config(directory)
     return "registered_name" in values or "class_name" in values
@@ -77,7 +77,7 @@ def _named_tensors(
         yield path, Stored(file, path, shape, "F32", functools.partial(np.zeros, shape, "float32"))
 
 
-FORMAT = Format(f"{huggingface.CONFIG} with {WEIGHTS} (KerasHub)", is_in, read)
+FORMAT = Format(f"{huggingface.CONFIG} with {WEIGHTS} (KerasHub)", matches, read)
 
 
 def _family(file: Path, name: str, suffix: str) -> Family:

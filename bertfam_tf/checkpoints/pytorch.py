@@ -20,7 +20,7 @@ SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
 
 
-def is_in(directory: Path) -> bool:
+def matches(directory: Path) -> bool:
     """Whether the directory has weights of this kind."""
     return (directory / SINGLE).is_file() or (directory / INDEX).is_file()
 

@@ -17,7 +17,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def is_in(directory: Path) -> bool:
+def matches(directory: Path) -> bool:
     """Whether the directory has weights of this kind."""
     return (directory / SINGLE).is_file() or (directory / INDEX).is_file()
 

@@ -42,14 +42,14 @@ class Format:
 
     Attributes:
         files: the files that a checkpoint consists of, for error messages.
-        is_in: returns whether a directory contains such a checkpoint.
+        matches: returns whether a directory contains such a checkpoint.
         read: ``read(directory, family)`` opens it; ``family`` is the name of the family that the
             user requests, None for the one that the checkpoint names. Raises ``CheckpointError``
             for files that are missing, damaged or not supported.
     """
 
     files: str
-    is_in: Callable[[Path], bool]
+    matches: Callable[[Path], bool]
     read: Callable[[Path, str | None], Source]
 
 

@@ -56,11 +56,11 @@ def _configs() -> list[str]:
     return [*registry.of_format(_TF1), _PARAMS]
 
 
-def is_in(directory: Path) -> bool:
+def matches(directory: Path) -> bool:
     """Whether the directory has a config of this format, and no Hugging Face weights."""
     if not any((directory / name).is_file() for name in _configs()):
         return False
-    if not huggingface.is_in(directory):
+    if not huggingface.matches(directory):
         return True
     # Some archives contain both configs: the weights decide.
     return has_weights(directory) and not huggingface.has_weights(directory)
@@ -230,5 +230,5 @@ def _layer_names(paths: dict[str, str]) -> dict[str, str]:
 
 
 FORMAT = Format(
-    f"{', '.join(_configs())} with *.index and *.data-* (TensorFlow checkpoints)", is_in, read
+    f"{', '.join(_configs())} with *.index and *.data-* (TensorFlow checkpoints)", matches, read
 )
