@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertfam_tf.data.rows import Mistake, Row
+from bertfam_tf.data.rows import InvalidRow, Row
 
 # Other white space, such as a no-break space, may be part of a word.
 _BETWEEN = re.compile(rb"[ \t]+")
@@ -15,7 +15,7 @@ _DOCUMENT = b"-DOCSTART-"
 
 def conll_rows(
     file: Path, word: int = 0, tag: int | None = -1, *, iob2: bool = False
-) -> Iterator[Row | Mistake]:
+) -> Iterator[Row | InvalidRow]:
     """Yields sentences: ``text`` has the words and the label the tags, separated by spaces.
 
     Args:
@@ -29,7 +29,7 @@ def conll_rows(
     words: list[bytes] = []
     tags: list[str] = []
     began, width = 0, None
-    wrong: Mistake | None = None
+    wrong: InvalidRow | None = None
     with file.open("rb") as stream:
         for number, line in enumerate(_with_final_blank_line(stream), 1):
             line = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip(b" \t\r\n")
@@ -44,12 +44,10 @@ def conll_rows(
             cells = _BETWEEN.split(line)
             width = width or len(cells)
             began = number if not words and wrong is None else began
-            place = f"{file}: line {number}"
+            location = f"{file}: line {number}"
             if len(cells) != width:
-                text = (
-                    f"{place} has {len(cells)} columns; expected {width}, as in the previous lines."
-                )
-                wrong = wrong or Mistake("columns", text)
+                text = f"{location} has {len(cells)} columns; expected {width}"
+                wrong = wrong or InvalidRow("columns", f"{text}, as in the previous lines.")
                 continue
             last = max(each if each >= 0 else -each - 1 for each in (word, tag or 0))
             if last >= width:

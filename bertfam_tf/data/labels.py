@@ -10,7 +10,7 @@ _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
 def index_of(
-    values: tf.Tensor, known: Sequence[str], what: str, place: str | tf.Tensor = ""
+    values: tf.Tensor, known: Sequence[str], what: str, location: str | tf.Tensor = ""
 ) -> tf.Tensor:
     """Returns the index of each string in ``known``, int32, of the same shape.
 
@@ -18,7 +18,7 @@ def index_of(
         values: strings, scalar or vector.
         known: distinct strings.
         what: what the values are, for the error message.
-        place: where they are, the beginning of the error message.
+        location: where they are, the beginning of the error message.
 
     Raises:
         InvalidArgumentError: at run time, for a value that is not in ``known``.
@@ -27,7 +27,7 @@ def index_of(
     found = tf.reduce_any(matches, axis=-1)
     wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~found, [-1]))[:1]
     before, after = not_listed("\0", known, what).split("\0", 1)
-    text = tf.strings.join([MARK, place, before, tf.strings.reduce_join(wrong), after])
+    text = tf.strings.join([MARK, location, before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(found), [text])]):
         return tf.argmax(matches, axis=-1, output_type=tf.int32)
 

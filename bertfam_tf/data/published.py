@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertfam_tf.data.records import Column
-from bertfam_tf.data.rows import Mistake, Row
+from bertfam_tf.data.rows import InvalidRow, Row
 from bertfam_tf.names import join_names, unknown
 
 # Columns by the name of a data set, with or without its configuration.
@@ -76,7 +76,7 @@ class Published:
                     raise ValueError(f"{name}: {unknown('feature', top, features)}")
         self._builder.download_and_prepare()
 
-    def rows(self, split: str, *, labelled: bool = True) -> Iterator[Row | Mistake]:
+    def rows(self, split: str, *, labelled: bool = True) -> Iterator[Row | InvalidRow]:
         """Yields the rows of a split, such as ``train`` or ``validation[:10%]``.
 
         Raises:
@@ -92,7 +92,7 @@ class Published:
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         dataset = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         for number, element in enumerate(tfds.as_numpy(dataset)):
-            place = f"{self.name} {split}: row {number}"
+            location = f"{self.name} {split}: row {number}"
             try:
                 values = {
                     name: [_value(features, element, str(c)) for c in column]
@@ -101,9 +101,9 @@ class Published:
                     for name, column in self._columns.items()
                     if labelled or name != "label"
                 }
-                yield from _rows(place, values)
+                yield from _rows(location, values)
             except ValueError as error:
-                yield Mistake("value", f"{place}: {error}")
+                yield InvalidRow("value", f"{location}: {error}")
 
 
 def columns_of(name: str) -> Mapping[str, Column] | None:
@@ -150,19 +150,19 @@ def _plain(feature: Any, value: Any) -> Any:
     return value
 
 
-def _rows(place: str, values: dict[str, Any]) -> Iterator[Row]:
+def _rows(location: str, values: dict[str, Any]) -> Iterator[Row]:
     label, name = values.pop("label", None), values.pop("id", None)
     if isinstance(values.get("question"), list):  # race has one element for each passage
         for number, each in enumerate(values["question"]):
             features = {**values, "question": each, "choices": values["choices"][number]}
             right = None if label is None else _decoded(label[number])
-            yield Row(f"{place}, question {number}", features, right)
+            yield Row(f"{location}, question {number}", features, right)
         return
     if isinstance(values.get("text"), list):
         values["text"] = b" ".join(values["text"])
     if isinstance(label, list) and label and isinstance(label[0], dict):
         label = [(_decoded(each["text"]), int(each["answer_start"])) for each in label]
-    yield Row(place, values, _decoded(label), None if name is None else _decoded(name))
+    yield Row(location, values, _decoded(label), None if name is None else _decoded(name))
 
 
 def _decoded(label: Any) -> Any:

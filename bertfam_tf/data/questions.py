@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.data.rows import Mistake, Row, as_bytes
+from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
 
 
-def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
+def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | InvalidRow]:
     """Yields questions: ``question`` and ``context``; the label is a list of (text, start).
 
     Args:
@@ -37,21 +37,25 @@ def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | Mistake]:
                 for question in questions:
                     yield _question(file, question, encoded, labelled)
         except (KeyError, TypeError, AttributeError) as error:
-            yield Mistake("structure", f"{where} does not have SQuAD's format: {_missing(error)}.")
+            yield InvalidRow(
+                "structure", f"{where} does not have SQuAD's format: {_missing(error)}."
+            )
 
 
-def _question(file: Path, question: Any, context: bytes, labelled: bool) -> Row | Mistake:
+def _question(file: Path, question: Any, context: bytes, labelled: bool) -> Row | InvalidRow:
     name = question.get("id") if isinstance(question, dict) else None
-    place = f"{file}: question {name}"
+    location = f"{file}: question {name}"
     try:
         features: dict[str, Any] = {"question": as_bytes(question["question"]), "context": context}
         answers = None
         if labelled:
             found = [] if question.get("is_impossible") else question["answers"]
             answers = [(answer["text"], answer["answer_start"]) for answer in found]
-        return Row(place, features, answers, None if name is None else str(name))
+        return Row(location, features, answers, None if name is None else str(name))
     except (KeyError, TypeError, AttributeError) as error:
-        return Mistake("structure", f"{place} does not have SQuAD's format: {_missing(error)}.")
+        return InvalidRow(
+            "structure", f"{location} does not have SQuAD's format: {_missing(error)}."
+        )
 
 
 def _missing(error: Exception) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bertfam_tf.data.rows import Mistake, Row, as_bytes
+from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
 
 _SPLITS = {"train", "dev", "test"}
 
 
-def race_rows(path: Path) -> Iterator[Row | Mistake]:
+def race_rows(path: Path) -> Iterator[Row | InvalidRow]:
     """Yields questions: ``text``, ``question`` and ``choices``; the label is a letter.
 
     Args:
@@ -37,13 +37,13 @@ def race_rows(path: Path) -> Iterator[Row | Mistake]:
             rows = list(zip(*columns, strict=True))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            yield Mistake("passage", f"{path}: {name} is not a passage of RACE: {text}.")
+            yield InvalidRow("passage", f"{path}: {name} is not a passage of RACE: {text}.")
             continue
         for number, row in enumerate(rows):
             yield _question(f"{path}: {name}, question {number}", article, *row)
 
 
-def _question(place: str, article: bytes, question: Any, options: Any, answer: Any) -> Any:
+def _question(location: str, article: bytes, question: Any, options: Any, answer: Any) -> Any:
     try:
         features: dict[str, Any] = {
             "text": article,
@@ -51,8 +51,8 @@ def _question(place: str, article: bytes, question: Any, options: Any, answer: A
             "choices": list(map(as_bytes, options)),
         }
     except (TypeError, AttributeError) as error:
-        return Mistake("passage", f"{place} does not have RACE's format: {error}.")
-    return Row(place, features, answer)
+        return InvalidRow("passage", f"{location} does not have RACE's format: {error}.")
+    return Row(location, features, answer)
 
 
 def _passages(path: Path) -> Iterator[tuple[str, bytes]]:

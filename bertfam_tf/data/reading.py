@@ -11,7 +11,7 @@ from bertfam_tf.data.published import Published
 from bertfam_tf.data.questions import squad_rows
 from bertfam_tf.data.race import archive_of, race_rows
 from bertfam_tf.data.records import Column, csv_rows, jsonl_rows, tsv_rows
-from bertfam_tf.data.rows import Mistake, Reader, Row, Rows
+from bertfam_tf.data.rows import InvalidRow, Reader, Row, Rows
 from bertfam_tf.data.targets import Target
 from bertfam_tf.names import unknown
 
@@ -114,7 +114,7 @@ def _reader(
     return partial(_RECORDS[format], file, wanted)
 
 
-def _lines(file: Path) -> Iterator[Row | Mistake]:
+def _lines(file: Path) -> Iterator[Row | InvalidRow]:
     """Yields one text per line."""
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.data.rows import Mistake, Row, as_bytes
+from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
 from bertfam_tf.names import unknown
 
 Column = str | int | list[str | int]
@@ -18,7 +18,7 @@ _LABEL = "label"
 _LARGEST_CELL = 2**31 - 1
 
 
-def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
+def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
     """Yields rows of tab-separated values without quoting; each line is a row, even if empty.
 
     Args:
@@ -41,7 +41,7 @@ def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
     return _cells(file, columns, records())
 
 
-def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
+def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
     """Yields rows of comma-separated values (RFC 4180), with quotes and line breaks inside them.
 
     An unclosed quote includes all lines up to the next quote in its cell, because text lines inside
@@ -50,7 +50,7 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
     Arguments and errors as for ``tsv_rows``.
     """
 
-    def records() -> Iterator[_Record | Mistake]:
+    def records() -> Iterator[_Record | InvalidRow]:
         csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
         with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
             reader = csv.reader(stream, strict=True)
@@ -60,7 +60,7 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
                     cells = next(reader, None)
                 except csv.Error as error:
                     text = f"{file}: line {number} is not CSV: {error}."
-                    yield Mistake("quotes", text, reader.line_num - number + 1)
+                    yield InvalidRow("quotes", text, reader.line_num - number + 1)
                     continue
                 if cells is None:
                     return
@@ -71,13 +71,13 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistak
 
 
 def _cells(
-    file: Path, columns: Mapping[str, Column], records: Iterator[_Record | Mistake]
-) -> Iterator[Row | Mistake]:
+    file: Path, columns: Mapping[str, Column], records: Iterator[_Record | InvalidRow]
+) -> Iterator[Row | InvalidRow]:
     numbered = not any(isinstance(c, str) for column in columns.values() for c in _each(column))
     header: list[str] | None = None
     positions: dict[str, Any] = {}
     for record in records:
-        if isinstance(record, Mistake):
+        if isinstance(record, InvalidRow):
             if header is None:
                 raise record
             yield record
@@ -93,19 +93,19 @@ def _cells(
             }
             if not numbered:
                 continue
-        place = f"{file}: line {number}"
+        location = f"{file}: line {number}"
         if len(cells) != len(header):
             expected = f"expected {len(header)}, as in the first line."
-            yield Mistake("columns", f"{place} has {len(cells)} columns; {expected}", lines)
+            yield InvalidRow("columns", f"{location} has {len(cells)} columns; {expected}", lines)
             continue
         values = {
             name: [cells[p] for p in position] if isinstance(position, list) else cells[position]
             for name, position in positions.items()
         }
-        yield _row(place, values, lines)
+        yield _row(location, values, lines)
 
 
-def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mistake]:
+def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
     """Yields rows of a file with one JSON object per line.
 
     Args:
@@ -120,40 +120,40 @@ def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Mist
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if not line.strip():
                 continue
-            place = f"{file}: line {number}"
+            location = f"{file}: line {number}"
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield Mistake("JSON", f"{place} is not JSON: {error}.")
+                yield InvalidRow("JSON", f"{location} is not JSON: {error}.")
                 continue
             if not isinstance(record, dict):
-                yield Mistake("JSON", f"{place} is not a JSON object.")
+                yield InvalidRow("JSON", f"{location} is not a JSON object.")
                 continue
             try:
                 values = {
-                    name: [_text(place, record, c) for c in column]
+                    name: [_text(location, record, c) for c in column]
                     if isinstance(column, list)
-                    else _text(place, record, column)
+                    else _text(location, record, column)
                     for name, column in columns.items()
                 }
-            except Mistake as mistake:
-                yield mistake
+            except InvalidRow as error:
+                yield error
                 continue
-            yield _row(place, values)
+            yield _row(location, values)
 
 
-def _text(place: str, record: dict, key: str | int) -> Any:
-    value = _lookup(place, record, str(key))
+def _text(location: str, record: dict, key: str | int) -> Any:
+    value = _lookup(location, record, str(key))
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return value
     if isinstance(value, str):
         return value
     if isinstance(value, int | float):
         return json.dumps(value)
-    raise Mistake("value", f"{place}: {key} is {_short(value)}, not a text or a number.")
+    raise InvalidRow("value", f"{location}: {key} is {_short(value)}, not a text or a number.")
 
 
-def _lookup(place: str, record: dict, path: str) -> Any:
+def _lookup(location: str, record: dict, path: str) -> Any:
     if path in record:
         return record[path]
     value: Any = record
@@ -164,7 +164,7 @@ def _lookup(place: str, record: dict, path: str) -> Any:
             value = value[key]
         else:
             known = list(value) if isinstance(value, dict) else []
-            raise Mistake("column", f"{place}: {unknown('column', path, known)}")
+            raise InvalidRow("column", f"{location}: {unknown('column', path, known)}")
     return value
 
 
@@ -173,14 +173,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:40] + "…"
 
 
-def _row(place: str, values: dict[str, Any], lines: int = 1) -> Row:
+def _row(location: str, values: dict[str, Any], lines: int = 1) -> Row:
     label = values.pop(_LABEL, None)
     features: dict[str, bytes | list[bytes]] = {}
     for name, value in values.items():
         if isinstance(value, list) and name == "text":
             value = " ".join(value)
         features[name] = list(map(as_bytes, value)) if isinstance(value, list) else as_bytes(value)
-    return Row(place, features, label, lines=lines)
+    return Row(location, features, label, lines=lines)
 
 
 def _each(column: Column) -> list[str | int]:

@@ -27,21 +27,21 @@ class Row(NamedTuple):
     """One row of a file: an example.
 
     Fields:
-        place: its location, such as ``train.csv: line 3``.
+        location: where it is, such as ``train.csv: line 3``.
         features: texts by the feature names of tasks; UTF-8, or a list of UTF-8 strings.
         label: as in the file, or as converted by a ``Target``; None if there is none.
         id: the row's id in the file, or None.
         lines: its number of lines; more than one if quotes contain line breaks.
     """
 
-    place: str
+    location: str
     features: dict[str, bytes | list[bytes]]
     label: Any = None
     id: str | None = None
     lines: int = 1
 
 
-class Mistake(ValueError):
+class InvalidRow(ValueError):
     """An error in one row, which readers yield instead of the row.
 
     Args:
@@ -60,7 +60,7 @@ class Mistake(ValueError):
         self.lines = lines
 
 
-Reader = Callable[[], Iterator[Row | Mistake]]
+Reader = Callable[[], Iterator[Row | InvalidRow]]
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Rows:
         for name, reader in self.readers:
             before = self.count
             for row in self._checked(reader):
-                if isinstance(row, Mistake):
+                if isinstance(row, InvalidRow):
                     if not self.skip:
                         raise ValueError(str(row))
                     self.skipped[row.kind] += 1
@@ -129,24 +129,24 @@ class Rows:
                 " ".join(first_ones),
             )
 
-    def _checked(self, reader: Reader) -> Iterator[Row | Mistake]:
+    def _checked(self, reader: Reader) -> Iterator[Row | InvalidRow]:
         for row in reader():
             if isinstance(row, Row):
                 row = self._with_target(row)
             yield row
 
-    def _with_target(self, row: Row) -> Row | Mistake:
+    def _with_target(self, row: Row) -> Row | InvalidRow:
         for name, value in row.features.items():
             wanted = None if self._first is None else self._first.features[name]
             if isinstance(wanted, list) and len(value) != len(wanted):
-                text = f"{row.place} has {len(value)} {name}, expected {len(wanted)} as before."
-                return Mistake(name, text, row.lines)
+                text = f"{row.location} has {len(value)} {name}, expected {len(wanted)} as before."
+                return InvalidRow(name, text, row.lines)
         if self.target is None:
             return row._replace(label=None)
         try:
             return row._replace(label=self.target.read(row.label, row.features))
         except ValueError as error:
-            return Mistake(self.target.what, f"{row.place}: {error}", row.lines)
+            return InvalidRow(self.target.what, f"{row.location}: {error}", row.lines)
 
     def __iter__(self) -> Iterator[Row]:
         """Yields the valid rows.

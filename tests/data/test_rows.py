@@ -1,4 +1,4 @@
-"""Rows of files: what each format's rows are, mistakes by name and place, and skipping them."""
+"""Rows of files: what each format's rows are, errors with their location, and skipping them."""
 
 import csv
 import io
@@ -156,7 +156,7 @@ def _elements_unchecked(rows):
         list(rows.dataset().as_numpy_iterator())
 
 
-# Mistakes -------------------------------------------------------------------------------------
+# Errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def _elements_unchecked(rows):
         ("t.txt", "", None, r"t\.txt has no rows"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(tmp_path, name, content, target, error):
+def test_errors_name_the_location(tmp_path, name, content, target, error):
     with pytest.raises(ValueError, match=error):
         read_rows(_write(tmp_path, name, content), target=target)
 
@@ -260,7 +260,7 @@ def test_conll(tmp_path):
         ({"text": b"EU rejects"}, b"I-ORG O"),
         ({"text": b"Peter"}, b"I-PER"),
     ]
-    assert [row.place.rsplit(" ", 1)[1] for row in rows] == ["4", "7"]
+    assert [row.location.rsplit(" ", 1)[1] for row in rows] == ["4", "7"]
     assert rows.target.names == ["I-ORG", "I-PER", "O"]
     pos = read_rows(tmp_path / "t.conll", {"text": 0, "label": 1}, target=targets.Tags())
     assert [y for _, y in _elements(pos)] == [b"NNP VBZ", b"NNP"]
