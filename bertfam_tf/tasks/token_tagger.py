@@ -31,7 +31,7 @@ from bertfam_tf.tasks.parts import (
 )
 from bertfam_tf.tasks.preprocessing import Windowed
 from bertfam_tf.tasks.pretrained import checked_labels
-from bertfam_tf.text import Tokenizer, reading_words, tokenize_words
+from bertfam_tf.text import Tokenizer, tokenize_words, with_prefix_space
 from bertfam_tf.text.kernels.graph import flags
 from bertfam_tf.text.kernels.internals import parts_of
 from bertfam_tf.text.splitting import Split, Words, WordSplitter
@@ -155,7 +155,7 @@ class TokenTagger(Task):
         def split() -> Split:
             return self.options.split  # which may be set later
 
-        tokenizer = reading_words(tokenizer)
+        tokenizer = with_prefix_space(tokenizer)
         word_tags = _TagTargets(options.tags, split)
         windows = _WordWindows(backbone, tokenizer, options, self.fields, split)
         return Parts(

@@ -20,7 +20,7 @@ _HOME = {
     "Windows": "windows",
     "WordSplitter": "splitting",
     "WordTokenizer": "tokenizers.words",
-    "reading_words": "pretokenized",
+    "with_prefix_space": "pretokenized",
     "spans_of": "windows",
     "tokenize_words": "pretokenized",
 }

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
 
-def reading_words(tokenizer: Tokenizer) -> Tokenizer:
+def with_prefix_space(tokenizer: Tokenizer) -> Tokenizer:
     """Returns a tokenizer that tokenizes each word as if a space preceded it.
 
     A tokenizer that recognizes the beginning of a word by the preceding space, and was built
@@ -25,7 +25,7 @@ def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
     """Tokenizes each word separately, like Hugging Face's `is_split_into_words=True`.
 
     Args:
-        tokenizer: a tokenizer, as returned by `reading_words`.
+        tokenizer: a tokenizer, as returned by `with_prefix_space`.
         words: string, ragged (batch, (words)), or nested lists.
 
     Returns:

@@ -10,8 +10,8 @@ from bertfam_tf.text import (
     ByteBPETokenizer,
     SpecialTokens,
     WordPieceTokenizer,
-    reading_words,
     tokenize_words,
+    with_prefix_space,
 )
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -66,6 +66,6 @@ def test_words_of_byte_level_bpe_equal_the_reference():
     reference = tokenizers.ByteLevelBPETokenizer(*files, add_prefix_space=True)
     reference.add_special_tokens(list(special))
     words = [["The", "quick", " brown", "fox's", "", "<mask>", "日本", "é\n", "\t x"], [], ["a"]]
-    _check(reading_words(bare), reference, words)
+    _check(with_prefix_space(bare), reference, words)
     with pytest.raises(ValueError, match="made with add_prefix_space=True"):
         tokenize_words(bare, words)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import Packer, reading_words, tokenize_words
+from bertfam_tf.text import Packer, tokenize_words, with_prefix_space
 from bertfam_tf.text.special_tokens import (
     A_THEN_B,
     CLS_A_SEP,
@@ -179,7 +179,7 @@ def test_packed_text(name, texts, max_length):
 @examples(15)
 @hypothesis.given(texts=rows)
 def test_words_are_split_alone(name, texts):
-    tokenizer = reading_words(_tokenizer(name))
+    tokenizer = with_prefix_space(_tokenizer(name))
     words = tf.RaggedTensor.from_row_lengths(tf.constant(texts), [len(texts) - 1, 1])
     pieces = tokenize_words(tokenizer, words)
     assert pieces.row_lengths().numpy().tolist() == [len(texts) - 1, 1]

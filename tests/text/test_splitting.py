@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import ByteBPETokenizer, WordPieceTokenizer, WordSplitter, reading_words
+from bertfam_tf.text import ByteBPETokenizer, WordPieceTokenizer, WordSplitter, with_prefix_space
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 
 SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
@@ -88,9 +88,9 @@ def test_tokenizers_read_words_with_a_space_before_them():
     pieces = [*byte_characters(), "Ġa"]
     a, b, space, spaced_a = (pieces.index(piece) for piece in ("a", "b", "Ġ", "Ġa"))
     plain = ByteBPETokenizer(pieces, [("Ġ", "a")])
-    spaced = reading_words(plain)
+    spaced = with_prefix_space(plain)
     assert plain.tokenize(["a", " a"]).to_list() == [[a], [spaced_a]]
     assert spaced.tokenize(["a", "b"]).to_list() == [[spaced_a], [space, b]]
-    assert reading_words(spaced) is spaced
+    assert with_prefix_space(spaced) is spaced
     other = WordPieceTokenizer(["[UNK]", "a"])
-    assert reading_words(other) is other
+    assert with_prefix_space(other) is other
