@@ -1,7 +1,7 @@
 """Generation: greedy search, sampling and beam search, as loops in the graph."""
 
 from bertfam_tf.generation.beams import beam_search
-from bertfam_tf.generation.loop import Progress, advance, among, begin, growing, run
+from bertfam_tf.generation.loop import Progress, advance, begin, is_one_of, progress_spec, run
 from bertfam_tf.generation.models import (
     CachedDecoder,
     PermutationDecoder,
@@ -18,13 +18,13 @@ __all__ = [
     "Progress",
     "Step",
     "advance",
-    "among",
     "beam_search",
     "begin",
     "decoder",
     "filtered",
     "generate",
-    "growing",
+    "is_one_of",
+    "progress_spec",
     "run",
     "sample",
 ]

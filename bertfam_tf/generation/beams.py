@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bertfam_tf.generation.loop import among
+from bertfam_tf.generation.loop import is_one_of
 from bertfam_tf.generation.models import Step
 from bertfam_tf.generation.options import Options
 
@@ -93,7 +93,7 @@ def beam_search(
         *tf.while_loop(can_improve, body, tuple(first), shape_invariants=tuple(shapes))
     ).finished[:, 0]
     # Drops columns that are padding in the whole batch.
-    ended = tf.cumsum(tf.cast(among(best, stop_ids), tf.int32), axis=1, exclusive=True) > 0
+    ended = tf.cumsum(tf.cast(is_one_of(best, stop_ids), tf.int32), axis=1, exclusive=True) > 0
     return best[:, : tf.reduce_max(tf.reduce_sum(tf.cast(~ended, tf.int32), axis=1))]
 
 
@@ -113,7 +113,7 @@ def _extend(
     candidates = tf.concat(
         [tf.gather(now.running, parents, batch_dims=1), tokens[:, :, tf.newaxis]], axis=2
     )
-    ends = among(tokens, stop_ids) | (length >= options.max_new_tokens)
+    ends = is_one_of(tokens, stop_ids) | (length >= options.max_new_tokens)
 
     running_scores, chosen = tf.math.top_k(scores + tf.cast(ends, tf.float32) * _NEVER, beams)
     parents = tf.gather(parents, chosen, batch_dims=1)

@@ -28,7 +28,7 @@ class Progress(NamedTuple):
     state: Any
 
 
-def among(tokens: tf.Tensor, stop_ids: Sequence[int]) -> tf.Tensor:
+def is_one_of(tokens: tf.Tensor, stop_ids: Sequence[int]) -> tf.Tensor:
     """Whether each token is one of ``stop_ids``."""
     stops = tf.constant(list(stop_ids), tf.int32)
     return tf.reduce_any(tokens[..., tf.newaxis] == stops, axis=-1)
@@ -45,7 +45,9 @@ def begin(
     """Processes the prompts and chooses the first token."""
     logits, state = step(token_ids, padding_mask, None)
     token = sample(logits, options, seed, 0)
-    return Progress(token[:, tf.newaxis], _extended(padding_mask), among(token, stop_ids), state)
+    return Progress(
+        token[:, tf.newaxis], _extended(padding_mask), is_one_of(token, stop_ids), state
+    )
 
 
 def advance(
@@ -64,7 +66,7 @@ def advance(
     return Progress(
         tf.concat([new_tokens, token[:, tf.newaxis]], axis=1),
         _extended(padding_mask),
-        finished | among(token, stop_ids),
+        finished | is_one_of(token, stop_ids),
         state,
     )
 
@@ -96,12 +98,12 @@ def run(
         unfinished,
         body,
         tuple(first),
-        shape_invariants=tuple(tf.nest.map_structure(lambda spec: spec.shape, growing(first))),
+        shape_invariants=tuple(tf.nest.map_structure(lambda s: s.shape, progress_spec(first))),
     )[0]
 
 
-def growing(progress: Progress) -> Progress:
-    """The state as ``tf.TensorSpec`` with shapes for any number of tokens, for loops."""
+def progress_spec(progress: Progress) -> Progress:
+    """The specs of ``progress``, with shapes for any number of tokens, for loops."""
 
     def spec(tensor: Any) -> tf.TensorSpec:
         shape = tensor.shape

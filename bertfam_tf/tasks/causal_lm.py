@@ -236,7 +236,7 @@ class CausalLM(Task):
 
     def _written(self, tokens: tf.Tensor, stops: tuple[int, ...]) -> tf.Tensor:
         """Text up to the first stop token, of int32 (rows, new tokens)."""
-        stopped = tf.cumsum(tf.cast(generation.among(tokens, stops), tf.int32), axis=1) > 0
+        stopped = tf.cumsum(tf.cast(generation.is_one_of(tokens, stops), tf.int32), axis=1) > 0
         # A model may have embeddings beyond the vocabulary, which stand for no text.
         no_text = tokens >= self.tokenizer.vocab_size
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, ~(stopped | no_text)))
@@ -264,7 +264,8 @@ class CausalLM(Task):
         begun = begin.get_concrete_function()
 
         @tf.function(
-            input_signature=[generation.growing(begun.structured_outputs), read[1]], autograph=False
+            input_signature=[generation.progress_spec(begun.structured_outputs), read[1]],
+            autograph=False,
         )
         def advance(progress, seed):
             return generation.advance(self._step, progress, options, stops, 0, seed)
