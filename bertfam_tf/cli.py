@@ -253,14 +253,14 @@ def _check_top(top: int | None, task: Any) -> None:
     if not task.ranked_scores:
         raise ValueError(f"--top is for classifiers; a {type(task).__name__} has no such scores")
     if top < 1:
-        raise ValueError(f"--top must be 1 or more, not {top}")
+        raise ValueError(f"--top must be at least 1, got {top}")
 
 
 def _predict_file(options: argparse.Namespace) -> None:
     if not (options.input and options.output) or options.text:
         raise ValueError("predicting on a file needs both --input and --output, and no texts")
     if options.batch_size < 1:
-        raise ValueError(f"the batch size must be 1 or more, not {options.batch_size}")
+        raise ValueError(f"--batch-size must be at least 1, got {options.batch_size}")
     from bertfam_tf.config import load_recipe
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.train import answer_file, source_of

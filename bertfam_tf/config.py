@@ -45,7 +45,7 @@ class ModelConfig:
     def __post_init__(self):
         if isinstance(self.frozen, str) and self.frozen != "backbone":
             raise ValueError(
-                f'model.frozen is "backbone" or a number of blocks, not {self.frozen!r}.'
+                f'model.frozen must be "backbone" or a number of blocks, got {self.frozen!r}.'
             )
 
 
@@ -90,7 +90,7 @@ class DataConfig:
         for name, known in (("on_error", ("raise", "skip")), ("tag_scheme", (None, "iob2"))):
             if getattr(self, name) not in known:
                 choices = " or ".join("null" if each is None else each for each in known)
-                raise ValueError(f"data.{name} is {choices}, not {getattr(self, name)!r}.")
+                raise ValueError(f"data.{name} must be {choices}, got {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,17 @@ class TrainConfig:
             object.__setattr__(self, "batch_size", EXAMPLES)
         elif self.batch_tokens is not None and self.batch_size is not None:
             raise ValueError(
-                f"A batch has train.batch_size={self.batch_size} examples or up to "
-                f"train.batch_tokens={self.batch_tokens} tokens; one of them is left out, or null."
+                "Either train.batch_size or train.batch_tokens must be null or omitted, got "
+                f"{self.batch_size} and {self.batch_tokens}."
             )
         for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"train.{name} is 1 or more, not {value}.")
+                raise ValueError(f"train.{name} must be at least 1, got {value}.")
         if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"train.layer_decay is above 0 and at most 1, not {self.layer_decay}.")
+            raise ValueError(
+                f"train.layer_decay must be above 0 and at most 1, got {self.layer_decay}."
+            )
 
 
 class _Yaml:
@@ -254,7 +256,9 @@ def expand(path: str) -> Path:
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ValueError(f"Expected key=value, such as train.epochs=1, not {override!r}.")
+        raise ValueError(
+            f"An override must be key=value, such as train.epochs=1, got {override!r}."
+        )
     *sections, last = key.split(".")
     for section in sections:
         values = values.setdefault(section, {})

@@ -138,7 +138,7 @@ def adamw(
     """
     if not 0 <= warmup < 1:
         raise ValueError(
-            f"warmup is a fraction of all steps, at least 0 and below 1, not {warmup}."
+            f"warmup must be at least 0 and below 1, a fraction of all steps, got {warmup}."
         )
     schedule = WarmupLinearDecay(learning_rate, round(warmup * (total_steps or 0)), total_steps)
     optimizer = AdamW(

@@ -73,7 +73,7 @@ def add_lora(
         ValueError: for a rank below 1, or a backbone without such layers.
     """
     if rank < 1:
-        raise ValueError(f"The rank of LoRA must be 1 or more, not {rank}.")
+        raise ValueError(f"rank must be at least 1, got {rank}.")
     found = [layer for layer in dense_layers(backbone) if layer.name in names]
     if not found:
         raise ValueError(f"This {backbone.family} backbone has no dense layers {', '.join(names)}.")

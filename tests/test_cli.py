@@ -383,7 +383,7 @@ def test_usage(arguments, capsys):
         (["evaluate", "{tmp}"], "There is no recipe"),
         (["predict", "{tmp}", "text"], "No bertfam.json in"),
         (["predict", "{run}"], "There is no text in the input."),
-        (["predict", "{run}", "a", "--top", "0"], "--top must be 1 or more, not 0"),
+        (["predict", "{run}", "a", "--top", "0"], "--top must be at least 1, got 0"),
         (["export", "{tmp}", "{tmp}/out"], "No bertfam.json in"),
         (["export", "{run}", "{run}/recipe.yaml"], "File exists"),
         (["serve", "{tmp}"], "NOT_FOUND"),

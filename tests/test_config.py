@@ -81,12 +81,12 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
         ({"train": {"epochs": 1.5}}, '"train.epochs" - should be "int"'),
         ({"train": {"epochs": "two"}}, '"train.epochs" - should be "int"'),
         ({"train": {"epochs": True}}, "train.epochs is True"),
-        ({"train": {"epochs": 0}}, "train.epochs is 1 or more, not 0"),
-        ({"train": {"batch_size": -1}}, "train.batch_size is 1 or more, not -1"),
-        ({"train": {"batch_tokens": 0}}, "train.batch_tokens is 1 or more, not 0"),
+        ({"train": {"epochs": 0}}, "train.epochs must be at least 1, got 0"),
+        ({"train": {"batch_size": -1}}, "train.batch_size must be at least 1, got -1"),
+        ({"train": {"batch_tokens": 0}}, "train.batch_tokens must be at least 1, got 0"),
         (
             {"train": {"batch_tokens": 9, "batch_size": 2}},
-            "train.batch_size=2 examples or up to train.batch_tokens=9 tokens; one of them is left",
+            "Either train.batch_size or train.batch_tokens must be null or omitted, got 2 and 9",
         ),
         ({"train": {"learning_rate": "fast"}}, '"train.learning_rate" - should be "float"'),
         ({"data": {"train": "t", "label": False}}, "data.label is False; a name such as no needs"),
@@ -146,7 +146,7 @@ def test_texts_that_expand(recipe, text, error):
 @pytest.mark.parametrize(
     ("override", "error"),
     [
-        ("train.epochs", "Expected key=value, such as train.epochs=1, not 'train.epochs'"),
+        ("train.epochs", "must be key=value, such as train.epochs=1, got 'train.epochs'"),
         ("=1", "Expected key=value"),
         ("output.x=1", "output is not a section"),
         ("train.epochs=[1", r"value of 'train.epochs=\[1' is not YAML"),

@@ -355,7 +355,7 @@ def test_unknown_names():
         bf.build("bert", "bas")
     with pytest.raises(ValueError, match="Unknown BertConfig field 'layers'"):
         bf.build("bert", layers=2)
-    with pytest.raises(ValueError, match=r"BertConfig\.num_layers is a int, not '2'"):
+    with pytest.raises(ValueError, match=r"BertConfig\.num_layers must be of type int, got '2'"):
         bf.build("bert", num_layers="2")
     with pytest.raises(ValueError, match=r"Unknown activation 'gleu'\. Did you mean 'gelu'"):
         bf.build("bert", "tiny", activation="gleu")

@@ -184,7 +184,9 @@ def test_the_default_dropout_rate_is_the_encoders():
     assert layer.parts[0].rate == 0.3
     _, layer = _build("bert", "sequence", dropout=0.3, classifier_dropout=0)
     assert layer.parts[0].rate == 0
-    with pytest.raises(ValueError, match=r"classifier_dropout is a float \| None, not 'a'"):
+    with pytest.raises(
+        ValueError, match=r"classifier_dropout must be of type float \| None, got 'a'"
+    ):
         bf.build("bert", "tiny", classifier_dropout="a")
 
 

@@ -39,7 +39,7 @@ def test_a_warm_up_beyond_the_run_is_refused(warmup, total):
 
 @pytest.mark.parametrize("warmup", [-0.1, 1.0, 10])
 def test_warmup_is_a_part(warmup):
-    with pytest.raises(ValueError, match="warmup is a fraction of all steps"):
+    with pytest.raises(ValueError, match="warmup must be at least 0 and below 1"):
         adamw(warmup=warmup, total_steps=10)
 
 

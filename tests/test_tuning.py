@@ -104,5 +104,5 @@ def test_where_there_is_nothing_for_lora(family):
             tuning.add_lora(backbone, 2)
     else:
         tuning.add_lora(backbone, 2)
-    with pytest.raises(ValueError, match="1 or more, not 0"):
+    with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
         tuning.add_lora(backbone, 0)

@@ -253,6 +253,6 @@ def languages(values: dict[str, Any]) -> dict[str, int]:
     table = values.get("lang2id") or {}
     if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
         raise CheckpointError(
-            f"{CONFIG}: lang2id must map languages to numbers, not be {truncated_repr(table)}."
+            f"{CONFIG}: lang2id must map languages to integers, got {truncated_repr(table)}."
         )
     return table

@@ -108,7 +108,7 @@ def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str
     for key in sorted(names.config.keys() & options.keys() - {"dropout"}):
         if type(options[key]) is not int or options[key] < 1:
             raise CheckpointError(
-                f"{file}: {key} must be a positive number, not {truncated_repr(options[key])}."
+                f"{file}: {key} must be a positive integer, got {truncated_repr(options[key])}."
             )
     ours = {
         field: options[key]

@@ -110,7 +110,7 @@ class TokenBatches:
 
     def __post_init__(self) -> None:
         if self.budget < 1:
-            raise ValueError(f"batch_tokens is 1 or more, not {self.budget}.")
+            raise ValueError(f"batch_tokens must be at least 1, got {self.budget}.")
         if not self.bounds:
             object.__setattr__(self, "bounds", _geometric(self.budget))
 

@@ -28,7 +28,7 @@ class Fields(NamedTuple):
         """Raises ValueError for other names than these."""
         given = set(named)
         if not set(self.required) <= given <= {*self.required, *self.optional}:
-            raise ValueError(f"Features are {self}, not {sorted(given)}.")
+            raise ValueError(f"Features must be {self}, got {sorted(given)}.")
 
 
 TEXTS = Fields()
@@ -89,7 +89,7 @@ def batches(
         dataset = x.map(as_tuple, num_parallel_calls=tf.data.AUTOTUNE)
         rank = dataset.element_spec[0][fields.required[0]].shape.rank
         if rank not in (0, 1):
-            raise ValueError(f"Texts are scalars or vectors in a data set, not of rank {rank}.")
+            raise ValueError(f"Texts of a data set must be scalars or vectors, got rank {rank}.")
         if by_tokens is not None:
             if rank == 1:
                 raise ValueError(
@@ -168,9 +168,7 @@ def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields =
     if isinstance(x, tf.data.Dataset):
         raise ValueError("validation_split is for lists and arrays; take() and skip() split x.")
     if not 0 < part < 1:
-        raise ValueError(
-            f"validation_split is a share of all examples, between 0 and 1, not {part}."
-        )
+        raise ValueError(f"validation_split must be above 0 and below 1, got {part}.")
     given = (_by_name(x, fields), y, sample_weight)
     count = len(next(iter(given[0].values())))
     first = int(count * (1 - part))
@@ -193,12 +191,10 @@ def _by_name(x: Any, fields: Fields) -> dict[str, Any]:
     if isinstance(x, tuple) and 1 < len(x) <= len(names) and not isinstance(x[0], str | bytes):
         return dict(zip(names, x, strict=False))
     if isinstance(x, str | bytes):
-        raise ValueError(f"A single string; expected {_SHAPES.format(fields)}.")
+        raise ValueError(f"x must be {_SHAPES.format(fields)}, got a single string.")
     if isinstance(x, Sequence | np.ndarray | tf.Tensor):
         return {names[0]: x}
-    raise ValueError(
-        f"Cannot read texts from a {type(x).__name__}; expected {_SHAPES.format(fields)}."
-    )
+    raise ValueError(f"x must be {_SHAPES.format(fields)}, got a {type(x).__name__}.")
 
 
 def _features(x: Any, fields: Fields) -> dict[str, np.ndarray]:
@@ -223,13 +219,13 @@ def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
         counts = sorted({len(row) for row in rows})
         if len(counts) > 1:
             raise ValueError(
-                f"Examples of {name!r} have {counts} strings, expected one number of them."
+                f"Examples of {name!r} must have the same number of strings, got {counts}."
             )
         return np.stack(rows)
     for row, value in enumerate(values):
         if not isinstance(value, str | bytes):
-            shown = value.item() if isinstance(value, np.generic) else value
-            raise ValueError(f"Example {row} of {name!r} is {shown!r}, not a string.")
+            given = value.item() if isinstance(value, np.generic) else value
+            raise ValueError(f"Example {row} of {name!r} must be a string, got {given!r}.")
     # Lone surrogates cannot be encoded, and are replaced as broken bytes are.
     encoded = [v.encode("utf-8", "replace") if isinstance(v, str) else v for v in values]
     # dtype object keeps trailing NUL bytes, which numpy's own string type drops.
@@ -254,5 +250,5 @@ def _as_tuple(fields: Fields, *element: Any) -> tuple:
         fields.check(x)
     for name, value in x.items():
         if value.dtype != tf.string:
-            raise ValueError(f"{name!r} is {value.dtype.name} in the data set, not string.")
+            raise ValueError(f"{name!r} of a data set must be strings, got {value.dtype.name}.")
     return (x, *rest)

@@ -51,7 +51,9 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
         numbers = tf.cast(values, tf.float32)
         right = tf.ones_like(numbers, tf.bool)
     else:
-        raise ValueError(f"Each {what} is a number or a string of one, not {values.dtype.name}.")
+        raise ValueError(
+            f"Each {what} must be a number or a string of one, got {values.dtype.name}."
+        )
     right &= tf.math.is_finite(numbers)
     wrong = tf.boolean_mask(values, ~right)[:1]
     wrong = wrong if values.dtype == tf.string else tf.strings.as_string(wrong)

@@ -96,7 +96,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ValueError(f"The limit must be 1 or more rows, not {self.limit}.")
+            raise ValueError(f"limit must be at least 1, got {self.limit}.")
         self._first: Row | None = None
         first_ones: list[str] = []
         for name, reader in self.readers:

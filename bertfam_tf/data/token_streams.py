@@ -80,8 +80,8 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
     """
     if len(ids) < 2 or min(batch_size, length) < 1:
         raise ValueError(
-            "Segments need two or more tokens, and a batch size and length of 1 or more, not "
-            f"{len(ids)}, {batch_size} and {length}."
+            "There must be at least 2 tokens, and batch_size and length must be at least 1, got "
+            f"{len(ids)} tokens, {batch_size=} and {length=}."
         )
     total = len(ids) - 1
     width = -(-total // batch_size)

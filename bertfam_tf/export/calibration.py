@@ -29,7 +29,7 @@ def calibration_examples(
         ValueError: there are no texts, or an example is not what the task takes.
     """
     if isinstance(texts, str | bytes | dict):
-        raise ValueError(f"calibration is a {type(texts).__name__}, expected a list of texts.")
+        raise ValueError(f"calibration must be a list of texts, got a {type(texts).__name__}.")
     names, specs = task.feature_names, task.feature_specs
     examples = [] if texts is None else list(itertools.islice(texts, most))
     if not examples:
@@ -38,10 +38,10 @@ def calibration_examples(
         parts = example if isinstance(example, tuple) else (example,)
         if len(parts) != len(names):
             raise ValueError(
-                f"A calibration example has {len(parts)} texts, expected {len(names)}: {names}."
+                f"A calibration example must have {len(names)} texts, {names}, got {len(parts)}."
             )
         found = {name: np.array([part]) for name, part in zip(names, parts, strict=True)}
         for name, values in found.items():
             if values.dtype.kind not in "US" or values.shape[1:] != specs[name].shape[1:]:
-                raise ValueError(f"{name} of a calibration example is {parts!r}, expected texts.")
+                raise ValueError(f"{name} of a calibration example must be texts, got {parts!r}.")
         yield found

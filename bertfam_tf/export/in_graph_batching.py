@@ -39,16 +39,14 @@ class BatchingOptions:
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "num_batch_threads", "max_enqueued_batches"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more.")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.batch_timeout_micros < 0:
             raise ValueError(
-                f"batch_timeout_micros is {self.batch_timeout_micros}, expected 0 or more."
+                f"batch_timeout_micros must be at least 0, got {self.batch_timeout_micros}."
             )
         sizes = self.allowed_batch_sizes
         if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
-            raise ValueError(
-                f"allowed_batch_sizes are {sizes}, expected increasing numbers from 1."
-            )
+            raise ValueError(f"allowed_batch_sizes must be at least 1 and increase, got {sizes}.")
         if sizes[-1] > self.max_batch_size:
             raise ValueError(
                 f"The batch size {sizes[-1]} is above max_batch_size, {self.max_batch_size}."

@@ -109,12 +109,12 @@ def export_saved_model(
     """
     base = Path(directory)
     if version is not None and version < 0:
-        raise ValueError(f"version is {version}, expected 0 or more.")
+        raise ValueError(f"version must be at least 0, got {version}.")
     check_precision(dtype)
     if dtype != "int8":
         for name, given in (("calibration", calibration is not None), ("fallback", fallback)):
             if given:
-                raise ValueError(f"{name} is for dtype='int8', not {dtype!r}.")
+                raise ValueError(f"{name} is only for dtype='int8', got dtype={dtype!r}.")
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
     for each in bases:

@@ -217,11 +217,11 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
     choices += [("quantize", quantize, get_args(Quantization))] if quantize is not None else []
     for name, value, known in choices:
         if value not in known:
-            raise ValueError(f"{name} is {value!r}, expected one of {', '.join(known)}.")
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
     if target.suffix != ".tflite":
         raise ValueError(f"{target} does not end in .tflite, which mobile APIs expect.")
     if not 1 <= length <= task.max_length:
-        raise ValueError(f"length is {length}, expected 1 to the task's {task.max_length}.")
+        raise ValueError(f"length must be from 1 to the task's {task.max_length}, got {length}.")
     if any(spec.shape.rank != 1 for spec in task.feature_specs.values()):
         raise ValueError(
             f"{type(task).__name__} takes a list of texts per example; a .tflite takes one text."
@@ -245,7 +245,9 @@ def _calibration_examples(
 ) -> Iterator[Texts]:
     if quantize != "int8-full":
         if texts is not None:
-            raise ValueError(f"calibration is for quantize='int8-full', not {quantize!r}.")
+            raise ValueError(
+                f"calibration is only for quantize='int8-full', got quantize={quantize!r}."
+            )
         return
     if inputs != "ids":
         raise ValueError(

@@ -90,7 +90,9 @@ class StoredWeights:
 def check_precision(precision: str) -> None:
     """Raises ValueError unless it is a ``Precision``."""
     if precision not in get_args(Precision):
-        raise ValueError(f"dtype {precision!r}, expected one of {', '.join(get_args(Precision))}.")
+        raise ValueError(
+            f"dtype must be one of {', '.join(get_args(Precision))}, got {precision!r}."
+        )
 
 
 class _StoredWeight(NamedTuple):

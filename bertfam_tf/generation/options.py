@@ -39,16 +39,16 @@ class Options:
             if value is None and name == "top_k":
                 continue
             if not whole or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, not {value!r}.")
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise ValueError(
-                f"temperature must be above 0, not {self.temperature!r}; None is greedy search."
+                f"temperature must be above 0, got {self.temperature!r}; None is greedy search."
             )
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p!r}.")
         if not math.isfinite(self.length_penalty):
             raise ValueError(
-                f"length_penalty must be a finite number, not {self.length_penalty!r}."
+                f"length_penalty must be a finite number, got {self.length_penalty!r}."
             )
         if self.num_beams > 1 and self.samples:
             raise ValueError(

@@ -47,7 +47,7 @@ class TransformerBlock(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if norm not in ("post", "pre"):
-            raise ValueError(f"norm is 'post' or 'pre', not {norm!r}.")
+            raise ValueError(f"norm must be 'post' or 'pre', got {norm!r}.")
         self.norm = norm
         self.attention = attention
         self.feed_forward = feed_forward

@@ -31,7 +31,7 @@ class RotaryAngles(keras.layers.Layer):
     def __init__(self, head_size: int, base: float = 10000.0, **kwargs):
         super().__init__(**kwargs)
         if head_size % 2:
-            raise ValueError(f"Rotary positions need an even head size, not {head_size}.")
+            raise ValueError(f"head_size must be even for rotary positions, got {head_size}.")
         self.head_size = head_size
         self.base = base
 

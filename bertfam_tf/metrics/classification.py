@@ -37,7 +37,8 @@ class _OfTwoLabels(_Counts):
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
         if y_pred.shape[-1] != 2:
             raise ValueError(
-                f"{type(self).__name__} needs scores of two labels, not of {y_pred.shape[-1]}."
+                f"y_pred of {type(self).__name__} must be scores of 2 labels, got "
+                f"{y_pred.shape[-1]}."
             )
         return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
 

@@ -133,7 +133,7 @@ def _has_answer(answers: Sequence[Sequence[str]]) -> np.ndarray:
 
 def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
     if isinstance(answers, str):
-        raise ValueError(f"Gold answers must be a list of strings, not the string {answers!r}.")
+        raise ValueError(f"Gold answers must be a list of strings, got the string {answers!r}.")
     found = normalize(prediction)
     return max(score(found, gold) for gold in _gold(answers))
 

@@ -62,7 +62,8 @@ def wire(config: AlbertConfig, parts: Parts) -> tuple[dict, dict]:
         x = encoder.project(config, parts, x)
     elif config.embedding_size != config.hidden_size:
         raise ValueError(
-            f"Without a projection embedding_size {config.embedding_size} must be hidden_size."
+            "embedding_size must equal hidden_size without a projection, got "
+            f"{config.embedding_size} and {config.hidden_size}."
         )
     blocks = _blocks(config, parts)
     return inputs, encoder.encode(config, parts, x, inputs["padding_mask"], blocks=blocks)

@@ -44,7 +44,9 @@ class Config:
             allowed = (*kinds, int) if float in kinds else kinds
             if not isinstance(value, allowed) or (bool not in kinds and isinstance(value, bool)):
                 kind = types[name] if len(kinds) > 1 else kinds[0].__name__
-                raise ValueError(f"{cls.__name__}.{name} is a {kind}, not {truncated_repr(value)}.")
+                raise ValueError(
+                    f"{cls.__name__}.{name} must be of type {kind}, got {truncated_repr(value)}."
+                )
             if isinstance(value, int | float) and not isinstance(value, bool):
                 _check_range(f"{cls.__name__}.{name}", value, *_range(name, float in kinds))
         # JSON and YAML have lists for tuples.
@@ -59,7 +61,7 @@ class Config:
 
 def _check_tuple(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, list | tuple) or any(type(each) is not kind for each in value):
-        raise ValueError(f"{name} is a list of {kind.__name__}, not {truncated_repr(value)}.")
+        raise ValueError(f"{name} must be a list of {kind.__name__}, got {truncated_repr(value)}.")
     for each in value:
         _check_range(name, each, *_range("", kind is float))
 
@@ -87,7 +89,7 @@ def _range(name: str, floats: bool) -> tuple[float, float]:
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # NaN is not
-        raise ValueError(f"{name} is a number from {low} to {high}, not {truncated(value, 40)}.")
+        raise ValueError(f"{name} must be from {low} to {high}, got {truncated(value, 40)}.")
 
 
 def _empty(tokens: Any, spec: Any) -> Any:

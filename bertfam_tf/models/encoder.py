@@ -190,8 +190,8 @@ def heads_per_layer(config: Any) -> tuple[int, ...]:
     counts = getattr(config, "heads_per_layer", ()) or (config.num_heads,) * config.num_layers
     if len(counts) != config.num_layers or not all(1 <= n <= config.num_heads for n in counts):
         raise ValueError(
-            f"heads_per_layer is {list(counts)}, expected {config.num_layers} numbers from 1 to "
-            f"num_heads, {config.num_heads}."
+            f"heads_per_layer must be {config.num_layers} numbers from 1 to num_heads, "
+            f"{config.num_heads}, got {list(counts)}."
         )
     return counts
 

@@ -73,7 +73,7 @@ def read_keys(path: str | os.PathLike[str]) -> ApiKeys:
         if len(line) < _MIN_CHARACTERS:
             raise invalid(
                 f"{path}, line {number}: keys must have at least {_MIN_CHARACTERS} characters, "
-                f"not {len(line)}"
+                f"got {len(line)}"
             )
         keys.append(line)
     if not keys:

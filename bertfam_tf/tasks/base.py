@@ -360,7 +360,8 @@ class Task(Learner):
         _refuse("fit", others, _arguments(Task.fit))
         if batch_tokens is not None and batch_size is not None:
             raise ValueError(
-                f"A batch has {batch_size=} examples or up to {batch_tokens=} tokens, not both."
+                "Either batch_size or batch_tokens must be None, got "
+                f"{batch_size=} and {batch_tokens=}."
             )
         batch_size = 32 if batch_size is None else batch_size
         given = examples(x, y, sample_weight, self.fields)
@@ -810,5 +811,5 @@ def _checked_language(backbone: Backbone, language_id: int | None) -> int | None
         return None
     count = backbone.config.num_languages
     if language_id is None or not 0 <= language_id < count:
-        raise ValueError(f"language_id is a number below {count}, not {language_id!r}.")
+        raise ValueError(f"language_id must be from 0 to {count - 1}, got {language_id!r}.")
     return language_id

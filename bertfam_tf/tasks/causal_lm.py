@@ -166,7 +166,7 @@ class CausalLM(Task):
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"Prompts are one string or several, not {prompts!r}.")
+            raise ValueError(f"prompts must be a string or a list of strings, got {prompts!r}.")
         chosen = self._generation_options(options)
         stops = self._stop_ids(stop_tokens)
         given = tf.constant([text.encode("utf-8", "replace") for text in texts])
@@ -196,7 +196,7 @@ class CausalLM(Task):
         if tokens is None:
             return tuple({i for role, i in self.tokenizer.special_ids.items() if role == "eos"})
         if isinstance(tokens, str):
-            raise ValueError(f"stop_tokens is a list of tokens, not {tokens!r}.")
+            raise ValueError(f"stop_tokens must be a list of tokens, got {tokens!r}.")
         token_to_id = self.tokenizer.token_to_id
         ids = {token_to_id(t) if isinstance(t, str) else int(t) for t in tokens}
         wrong = [i for i in ids if not 0 <= i < self.tokenizer.vocab_size]
@@ -374,7 +374,7 @@ def _shifted(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 def _seed(seed: int | None) -> tf.Tensor:
     """Two numbers; the second counts the tokens."""
     if seed is not None and not isinstance(seed, int):
-        raise ValueError(f"seed is a whole number or None, not {seed!r}.")
+        raise ValueError(f"seed must be an integer or None, got {seed!r}.")
     if seed is None:
         return tf.constant(np.random.default_rng().integers(2**30, size=2), tf.int32)
     return tf.constant([seed % 2**31, 0], tf.int32)

@@ -137,7 +137,7 @@ class MaskedLM(Task):
 
     def _signatures(self, max_masks: int = _MAX_MASKS) -> dict[str, Signature]:
         if max_masks < 1:
-            raise ValueError(f"max_masks is {max_masks}, expected 1 or more.")
+            raise ValueError(f"max_masks must be at least 1, got {max_masks}.")
 
         def answer(features: Tensors) -> Tensors:
             return self._most_probable(self.forward(self.encode(features)), None, max_masks)
@@ -255,5 +255,5 @@ class _MaskedTokens(Targets):
 def _check_top_k(top_k: int, tokenizer: Tokenizer) -> int:
     size = tokenizer.vocab_size
     if not isinstance(top_k, int) or not 1 <= top_k <= size:
-        raise ValueError(f"top_k is a number from 1 to {size}, not {top_k!r}.")
+        raise ValueError(f"top_k must be an integer from 1 to {size}, got {top_k!r}.")
     return top_k

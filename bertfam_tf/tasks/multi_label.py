@@ -43,7 +43,7 @@ class MultiLabelOptions(ClassifierOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is a probability, not {self.threshold!r}.")
+            raise ValueError(f"threshold must be from 0 to 1, got {self.threshold!r}.")
 
 
 class MultiLabelClassifier(TextClassifier):
@@ -123,7 +123,7 @@ class MultiLabelTargets(Targets):
         if isinstance(y, Mapping):  # a DataFrame's columns
             missing = [label for label in self.labels if label not in y]
             if missing or len(y) > len(self.labels):
-                raise ValueError(f"Columns are the labels, {self.labels}, not {list(y)}.")
+                raise ValueError(f"Columns must be the labels, {self.labels}, got {list(y)}.")
             y = np.stack([np.asarray(y[label]) for label in self.labels], axis=1)
         if isinstance(y, list | tuple) and any(isinstance(row, list | tuple) for row in y):
             y = self._matrix(y)
@@ -135,9 +135,9 @@ class MultiLabelTargets(Targets):
         values = np.asarray(y)
         if values.ndim == 2 and values.dtype.kind in "biuf":
             if values.shape[1] != len(self.labels) or not np.isin(values, (0, 1)).all():
-                raise ValueError(f"Labels are {_SHAPES}; not this matrix of {values.shape}.")
+                raise ValueError(f"labels must be {_SHAPES}, got a matrix of {values.shape}.")
         elif values.ndim != 1 or not all(isinstance(v, str | bytes) for v in values):
-            raise ValueError(f"Labels are {_SHAPES}, not {values.dtype.name} {values.shape}.")
+            raise ValueError(f"labels must be {_SHAPES}, got {values.dtype.name} {values.shape}.")
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
         count = len(self.labels)
@@ -147,7 +147,9 @@ class MultiLabelTargets(Targets):
             return self._of_names(labels)
         shape = labels.shape
         if labels.dtype == tf.string or shape.rank != 2 or shape[1] not in (None, count):
-            raise ValueError(f"Labels are {_SHAPES}, not {labels.dtype.name} {shape} in a batch.")
+            raise ValueError(
+                f"labels must be {_SHAPES}, got {labels.dtype.name} {shape} in a batch."
+            )
         return tf.cast(labels, tf.float32)
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:

@@ -49,7 +49,7 @@ class ChoiceOptions(PairOptions):
 
     def __post_init__(self) -> None:
         if self.num_choices < 2:
-            raise ValueError(f"num_choices is 2 or more, not {self.num_choices!r}.")
+            raise ValueError(f"num_choices must be at least 2, got {self.num_choices!r}.")
 
 
 class _Flat(keras.layers.Layer):
@@ -153,19 +153,17 @@ class _PackedChoices(Packed):
         return {n: tf.reshape(x, [batch, self.count, length]) for n, x in inputs.items()}
 
     def _checked(self, choices: tf.Tensor) -> tf.Tensor:
-        expected = f"expected {self.count} of each example"
+        expected = f"Each example must have {self.count} choices, got "
         if choices.shape.rank != 2:
             raise ValueError(
-                f"Choices are strings (examples, choices), not of shape {choices.shape}."
+                f"choices must have the shape (examples, choices), got {choices.shape}."
             )
         if choices.shape[1] is not None:
             if choices.shape[1] != self.count:
-                raise ValueError(f"There are {choices.shape[1]} choices; {expected}.")
+                raise ValueError(f"{expected}{choices.shape[1]}.")
             return choices
         given = tf.shape(choices)[1]
-        text = tf.strings.join(
-            [MARK, "There are ", tf.strings.as_string(given), f" choices; {expected}."]
-        )
+        text = tf.strings.join([MARK, expected, tf.strings.as_string(given), "."])
         with tf.control_dependencies([tf.debugging.Assert(given == self.count, [text])]):
             return tf.ensure_shape(tf.identity(choices), [None, self.count])
 
@@ -201,7 +199,7 @@ class _ChoiceTargets(Targets):
         values = np.asarray(y)
         if values.ndim != 1:
             raise ValueError(
-                f"Labels are a vector, one for each example, not of shape {values.shape}."
+                f"labels must be a vector, one for each example, got shape {values.shape}."
             )
         given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
         wrong = [v for v in given if v not in self.known]
@@ -210,8 +208,8 @@ class _ChoiceTargets(Targets):
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         if labels.shape.rank != 1:
-            raise ValueError(f"Labels are a vector in each batch, not of shape {labels.shape}.")
+            raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
         if labels.dtype != tf.string and not labels.dtype.is_integer:
-            raise ValueError(f"Labels are strings or integers, not {labels.dtype.name}.")
+            raise ValueError(f"labels must be strings or integers, got {labels.dtype.name}.")
         labels = labels if labels.dtype == tf.string else tf.strings.as_string(labels)
         return index_of(labels, self.known, "label") % self.count

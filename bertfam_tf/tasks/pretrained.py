@@ -32,7 +32,7 @@ def open_task(
     kind, rest = cls.options_type, dict(kwargs)
     first = declared.positional(kind)
     if len(args) > len(first):
-        raise TypeError(f"from_pretrained() takes a path and {first}, not {len(args) + 1} values.")
+        raise TypeError(f"from_pretrained() takes a path and {first}, got {len(args) + 1} values.")
     language = rest.pop("language", None)
     given = dict(zip(first, args, strict=False))
     for name in declared.names(kind):
@@ -115,5 +115,5 @@ def checked_labels(labels: Sequence[str]) -> list[str]:
     found = list(labels)
     repeated = [label for label, count in Counter(found).items() if count > 1]
     if len(found) < 2 or repeated or not all(isinstance(label, str) for label in found):
-        raise ValueError(f"labels are two or more different strings, not {found!r}.")
+        raise ValueError(f"labels must be at least two distinct strings, got {found!r}.")
     return found

@@ -66,10 +66,10 @@ class SpanOptions(Options):
     def __post_init__(self) -> None:
         for name in ("max_answer", "n_best"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more.")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.null_threshold is not None:
             if math.isnan(self.null_threshold):
-                raise ValueError("null_threshold is NaN, expected a number or None.")
+                raise ValueError("null_threshold must be a number or None, got NaN.")
             object.__setattr__(self, "null_threshold", float(self.null_threshold))
 
     def resolved(self, backbone: Backbone) -> SpanOptions:
@@ -459,11 +459,11 @@ def _bytes_of_answer(
 def _check_names(labels: Any, *expected: str) -> None:
     if not isinstance(labels, Mapping):
         raise ValueError(
-            f"Labels are a dict with {_ANSWER!r} and {_START!r}, not a {type(labels).__name__}."
+            f"labels must be a dict with {_ANSWER!r} and {_START!r}, got a {type(labels).__name__}."
         )
     if not {*expected} <= {*labels}:
         wanted = " and ".join(map(repr, expected))
-        raise ValueError(f"Labels have {wanted}, not {sorted(labels)}.")
+        raise ValueError(f"labels must have {wanted}, got {sorted(labels)}.")
 
 
 def _arrays(labels: Any) -> dict[str, np.ndarray]:
@@ -487,17 +487,19 @@ def _arrays(labels: Any) -> dict[str, np.ndarray]:
 
 def _encoded(text: Any, row: int, name: str) -> bytes:
     if not isinstance(text, str | bytes):
-        raise ValueError(f"Example {row} of {name!r} is {text!r}, not a string.")
+        raise ValueError(f"Example {row} of {name!r} must be a string, got {text!r}.")
     return text.encode("utf-8", "replace") if isinstance(text, str) else text
 
 
 def _gold(labels: Any) -> list[list[str]]:
     """The gold answers of each question of a batch."""
     if not isinstance(labels, Mapping) or not {_ANSWER, _GOLD} & {*labels}:
-        raise ValueError(f"Gold answers are {_GOLD!r} or {_ANSWER!r} in a dict of labels.")
+        raise ValueError(f"labels must be a dict with {_GOLD!r} or {_ANSWER!r}.")
     values = labels[_GOLD if _GOLD in labels else _ANSWER]
     if isinstance(values, tf.RaggedTensor):
         values = values.to_tensor()
     if values.shape.rank != (2 if _GOLD in labels else 1):
-        raise ValueError(f"Gold answers have shape {values.shape}, expected (questions, answers).")
+        raise ValueError(
+            f"Gold answers must have the shape (questions, answers), got {values.shape}."
+        )
     return [as_text(row) for row in values.numpy().reshape(len(values), -1)]

@@ -138,7 +138,7 @@ class ClassTargets(Targets):
         values = np.asarray(y)
         if values.ndim != 1:
             raise ValueError(
-                f"Labels are a vector, one for each text, not of shape {values.shape}."
+                f"labels must be a vector, one for each text, got shape {values.shape}."
             )
         if values.dtype.kind == "b":
             wrong = [] if self._names_of_bools else [values[0]]
@@ -152,14 +152,14 @@ class ClassTargets(Targets):
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         if labels.shape.rank != 1:
-            raise ValueError(f"Labels are a vector in each batch, not of shape {labels.shape}.")
+            raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
         if labels.dtype == tf.bool and self._names_of_bools:
             labels = tf.where(labels, *self._names_of_bools[::-1])
         if labels.dtype.is_integer:
             return index_of(tf.strings.as_string(labels), self._known("i"), "label")
         if labels.dtype == tf.string:
             return index_of(labels, self.labels, "label")
-        raise ValueError(f"Labels are strings or integers, not {labels.dtype.name}.")
+        raise ValueError(f"labels must be strings or integers, got {labels.dtype.name}.")
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
         # Keras wants a weight for every class.

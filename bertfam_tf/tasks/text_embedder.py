@@ -34,7 +34,7 @@ class EmbedderOptions(PairOptions):
 
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "first"):
-            raise ValueError(f"pooling is 'mean' or 'first', not {self.pooling!r}.")
+            raise ValueError(f"pooling must be 'mean' or 'first', got {self.pooling!r}.")
 
 
 class TextEmbedder(Task):

@@ -76,7 +76,7 @@ class NumberTargets(Targets):
         values = np.asarray(y)
         if values.ndim != 1:
             raise ValueError(
-                f"Labels are a vector, one for each text, not of shape {values.shape}."
+                f"labels must be a vector, one for each text, got shape {values.shape}."
             )
         if values.dtype.kind in "iuf":
             wrong = values[~np.isfinite(values)]
@@ -87,5 +87,5 @@ class NumberTargets(Targets):
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         if labels.shape.rank != 1:
-            raise ValueError(f"Labels are a vector in each batch, not of shape {labels.shape}.")
+            raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
         return numbers_of(labels, "label")

@@ -220,7 +220,7 @@ class TokenTagger(Task):
         width = self.max_length if max_tokens is None else max_tokens
         for name, number in (("max_tokens", width), ("max_entities", max_entities)):
             if number < 1:
-                raise ValueError(f"{name} is {number}, expected 1 or more.")
+                raise ValueError(f"{name} must be at least 1, got {number}.")
 
         def words(features: Tensors) -> Tensors:
             windows = self.encode(features)
@@ -363,7 +363,7 @@ class _TagTargets(Targets):
         if isinstance(tags, str):
             tags = tags.split()
         elif not isinstance(tags, list | tuple | np.ndarray):
-            raise ValueError(f"Example {row} of the labels is {tags!r}, not a list of tags.")
+            raise ValueError(f"Example {row} of the labels must be a list of tags, got {tags!r}.")
         return " ".join(map(self._name_of, tags))
 
     def _name_of(self, tag: Any) -> str:
@@ -391,8 +391,8 @@ def _labels(names: Sequence[str], windows: dict[str, Any], labels: tf.Tensor) ->
     """The index of the tag of each word of the batch, int32 [words]."""
     if labels.dtype != tf.string or labels.shape.rank != 1:
         raise ValueError(
-            "Labels are one string for each text in a data set, tags with spaces between them, "
-            f"not {labels.dtype.name} of shape {labels.shape}."
+            "labels of a data set must be one string for each text, tags separated by spaces, "
+            f"got {labels.dtype.name} of shape {labels.shape}."
         )
     tags = tf.strings.split(labels)
     expected, given = windows["words"].text.row_lengths(), tags.row_lengths()

@@ -163,7 +163,7 @@ def widths_of(padding: Padding, max_length: int) -> tuple[int, ...] | None:
         return (max_length,)
     if isinstance(padding, str) or not all(type(width) is int and width > 0 for width in padding):
         raise ValueError(
-            f"padding {padding!r}, expected 'longest', 'max_length' or some widths of 1 or more"
+            f"padding must be 'longest', 'max_length' or widths of at least 1, got {padding!r}"
         )
     return (*sorted({width for width in padding if width < max_length}), max_length)
 
@@ -202,7 +202,7 @@ class Packer:
             )
         if truncation not in get_args(Truncation):
             raise ValueError(
-                f"truncation {truncation!r}, expected one of {', '.join(get_args(Truncation))}"
+                f"truncation must be one of {', '.join(get_args(Truncation))}, got {truncation!r}"
             )
         self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length
@@ -228,7 +228,7 @@ class Packer:
     def fill(self, texts: Sequence[tf.RaggedTensor]) -> Filled:
         """Packs a batch as ``packer(texts)`` does, and also returns the position of each piece."""
         if len(texts) not in (1, 2):
-            raise ValueError(f"{len(texts)} texts, expected one or two")
+            raise ValueError(f"texts must be one or two, got {len(texts)}")
         starts = [tf.cast(text.row_splits[:-1], tf.int32) for text in texts]
         counts = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
         return self.frame.fill([text.values for text in texts], starts, self._kept(counts))

@@ -77,7 +77,7 @@ def find(
     known = specs(kind)
     if preset is not None:
         if preset and preset not in known:
-            raise ValueError(f"preset {preset!r}, expected one of {', '.join(known)}, or ''")
+            raise ValueError(f"preset must be one of {', '.join(known)} or '', got {preset!r}")
         return known[preset].options if preset else {}
     named = list(stated_classes(folder).values())
     family = registry.of_model_type(stated_model(folder))

@@ -52,7 +52,7 @@ class WordSplitter(tf.Module):
     def __init__(self, split: Split = "spaces"):
         super().__init__(name="word_splitter")
         if split not in get_args(Split):
-            raise ValueError(f"split is one of {', '.join(get_args(Split))}, not {split!r}.")
+            raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}.")
         self.split = split
         with tf.init_scope():
             self._marker = _marker(split == "punctuation")

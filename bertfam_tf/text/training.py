@@ -70,7 +70,7 @@ def train_vocabulary(
             small, or the trainer's package is not installed.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if size is None and kind != "words":
         raise ValueError(f"a vocabulary of kind {kind!r} needs a size")
     paths = [Path(file) for file in files]
@@ -84,9 +84,9 @@ def train_vocabulary(
     train, usual = KINDS[kind]
     tokens = usual if special is None else tuple(special)
     if not all(tokens) or len(set(tokens)) < len(tokens):
-        raise ValueError(f"special tokens {list(tokens)}, expected each once and none empty")
+        raise ValueError(f"special tokens must be distinct and not empty, got {list(tokens)}")
     if size is not None and size <= len(tokens):
-        raise ValueError(f"size {size}, expected more than the {len(tokens)} special tokens")
+        raise ValueError(f"size must be above the {len(tokens)} special tokens, got {size}")
     options: dict[str, Any] = {} if lower_case is None else {"lower_case": lower_case}
     if min_count is not None:
         options["min_count"] = min_count
@@ -381,7 +381,7 @@ def _sentence_piece(
     unk, pad = roles.get("unk_token"), roles.get("pad_token")
     if unk is None:
         raise ValueError(
-            f"special tokens {list(special)}, expected one for unknown text, such as <unk>"
+            f"special tokens must include one for unknown text, such as <unk>, got {list(special)}"
         )
     small = preparation(False, False, lower_case)
     failures: list[Exception] = []

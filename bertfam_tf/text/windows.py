@@ -47,12 +47,14 @@ class Windows:
         if max_question is None:
             max_question = max(spare, 0) // 2
         if stride < 0 or max_question < 0:
-            raise ValueError(f"stride {stride} and max_question {max_question}, expected 0 or more")
+            raise ValueError(
+                f"stride and max_question must be at least 0, got {stride} and {max_question}"
+            )
         if spare <= max_question:
             raise ValueError(
-                f"max_length {max_length} less {layout.special_count(2)} special tokens, stride "
-                f"{stride} and max_question {max_question} is {spare - max_question}, expected 1 "
-                "or more: each window has to advance"
+                "max_length must be above stride + max_question + the "
+                f"{layout.special_count(2)} special tokens, so that each window advances; got "
+                f"{max_length=}, {stride=}, {max_question=}"
             )
         self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length

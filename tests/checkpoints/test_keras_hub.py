@@ -194,7 +194,10 @@ DAMAGES = {
     "no config": (_config(config=None), "has no 'config' of the backbone"),
     "unknown option": (_option(rotary=True), "options that are not supported: rotary"),
     "option missing": (_option(num_layers=None), "lacks num_layers"),
-    "text for a number": (_option(num_layers="2"), "num_layers must be a positive number, not '2'"),
+    "text for a number": (
+        _option(num_layers="2"),
+        "num_layers must be a positive integer, got '2'",
+    ),
     "other heads": (
         _option(num_heads=8),
         r"query_dense/vars/0 \(16, 4, 4\) does not have the 8 heads",

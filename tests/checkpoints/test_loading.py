@@ -101,7 +101,7 @@ def test_overrides(tiny):
     assert (backbone.config.dropout, backbone.config.norm_epsilon) == (0.0, 1e-5)
     with pytest.raises(ValueError, match="Unknown BertConfig field 'droput'"):
         bf.load_backbone(tiny, droput=0.0)
-    with pytest.raises(ValueError, match=r"BertConfig\.dropout is a float, not 'no'"):
+    with pytest.raises(ValueError, match=r"BertConfig\.dropout must be of type float, got 'no'"):
         bf.load_backbone(tiny, dropout="no")
 
 
@@ -180,8 +180,8 @@ DAMAGES = {
     ),
     "decoder": (_config(is_decoder=True), "is_decoder = True, which bert does not support"),
     "activation": (_config(hidden_act="geglu"), "Unknown activation 'geglu'. Did you mean 'gelu'"),
-    "text for a number": (_config(hidden_size="32"), "hidden_size is a int, not '32'"),
-    "null for a number": (_config(pad_token_id=None), "pad_id is a int, not None"),
+    "text for a number": (_config(hidden_size="32"), "hidden_size must be of type int, got '32'"),
+    "null for a number": (_config(pad_token_id=None), "pad_id must be of type int, got None"),
     "heads that do not divide": (_config(num_attention_heads=5), "config of .*checkpoint"),
     "cut file": (_cut, r"model\.safetensors cannot be read as safetensors; .*truncated"),
     "empty file": (lambda d: (d / WEIGHTS).write_bytes(b""), "cannot be read as safetensors"),
@@ -331,7 +331,7 @@ def test_damaged_heads(tiny_copy, change, error):
     "labels", [[], ["a"], ["a", "a"], ["a", 1], "ab"[:1]], ids=["none", "one", "same", "int", "str"]
 )
 def test_labels_that_are_none(tiny, labels):
-    with pytest.raises(ValueError, match="labels are two or more different strings"):
+    with pytest.raises(ValueError, match="labels must be at least two distinct strings"):
         bf.TextClassifier.from_pretrained(tiny, labels)
 
 

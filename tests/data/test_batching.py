@@ -181,7 +181,7 @@ def test_an_example_longer_than_a_batch(words):
         batches.counted(words)
     with pytest.raises(ValueError, match=error), as_value_errors():
         list(batches(words))
-    with pytest.raises(ValueError, match="batch_tokens is 1 or more, not 0"):
+    with pytest.raises(ValueError, match="batch_tokens must be at least 1, got 0"):
         TokenBatches(0, _words_and_two)
 
 

@@ -110,7 +110,7 @@ def test_lists_in_cells():
         ((A, pd.Series(["x", None, "y"], name="stars")), "^Row 1 of 'stars' is missing"),
         ((A, Y, pd.Series([1.0, None, 2.0])), "^Row 1 of 'the weights' is missing"),
         ((FRAME[["label"]],), r"has no column 'text', only \['label'\]"),
-        ((FRAME["id"],), "^Example 0 of 'text' is 7, not a string"),
+        ((FRAME["id"],), "^Example 0 of 'text' must be a string, got 7"),
         ((FRAME["text"][:0],), "There is no text"),
         ((FRAME["text"], FRAME["label"][:2]), r"differ in number: \[2, 3\]"),
     ],

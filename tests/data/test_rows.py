@@ -369,7 +369,7 @@ def test_squad(tmp_path):
         (_question("7", ("Denver", 7), ("x", 0)), "question 7: The answer 'x' is not at character"),
         (
             _question("7", ("x", "0")),
-            "question 7: An answer must be a text and a number, not 'x' and '0'",
+            "question 7: An answer must be a text and a number, got 'x' and '0'",
         ),
         (
             {"id": "7", "question": "q"},

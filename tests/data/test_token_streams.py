@@ -48,5 +48,7 @@ def test_every_token_but_the_first_is_a_target_once(batch_size, length):
 
 def test_what_cannot_be_cut():
     for arguments in (([1], 1, 1), ([1, 2], 0, 1), ([1, 2], 1, 0)):
-        with pytest.raises(ValueError, match="two or more tokens, and a batch size and length"):
+        with pytest.raises(
+            ValueError, match="at least 2 tokens, and batch_size and length must be"
+        ):
             segments(*arguments)

@@ -94,5 +94,5 @@ def test_limit(tsv):
     with pytest.raises(ValueError, match="line 4 has 1 columns"):
         _read(file, NAMED, limit=3)
     for limit in (0, -1):
-        with pytest.raises(ValueError, match=f"1 or more rows, not {limit}"):
+        with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
             _read(file, NAMED, limit=limit)

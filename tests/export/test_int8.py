@@ -249,11 +249,14 @@ def test_inside_of_loops(tmp_path):
     [
         (dict(dtype="int8"), "dtype='int8' needs calibration, a few hundred typical texts"),
         (dict(dtype="int8", calibration=[]), "needs calibration, a few hundred typical texts"),
-        (dict(dtype="int8", calibration="text"), "calibration is a str, expected a list of texts"),
-        (dict(dtype="int8", calibration=[("a", "b")]), "has 2 texts, expected 1"),
+        (dict(dtype="int8", calibration="text"), "calibration must be a list of texts, got a str"),
+        (dict(dtype="int8", calibration=[("a", "b")]), "must have 1 texts, .*, got 2"),
         (dict(dtype="int8", calibration=[1]), "text of a calibration example is .1,."),
-        (dict(calibration=TEXTS), "calibration is for dtype='int8', not 'float32'"),
-        (dict(dtype="bfloat16", fallback=True), "fallback is for dtype='int8', not 'bfloat16'"),
+        (dict(calibration=TEXTS), "calibration is only for dtype='int8', got dtype='float32'"),
+        (
+            dict(dtype="bfloat16", fallback=True),
+            "fallback is only for dtype='int8', got dtype='bfloat16'",
+        ),
     ],
 )
 def test_refused(task, options, error, tmp_path):

@@ -279,7 +279,7 @@ def test_versions(quick, task, tmp_path):
     for version in (7, 20, 0):
         with pytest.raises(FileExistsError, match=f"already has a version {version}"):
             export_saved_model(task, tmp_path, version=version)
-    with pytest.raises(ValueError, match="version is -1, expected 0 or more"):
+    with pytest.raises(ValueError, match="version must be at least 0, got -1"):
         export_saved_model(task, tmp_path, version=-1)
 
 

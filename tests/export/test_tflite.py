@@ -226,11 +226,16 @@ def test_texts_are_truncated_to_the_length(task_of, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "family", "options", "message"),
     [
-        ("classifier", "bert", dict(inputs="tokens"), "inputs is 'tokens', expected one of text"),
-        ("classifier", "bert", dict(quantize="int4"), "quantize is 'int4', expected one of fp16"),
-        ("classifier", "bert", dict(length=49), "length is 49, expected 1 to the task's 48"),
+        ("classifier", "bert", dict(inputs="tokens"), "inputs must be one of text, .*got 'tokens'"),
+        ("classifier", "bert", dict(quantize="int4"), "quantize must be one of fp16, .*got 'int4'"),
+        ("classifier", "bert", dict(length=49), "length must be from 1 to the task's 48, got 49"),
         ("classifier", "bert", dict(length=0), "length is 0"),
-        ("classifier", "bert", dict(calibration=["a"]), "is for quantize='int8-full', not None"),
+        (
+            "classifier",
+            "bert",
+            dict(calibration=["a"]),
+            "is only for quantize='int8-full', got quantize=None",
+        ),
         ("classifier", "bert", dict(quantize="int8-full"), "needs inputs='ids'"),
         (
             "classifier",
@@ -242,7 +247,7 @@ def test_texts_are_truncated_to_the_length(task_of, tmp_path):
             "qa",
             "bert",
             dict(quantize="int8-full", inputs="ids", calibration=["a"]),
-            r"has 1 texts, expected 2: \('question', 'context'\)",
+            r"must have 2 texts, \('question', 'context'\), got 1",
         ),
         ("classifier", "roberta", {}, "no TFLite kernels for ByteBPETokenizer; with inputs='ids'"),
         ("tagger", "bert", {}, "The outputs of TokenTagger contain words of the text"),

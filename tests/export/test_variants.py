@@ -117,7 +117,8 @@ def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
 
 def test_another_dtype(smallest, tmp_path):
     with pytest.raises(
-        ValueError, match="dtype 'float16', expected one of float32, bfloat16, int8-weights, int8"
+        ValueError,
+        match="dtype must be one of float32, bfloat16, int8-weights, int8, got 'float16'",
     ):
         _masked(smallest).export(tmp_path, dtype="float16")
     assert not list(tmp_path.iterdir())
@@ -237,16 +238,16 @@ def test_functions_of_one_name_do_not_share_a_queue():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (dict(max_batch_size=0), "max_batch_size is 0, expected 1 or more"),
-        (dict(num_batch_threads=0), "num_batch_threads is 0, expected 1 or more"),
-        (dict(max_enqueued_batches=-1), "max_enqueued_batches is -1, expected 1 or more"),
-        (dict(batch_timeout_micros=-1), "batch_timeout_micros is -1, expected 0 or more"),
+        (dict(max_batch_size=0), "max_batch_size must be at least 1, got 0"),
+        (dict(num_batch_threads=0), "num_batch_threads must be at least 1, got 0"),
+        (dict(max_enqueued_batches=-1), "max_enqueued_batches must be at least 1, got -1"),
+        (dict(batch_timeout_micros=-1), "batch_timeout_micros must be at least 0, got -1"),
         (
             dict(allowed_batch_sizes=()),
-            r"allowed_batch_sizes are \(\), expected increasing numbers",
+            r"allowed_batch_sizes must be at least 1 and increase, got \(\)",
         ),
-        (dict(allowed_batch_sizes=(0, 2)), r"are \(0, 2\), expected increasing numbers from 1"),
-        (dict(allowed_batch_sizes=(4, 2)), r"are \(4, 2\), expected increasing numbers from 1"),
+        (dict(allowed_batch_sizes=(0, 2)), r"must be at least 1 and increase, got \(0, 2\)"),
+        (dict(allowed_batch_sizes=(4, 2)), r"must be at least 1 and increase, got \(4, 2\)"),
         (dict(max_batch_size=8), "The batch size 32 is above max_batch_size, 8"),
     ],
 )

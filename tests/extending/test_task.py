@@ -31,7 +31,7 @@ class OrderOptions(Options):
 
     def __post_init__(self):
         if not 0 <= self.margin < 0.5:
-            raise ValueError(f"margin is at least 0 and below 0.5, not {self.margin}.")
+            raise ValueError(f"margin must be at least 0 and below 0.5, got {self.margin}.")
 
 
 class OrderTargets(Targets):

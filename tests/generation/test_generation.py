@@ -127,5 +127,5 @@ def test_options_that_are_not_finite():
     for name, value in (("length_penalty", float("nan")), ("temperature", float("inf"))):
         with pytest.raises(ValueError, match=name):
             Options(**{name: value})
-    with pytest.raises(ValueError, match="num_beams must be an integer of at least 1, not True"):
+    with pytest.raises(ValueError, match="num_beams must be an integer of at least 1, got True"):
         Options(num_beams=True)

@@ -105,7 +105,7 @@ def test_two_labels_at_the_edge():
         assert _stream(metric(), one, no) == 0
     assert _stream(F1(), one, yes) == 1
     assert _stream(Matthews(), one, yes) == 0
-    with pytest.raises(ValueError, match="Matthews needs scores of two labels, not of 3"):
+    with pytest.raises(ValueError, match="of Matthews must be scores of 2 labels, got 3"):
         Matthews().update_state(one, np.zeros((5, 3)))
 
 

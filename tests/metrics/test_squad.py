@@ -119,7 +119,7 @@ def test_mistakes():
         squad_scores(["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="There are no questions"):
         squad_scores([], [])
-    with pytest.raises(ValueError, match="must be a list of strings, not the string 'film'"):
+    with pytest.raises(ValueError, match="must be a list of strings, got the string 'film'"):
         squad_scores(["film"], ["film"])
     with pytest.raises(ValueError, match=r"no_answer_scores\[1\] is NaN"):
         best_threshold(["a", "b"], [["a"], ["b"]], [0, math.nan])

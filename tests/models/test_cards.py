@@ -119,12 +119,12 @@ def test_albert_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"Unknown sharing 'atention'\. Did you mean 'attention'"):
         _build("albert", sharing="atention")
     for groups, error in (
-        (0, "num_groups is a number from 1"),
+        (0, "num_groups must be from 1"),
         (3, "3 groups do not fit 2 layers"),
     ):
         with pytest.raises(ValueError, match=error):
             _build("albert", num_groups=groups)
-    with pytest.raises(ValueError, match="Without a projection embedding_size 64 must"):
+    with pytest.raises(ValueError, match="embedding_size must equal hidden_size"):
         _build("albert", project_embeddings=False)
 
 
@@ -236,12 +236,12 @@ def test_what_their_format_cannot_say(family, fields, error):
     [
         ({"model_type": "openai-gpt", "afn": "tanh"}, "afn = 'tanh', which gpt does not support"),
         ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention = True, which"),
-        ({"model_type": "gpt2", "activation_function": 3}, "activation is a str, not 3"),
+        ({"model_type": "gpt2", "activation_function": 3}, "activation must be of type str, got 3"),
         ({"model_type": "xlm", "causal": True}, "causal = True, which xlm does not support"),
         ({"model_type": "xlm", "asm": True}, "asm = True, which xlm does not support"),
         ({"model_type": "xlm", "gelu_activation": "gelu"}, "gelu_activation = 'gelu', which xlm"),
-        ({"model_type": "xlm", "emb_dim": None}, "hidden_size is a int, not None"),
-        ({"model_type": "roberta", "pad_token_id": None}, "pad_id is a int, not None"),
+        ({"model_type": "xlm", "emb_dim": None}, "hidden_size must be of type int, got None"),
+        ({"model_type": "roberta", "pad_token_id": None}, "pad_id must be of type int, got None"),
         ({"model_type": "roberta", "is_decoder": True}, "is_decoder = True, which roberta"),
     ],
 )

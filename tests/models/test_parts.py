@@ -221,7 +221,7 @@ def test_a_model_with_fewer_heads_in_some_layers():
         small(GIVEN)["sequence_output"], full(GIVEN)["sequence_output"], atol=1e-5
     )
     for counts in ([4], [4, 0], [5, 4]):
-        with pytest.raises(ValueError, match=r"expected 2 numbers from 1 to num_heads, 4"):
+        with pytest.raises(ValueError, match=r"must be 2 numbers from 1 to num_heads, 4"):
             _build("bert", num_heads=4, heads_per_layer=counts)
     with pytest.raises(ValueError, match="ALBERT's layers share their heads"):
         _build("albert", heads_per_layer=[1, 1])
@@ -307,7 +307,7 @@ def test_rotary_scores_depend_on_distances_alone():
 
     np.testing.assert_allclose(scores(0), scores(100), atol=1e-4)
     assert np.abs(scores(0) - attention(X, positions=angles(np.zeros((1, 5))))[1]).max() > 1e-2
-    with pytest.raises(ValueError, match="even head size, not 5"):
+    with pytest.raises(ValueError, match="head_size must be even for rotary positions, got 5"):
         layers.RotaryAngles(5)
 
 

@@ -334,7 +334,7 @@ def test_clusters_that_do_not_fit():
         ValueError, match="embedding_size 8, divided by 4 for each of 2 cut-offs, is less than 1"
     ):
         _build("transformer_xl", embedding_size=8, div_val=4)
-    with pytest.raises(ValueError, match=r"cutoffs is a list of int, not \('a',\)"):
+    with pytest.raises(ValueError, match=r"cutoffs must be a list of int, got \('a',\)"):
         _build("transformer_xl", cutoffs=("a",))
     assert _build("transformer_xl", cutoffs=[4]).config.cutoffs == (4,)
 

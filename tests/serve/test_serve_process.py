@@ -148,7 +148,7 @@ BAD_CONFIG = "Error parsing text-format tensorflow.serving.ModelServerConfig"
         (["{tmp}", "--enable-batching", "--batching-parameters-file={tmp}/no"], "NOT_FOUND"),
         (["{tmp}", "--monitoring-config-file={tmp}/models.conf"], "models.conf"),
         (["{tmp}", "--tensorflow-session-config-file={tmp}/models.conf"], "tensorflow.ConfigProto"),
-        (["{tmp}", "--api-key-file={tmp}/models.conf"], "at least 16 characters, not 8"),
+        (["{tmp}", "--api-key-file={tmp}/models.conf"], "at least 16 characters, got 8"),
         (["{tmp}", "--tls-key=x"], "TLS needs both --tls-certificate and --tls-key"),
     ],
 )

@@ -191,7 +191,7 @@ def test_a_key_file(tmp_path):
     [
         (b"", "contains no API key"),
         (b"# none\n", "contains no API key"),
-        (b"# one\nshort", "line 2: keys must have at least 16 characters, not 5"),
+        (b"# one\nshort", "line 2: keys must have at least 16 characters, got 5"),
         (f"{KEY}\ntwo words in a key".encode(), "line 2: keys must consist of visible ASCII"),
         ("schlüssel-mit-umlaut".encode(), "line 1: keys must consist of visible ASCII"),
         (b"\xff\xfe" * 20, "Error reading"),

@@ -165,17 +165,17 @@ def test_streaming_holds_back_half_characters():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (dict(max_new_tokens=0), "max_new_tokens must be an integer of at least 1, not 0"),
+        (dict(max_new_tokens=0), "max_new_tokens must be an integer of at least 1, got 0"),
         (dict(max_new_tokens=48), "max_new_tokens 48 leaves no room for a prompt"),
-        (dict(temperature=0.0), "temperature must be above 0, not 0.0; None is"),
-        (dict(top_p=1.5), "top_p must be above 0 and at most 1, not 1.5"),
-        (dict(top_k=0), "top_k must be an integer of at least 1, not 0"),
+        (dict(temperature=0.0), "temperature must be above 0, got 0.0; None is"),
+        (dict(top_p=1.5), "top_p must be above 0 and at most 1, got 1.5"),
+        (dict(top_k=0), "top_k must be an integer of at least 1, got 0"),
         (dict(num_beams=2, top_k=3), "Beam search does not support temperature"),
         (dict(num_beams=2, callback=print), "Beam search has no text before its end"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
         (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),
-        (dict(seed="a"), "seed is a whole number or None, not 'a'"),
-        (dict(stop_tokens="y"), "stop_tokens is a list of tokens, not 'y'"),
+        (dict(seed="a"), "seed must be an integer or None, got 'a'"),
+        (dict(stop_tokens="y"), "stop_tokens must be a list of tokens, got 'y'"),
         (dict(topk=3), r"Unknown option of generation 'topk'\. Did you mean 'top_k'"),
     ],
 )

@@ -52,7 +52,9 @@ def test_several_labels_have_columns(smallest):
     given = examples(pd.Series(A[:2]), held, None)
     ((_, labels),) = task._training_data(*given)
     assert labels.numpy().tolist() == [[0, 1], [0, 0]]
-    with pytest.raises(ValueError, match=r"Columns are the labels, \['x', 'y'\], not \['y', 'z'\]"):
+    with pytest.raises(
+        ValueError, match=r"Columns must be the labels, \['x', 'y'\], got \['y', 'z'\]"
+    ):
         task.fit(pd.Series(A[:2]), held.rename(columns={"x": "z"}))
 
 
@@ -83,5 +85,5 @@ def test_one_text_gets_a_list_of_one_answer(reader, embedder):
     assert answer["label"] == reader.predict(["a good film"])[0]["label"]
     assert reader.predict(b"a good film")[0]["label"] == answer["label"]
     assert embedder.predict("a good film").shape == (1, 32)
-    with pytest.raises(ValueError, match="A single string"):
+    with pytest.raises(ValueError, match="got a single string"):
         reader.fit("a good film", ["positive"])

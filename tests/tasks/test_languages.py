@@ -63,7 +63,7 @@ def test_a_language_that_is_not_there(checkpoint, smallest):
         bf.TextClassifier.from_pretrained(smallest, language="de")
     task = bf.TextClassifier.from_pretrained(checkpoint)
     for number in (None, 3, -1):
-        with pytest.raises(ValueError, match=f"language_id is a number below 3, not {number}"):
+        with pytest.raises(ValueError, match=f"language_id must be from 0 to 2, got {number}"):
             bf.TextClassifier(task.backbone, task.tokenizer, ["a", "b"], language_id=number)
     task = bf.TextClassifier.from_pretrained(smallest)
     with pytest.raises(ValueError, match="no languages to choose from"):

@@ -152,7 +152,7 @@ def test_saves_and_exports(task, tmp_path):
             np.testing.assert_allclose(found["scores"][row, mask], scores, atol=1e-5)
     none = servable.run("", {"text": np.array([b"no mask"], object)})
     assert none["tokens"].shape == none["scores"].shape == (1, 2, 5)
-    with pytest.raises(ValueError, match="max_masks is 0, expected 1 or more"):
+    with pytest.raises(ValueError, match="max_masks must be at least 1, got 0"):
         task.export(tmp_path / "export", max_masks=0)
 
 
@@ -207,7 +207,7 @@ def test_what_fit_reads(tokenizer):
 
 @pytest.mark.parametrize("top_k", [0, 10_000, 2.0])
 def test_other_numbers_of_tokens_are_refused(task, top_k):
-    with pytest.raises(ValueError, match=f"top_k is a number from 1 to 64, not {top_k}"):
+    with pytest.raises(ValueError, match=f"top_k must be an integer from 1 to 64, got {top_k}"):
         task.fill(TEXTS, top_k)
 
 

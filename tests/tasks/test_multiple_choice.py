@@ -186,12 +186,18 @@ def _encoded(values):
 @pytest.mark.parametrize(
     ("x", "error"),
     [
-        ({"text": TEXTS, "choices": [c[:2] for c in CHOICES]}, "There are 2 choices; expected 3"),
-        (slices(((TEXTS, [c[:2] for c in CHOICES]), [0] * 5)), "There are 2 choices; expected 3"),
+        (
+            {"text": TEXTS, "choices": [c[:2] for c in CHOICES]},
+            "Each example must have 3 choices, got 2",
+        ),
+        (
+            slices(((TEXTS, [c[:2] for c in CHOICES]), [0] * 5)),
+            "Each example must have 3 choices, got 2",
+        ),
         ({"text": TEXTS, "choices": [CHOICES[0][:2], *CHOICES[1:]]}, r"have \[2, 3\] strings"),
-        ({"text": TEXTS, "choices": TEXTS}, r"Choices are strings \(examples, choices\)"),
-        ({"text": TEXTS}, "Features are 'text' and 'choices' and optionally 'question', not"),
-        (TEXTS, "Features are 'text' and 'choices'"),
+        ({"text": TEXTS, "choices": TEXTS}, r"choices must have the shape \(examples, choices\)"),
+        ({"text": TEXTS}, "Features must be 'text' and 'choices' and optionally 'question', got"),
+        (TEXTS, "Features must be 'text' and 'choices'"),
         (
             {**ROWS, "question": QUESTIONS},
             "takes examples without 'question'; the data has a 'question'",
@@ -215,7 +221,7 @@ def test_choices_of_unknown_number_are_counted_at_run_time(task):
     data = tf.data.Dataset.from_generator(lambda: [rows], output_signature=signature)
     assert len(task.predict(data)) == 5
     rows["choices"] = rows["choices"][:, :2]
-    with pytest.raises(ValueError, match=r"^There are 2 choices; expected 3 of each example\.$"):
+    with pytest.raises(ValueError, match=r"^Each example must have 3 choices, got 2\.$"):
         task.predict(data)
 
 
@@ -225,7 +231,7 @@ def test_choices_of_unknown_number_are_counted_at_run_time(task):
         (None, "There are no labels"),
         (["A", "B", "C", "D", "A"], "The label 'D' is not one of: 0, 1, 2, A, B, C"),
         ([0, 1, 2, 3, 0], "The label '3' is not one of"),
-        ([[0]] * 5, "Labels are a vector"),
+        ([[0]] * 5, "labels must be a vector"),
         ([0.0] * 5, "The label '0.0' is not one of"),
     ],
 )
@@ -238,7 +244,7 @@ def test_other_labels_are_refused(task, labels, error):
 
 
 def test_other_arguments_are_refused(smallest):
-    with pytest.raises(ValueError, match="num_choices is 2 or more, not 1"):
+    with pytest.raises(ValueError, match="num_choices must be at least 2, got 1"):
         bf.MultipleChoice.from_pretrained(smallest, 1)
     with pytest.raises(TypeError, match="unexpected keyword"):
         _task(smallest).predict(ROWS, batchsize=2)

@@ -78,7 +78,7 @@ def test_first_token_pooling_reads_the_first_token(embedder):
     first = bf.TextEmbedder(backbone, embedder.tokenizer, pooling="first", normalize=False)
     hidden = backbone(first.preprocess({"text": tf.constant(TEXTS)}))["sequence_output"]
     np.testing.assert_allclose(first.predict(TEXTS), hidden[:, 0], atol=1e-5)
-    with pytest.raises(ValueError, match="pooling is 'mean' or 'first', not 'max'"):
+    with pytest.raises(ValueError, match="pooling must be 'mean' or 'first', got 'max'"):
         bf.TextEmbedder(backbone, embedder.tokenizer, pooling="max")
 
 
@@ -135,7 +135,7 @@ def test_a_batch_without_rows_among_others(reader):
         ([], "There is no text"),
         (slices(TEXTS).take(0), "There is no text"),
         (slices(TEXTS).filter(lambda _: False), "There is no text"),
-        ([1, 2], "Example 0 of 'text' is 1, not a string"),
+        ([1, 2], "Example 0 of 'text' must be a string, got 1"),
         (slices([1, 2]), "'text' is int32 in the data set"),
         ((TEXTS, TEXTS), "takes single texts"),
     ],

@@ -112,7 +112,7 @@ def test_a_stored_head_of_one_score_is_used(smallest, caplog):
         ([1.0, float("inf")] * 4, "^The label 'inf' is not a finite number"),
         ([1.0, None] * 4, "^The label 'None' is not a finite number"),
         ([True] * 8, "^The label 'True' is not a finite number"),
-        ([[1.0]] * 8, r"Labels are a vector, one for each text, not of shape \(8, 1\)"),
+        ([[1.0]] * 8, r"labels must be a vector, one for each text, got shape \(8, 1\)"),
     ],
 )
 def test_other_numbers_are_refused(regressor, labels, error):
@@ -125,8 +125,8 @@ def test_other_numbers_are_refused(regressor, labels, error):
     [
         (["1", "two"] * 4, "^The label 'two' is not a finite number"),
         (np.array([1, np.nan] * 4), "^The label 'nan' is not a finite number"),
-        ([True] * 8, "^Each label is a number or a string of one, not bool"),
-        ([[1.0]] * 8, "^Labels are a vector in each batch"),
+        ([True] * 8, "^Each label must be a number or a string of one, got bool"),
+        ([[1.0]] * 8, "^labels must be a vector in each batch"),
     ],
     ids=range(4),
 )
@@ -177,7 +177,7 @@ def test_chosen_labels(several, smallest):
     backbone, tokenizer = several.backbone, several.tokenizer
     all_of_them = bf.MultiLabelClassifier(backbone, tokenizer, NAMES, threshold=0.0)
     assert all_of_them.predict(TEXTS)[0]["labels"] == NAMES
-    with pytest.raises(ValueError, match=r"threshold is a probability, not 1\.5"):
+    with pytest.raises(ValueError, match=r"threshold must be from 0 to 1, got 1\.5"):
         bf.MultiLabelClassifier(backbone, tokenizer, NAMES, threshold=1.5)
 
 
@@ -206,12 +206,12 @@ def test_labels_are_learnt_saved_and_exported(smallest, tmp_path):
         ((TEXTS, [["fun"], ["fan"]] * 4), "^The label 'fan' is not one of: fun, sad, long"),
         ((TEXTS, ["fun,fan", ""] * 4), "^The label 'fan' is not one of: fun, sad, long"),
         ((slices((TEXTS, ["fun,fan", ""] * 4)),), "^The label 'fan' is not one of"),
-        ((TEXTS, MATRIX[:, :2]), "Labels are a matrix of 0 and 1"),
-        ((TEXTS, MATRIX + 1), "Labels are a matrix of 0 and 1"),
-        ((TEXTS, [[1], [1, 0]] * 4), "Labels are a matrix of 0 and 1"),
-        ((TEXTS, [0] * 8), "Labels are a matrix of 0 and 1"),
-        ((slices((TEXTS, [0] * 8)),), "Labels are a matrix of 0 and 1"),
-        ((slices((TEXTS, MATRIX[:, :2])),), "Labels are a matrix of 0 and 1"),
+        ((TEXTS, MATRIX[:, :2]), "labels must be a matrix of 0 and 1"),
+        ((TEXTS, MATRIX + 1), "labels must be a matrix of 0 and 1"),
+        ((TEXTS, [[1], [1, 0]] * 4), "labels must be a matrix of 0 and 1"),
+        ((TEXTS, [0] * 8), "labels must be a matrix of 0 and 1"),
+        ((slices((TEXTS, [0] * 8)),), "labels must be a matrix of 0 and 1"),
+        ((slices((TEXTS, MATRIX[:, :2])),), "labels must be a matrix of 0 and 1"),
         ((TEXTS, LISTS[:-1]), r"differ in number: \[7, 8\]"),
     ],
     ids=range(11),

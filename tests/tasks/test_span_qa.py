@@ -601,10 +601,10 @@ Y = {"answer": ["film"], "answer_start": [4]}
     [
         ((X,), "There are no answers beside the questions"),
         ((slices(X),), "There are no answers beside the questions"),
-        ((X, ["film"]), "Labels are a dict with 'answer' and 'answer_start', not a list"),
-        ((X, {**Y, "answer": [3]}), "Example 0 of 'answer' is 3, not a string"),
+        ((X, ["film"]), "labels must be a dict with 'answer' and 'answer_start', got a list"),
+        ((X, {**Y, "answer": [3]}), "Example 0 of 'answer' must be a string, got 3"),
         ((X, {**Y, "answer": ["a", "b"]}), r"differ in number: \[1, 2\]"),
-        ((["who?"], Y), r"Features are 'question' and 'context', not \['question'\]"),
+        ((["who?"], Y), r"Features must be 'question' and 'context', got \['question'\]"),
         (({"question": [], "context": []}, Y), "differ in number"),
         ((slices((X, Y)).take(0),), "There is no text"),
         (
@@ -622,13 +622,16 @@ def test_data_is_refused(learner, verb, data, error):
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ((X, {"answer": ["film"]}), r"Labels have 'answer' and 'answer_start', not \['answer'\]"),
+        (
+            (X, {"answer": ["film"]}),
+            r"labels must have 'answer' and 'answer_start', got \['answer'\]",
+        ),
         ((X, {**Y, "answer_start": [4.0]}), "are string and float.*, expected strings and int"),
         (
             (X, {**Y, "answer_start": [[4]]}),
             r"have shapes .* expected one answer for each",
         ),
-        ((slices((X, ["film"])),), "Labels are a dict with 'answer' and 'answer_start', not a"),
+        ((slices((X, ["film"])),), "labels must be a dict with 'answer' and 'answer_start', got a"),
     ],
     ids=range(4),
 )
@@ -638,9 +641,9 @@ def test_labels_are_refused(learner, data, error):
 
 
 def test_gold_answers_are_refused(learner):
-    with pytest.raises(ValueError, match="Gold answers are 'answers' or 'answer' in a dict"):
+    with pytest.raises(ValueError, match="labels must be a dict with 'answers' or 'answer'"):
         learner.evaluate(X, {"answer_start": [4]})
-    with pytest.raises(ValueError, match=r"Example 0 of 'answers' is 3, not a string"):
+    with pytest.raises(ValueError, match=r"Example 0 of 'answers' must be a string, got 3"):
         learner.evaluate(X, {"answers": [[3]]})
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         learner.evaluate(X, Y, batchsize=2)
@@ -649,9 +652,9 @@ def test_gold_answers_are_refused(learner):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"max_answer": 0}, "max_answer is 0, expected 1 or more"),
-        ({"n_best": 0}, "n_best is 0, expected 1 or more"),
-        ({"null_threshold": math.nan}, "null_threshold is NaN"),
+        ({"max_answer": 0}, "max_answer must be at least 1, got 0"),
+        ({"n_best": 0}, "n_best must be at least 1, got 0"),
+        ({"null_threshold": math.nan}, "null_threshold must be a number or None, got NaN"),
         ({"max_length": 25}, "max_length 25 exceeds the model's 24 positions"),
         ({"stride": 20}, "each window has to advance"),
         ({"max_length": 4}, "each window has to advance|is too small"),

@@ -71,9 +71,9 @@ def test_a_data_set_by_tokens(classifier):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (dict(batch_size=4, batch_tokens=20), "batch_size=4 examples or up to batch_tokens=20 tok"),
+        (dict(batch_size=4, batch_tokens=20), "None, got batch_size=4 and batch_tokens=20"),
         (dict(batch_tokens=6), "batch_tokens is 6, less than the 7 tokens of an example."),
-        (dict(batch_tokens=0), "batch_tokens is 1 or more, not 0"),
+        (dict(batch_tokens=0), "batch_tokens must be at least 1, got 0"),
     ],
 )
 def test_budgets_that_make_no_sense(classifier, options, error):
@@ -144,7 +144,7 @@ def test_padding_to_a_few_widths(smallest):
     ]
     np.testing.assert_allclose(*scores, atol=1e-6)
     assert task.describe()["options"]["padding"] == [6, 10]
-    with pytest.raises(ValueError, match="padding 'short', expected 'longest', 'max_length' or"):
+    with pytest.raises(ValueError, match="padding must be 'longest', 'max_length' or"):
         _with_padding(smallest, "short")
 
 

@@ -391,7 +391,7 @@ def _check_rows(found, columns, expected, width):
 
 @pytest.mark.parametrize("option", ["max_tokens", "max_entities"])
 def test_answers_without_any_width(tagger, tmp_path, option):
-    with pytest.raises(ValueError, match=f"{option} is 0, expected 1 or more"):
+    with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
         tagger.export(tmp_path, **{option: 0})
 
 
@@ -410,11 +410,15 @@ def test_answers_without_any_width(tagger, tmp_path, option):
         (["a film"], [["O", "B-X"]], "The tag 'B-X' is not one of: O, B-PER"),
         (["a film"], ["O B-X"], "The tag 'B-X' is not one of: O, B-PER"),
         (["a film"], [[0, 5]], "The tag '5' is not one of"),
-        (["a film"], [7], "Example 0 of the labels is 7, not a list of tags"),
+        (["a film"], [7], "Example 0 of the labels must be a list of tags, got 7"),
         (["a film"], None, "no labels beside the texts"),
         (slices(["a film"]), None, "no labels beside the texts"),
         (slices((["a film"], ["O X"])), None, "The tag 'X' is not one of"),
-        (slices((["a film"], [[0, 0]])), None, "Labels are one string for each text in a data set"),
+        (
+            slices((["a film"], [[0, 0]])),
+            None,
+            "labels of a data set must be one string for each text",
+        ),
         ([["a", "b c"]], ["O O"], "Example 0 has 'b c' for word 1, expected a string that is not"),
         ([["a"], ["b", ""]], ["O", "O O"], "Example 1 has '' for word 1"),
         ([["a"], "b"], ["O", "O"], "Example 1 is 'b'; the others are lists of words"),
@@ -438,11 +442,11 @@ def test_errors_of_fit(tagger):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"tags": ["O"]}, "labels are two or more different strings"),
-        ({"tags": ["O", "O"]}, "labels are two or more"),
+        ({"tags": ["O"]}, "labels must be at least two distinct strings"),
+        ({"tags": ["O", "O"]}, "labels must be at least two"),
         ({"tags": ["O", "B PER"]}, "The tag 'B PER' is empty or has white space"),
         ({"tags": ["O", ""]}, "The tag '' is empty"),
-        ({"tags": TAGS, "split": "words"}, "split is one of spaces, punctuation"),
+        ({"tags": TAGS, "split": "words"}, "split must be one of spaces, punctuation"),
         ({"tags": TAGS, "stride": 30}, "each window has to advance"),
         ({}, "has no tokens head; say which tags to learn"),
     ],

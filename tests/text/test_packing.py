@@ -189,9 +189,9 @@ def test_invalid_arguments():
             Packer(CLS_A_SEP, IDS, 8, padding=padding)
     with pytest.raises(ValueError, match="max_length 4 is too small; a pair needs 5 tokens"):
         Packer(CLS_A_SEP, IDS, 4)
-    with pytest.raises(ValueError, match="truncation 'both', expected one of longest_first"):
+    with pytest.raises(ValueError, match="truncation must be one of longest_first"):
         Packer(CLS_A_SEP, IDS, 8, "both")
     with pytest.raises(ValueError, match="a 'cls' token, which the tokenizer does not have; it"):
         Packer(CLS_A_SEP, {"sep": 1}, 8)
-    with pytest.raises(ValueError, match="3 texts, expected one or two"):
+    with pytest.raises(ValueError, match="texts must be one or two, got 3"):
         Packer(CLS_A_SEP, IDS, 8)([_ragged([[]])] * 3)

@@ -144,11 +144,11 @@ def test_thresholds_are_found(size, power):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"kind": "word"}, ValueError, "kind 'word', expected one of wordpiece, byte-bpe, "),
+        ({"kind": "word"}, ValueError, "kind must be one of wordpiece, byte-bpe, "),
         ({"size": None}, ValueError, "kind 'wordpiece' needs a size"),
-        ({"size": 5}, ValueError, "size 5, expected more than the 5 special tokens"),
-        ({"special": ["[UNK]", ""]}, ValueError, "expected each once and none empty"),
-        ({"special": ["[UNK]", "[UNK]"]}, ValueError, "expected each once and none empty"),
+        ({"size": 5}, ValueError, "size must be above the 5 special tokens, got 5"),
+        ({"special": ["[UNK]", ""]}, ValueError, "must be distinct and not empty"),
+        ({"special": ["[UNK]", "[UNK]"]}, ValueError, "must be distinct and not empty"),
         ({"special": ["[PAD]"]}, ValueError, r"no '\[UNK\]'"),
         ({"size": 40}, ValueError, "size 40 is too small: the text has 20 different letters"),
         ({"kind": "byte-bpe", "size": 260}, ValueError, "need 261 entries"),

@@ -185,9 +185,9 @@ def test_a_long_document_in_one_call():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((13, 10), "max_length 13 less 3 special tokens, stride 10 and max_question 0 is 0"),
-        ((13, 4, 6), "stride 4 and max_question 6 is 0, expected 1 or more"),
-        ((13, -1), "stride -1 and max_question 5, expected 0 or more"),
+        ((13, 10), "max_length must be above .* got max_length=13, stride=10, max_question=0"),
+        ((13, 4, 6), "got max_length=13, stride=4, max_question=6"),
+        ((13, -1), "stride and max_question must be at least 0, got -1 and 5"),
     ],
 )
 def test_windows_that_cannot_advance(arguments, message):

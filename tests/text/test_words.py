@@ -149,7 +149,7 @@ def test_from_counts():
     small = WordTokenizer.from_counts(COUNTED, min_count=2, max_size=4, special=("<unk>",))
     assert small.vocabulary == ["<unk>", "c", "b", "a"]
     assert WordTokenizer.from_counts(COUNTED, min_count=3).vocabulary == ["<eos>", "<unk>", "c"]
-    with pytest.raises(ValueError, match="max_size is 2, expected more than the 2 special"):
+    with pytest.raises(ValueError, match="max_size must be above the 2 special tokens, got 2"):
         WordTokenizer.from_counts(COUNTED, max_size=2)
 
 

@@ -170,7 +170,10 @@ def test_a_mistake_is_found_before_anything_is_written(model, tmp_path, capsys):
         (["--input", "x"], "both --input and --output"),
         (["--output", "x"], "both --input and --output"),
         (["text", "--input", "x", "--output", "y"], "and no texts"),
-        (["--input", "x", "--output", "y", "--batch-size", "0"], "1 or more, not 0"),
+        (
+            ["--input", "x", "--output", "y", "--batch-size", "0"],
+            "--batch-size must be at least 1, got 0",
+        ),
         (["--input", "absent.txt", "--output", "y"], "no file absent.txt"),
     ],
 )

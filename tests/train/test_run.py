@@ -341,7 +341,7 @@ def test_the_output_of_another_recipe(finished, files):
         ("model.path=/absent", "No checkpoint at /absent"),
         ("model.max_length=99", "max_length 99 exceeds"),
         ("model.overrides.droput=0.0", "Unknown BertConfig field 'droput'"),
-        ("data.limit=0", "1 or more rows, not 0"),
+        ("data.limit=0", "limit must be at least 1, got 0"),
         ('data.labels={"positive": a, "negative": b}', "'neutral' is not one of: positive, neg"),
         ("data.labels=[positive, negative]", "'neutral' is not one of: positive, negative"),
     ],
@@ -419,11 +419,11 @@ def test_an_unknown_label_is_named_with_its_line(files, tmp_path):
 
 def test_columns_that_a_task_does_not_take(files):
     recipe = load_recipe(files("other"), ["data.columns={question: text}"])
-    with pytest.raises(ValueError, match="Features are 'text'"):
+    with pytest.raises(ValueError, match="Features must be 'text'"):
         run(recipe)
     for override, error in (
-        ("data.on_error=ignore", "data.on_error is raise or skip, not 'ignore'"),
-        ("data.tag_scheme=iob1", "data.tag_scheme is null or iob2"),
+        ("data.on_error=ignore", "data.on_error must be raise or skip, got 'ignore'"),
+        ("data.tag_scheme=iob1", "data.tag_scheme must be null or iob2"),
         ("data.format=xml", "Unknown format 'xml'"),
     ):
         with pytest.raises(ValueError, match=error):

@@ -186,7 +186,7 @@ class Tokenizer(tf.Module):
             ValueError: this tokenizer has no such token, or its vocabulary lacks it.
         """
         if role not in ROLES:
-            raise ValueError(f"role {role!r}, expected one of {', '.join(ROLES)}")
+            raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
         token = self.special_tokens.of(role)
         if token is None:
             raise ValueError(f"this {type(self).__name__} has no {role}_token")

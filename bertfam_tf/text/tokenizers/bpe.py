@@ -117,10 +117,12 @@ class BPETokenizer(Tokenizer):
         layout: Layout = A_THEN_B,
     ) -> None:
         if splitter not in SPLITTERS:
-            raise ValueError(f"splitter {splitter!r}, expected one of {', '.join(SPLITTERS)}")
+            raise ValueError(f"splitter must be one of {', '.join(SPLITTERS)}, got {splitter!r}")
         if splitter == "moses" and prefixes is None:
             if language not in LANGUAGES:
-                raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}")
+                raise ValueError(
+                    f"language must be one of {', '.join(LANGUAGES)}, got {language!r}"
+                )
             prefixes = nonbreaking_prefixes(language)
         vocabulary, merges, sources = vocabulary_and_merges(vocabulary, merges)
         options: dict[str, Any] = {

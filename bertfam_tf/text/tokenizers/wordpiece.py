@@ -129,8 +129,8 @@ class WordPieceTokenizer(Tokenizer):
         pieces = list(vocabulary)
         if not (isinstance(max_chars_per_word, int) and 1 <= max_chars_per_word <= _MAX_CHARS):
             raise ValueError(
-                f"max_chars_per_word is {truncated_repr(max_chars_per_word)}, expected 1 to "
-                f"{_MAX_CHARS}"
+                f"max_chars_per_word must be from 1 to {_MAX_CHARS}, got "
+                f"{truncated_repr(max_chars_per_word)}"
             )
         options: dict[str, Any] = {
             "lower_case": lower_case,

@@ -144,7 +144,7 @@ class WordTokenizer(Tokenizer):
         """
         if max_size is not None and max_size <= len(special):
             raise ValueError(
-                f"max_size is {max_size}, expected more than the {len(special)} special tokens"
+                f"max_size must be above the {len(special)} special tokens, got {max_size}"
             )
         room = None if max_size is None else max_size - len(special)
         words = sorted(
