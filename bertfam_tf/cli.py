@@ -195,9 +195,9 @@ def _families(options: argparse.Namespace) -> None:
             raise ValueError(unknown("family", name, table))
     rows = [["family", "size", "parameters", "tokenizer", "objectives", "heads"]]
     for name in options.name or table:
-        card = table[name]
-        rest = [card["tokenizer"], ", ".join(card["objectives"]), ", ".join(card["heads"])]
-        rows += [[name, size, f"{count:,}", *rest] for size, count in card["parameters"].items()]
+        entry = table[name]
+        rest = [entry["tokenizer"], ", ".join(entry["objectives"]), ", ".join(entry["heads"])]
+        rows += [[name, size, f"{count:,}", *rest] for size, count in entry["parameters"].items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

@@ -1,4 +1,4 @@
-"""The registry of model families. Each family's module registers its ``Family``, the family's card.
+"""The registry of model families. Each family's module registers its ``Family`` record.
 
 Tables of weight names map a variable path, such as ``layer_{i}/attention/query/kernel``, to the
 name of a checkpoint's tensor. A name may end in ``|`` and a storage transform: ``1/3``, the second

@@ -90,8 +90,8 @@ def _compare_outputs(hidden, others, memory, expected) -> dict[str, float]:
 
 
 def _sources(backbone: keras.Model) -> dict[str, str]:
-    card = registry.get(backbone.family)
-    return card.expand(card.huggingface.weights, backbone.config)
+    record = registry.get(backbone.family)
+    return record.expand(record.huggingface.weights, backbone.config)
 
 
 def assert_equal(directory, family: str, *expected: dict[str, np.ndarray]) -> None:
@@ -144,11 +144,11 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     result = {"logits": relative(np.asarray(logits) * real, theirs * real)}
     if "direction" not in expected:
         return result
-    card = registry.get(family)
-    names = {path: card.huggingface.prefix + name for path, name in _sources(backbone).items()}
-    names |= card.expand(card.heads[head].weights(head), backbone.config)
+    record = registry.get(family)
+    names = {path: record.huggingface.prefix + name for path, name in _sources(backbone).items()}
+    names |= record.expand(record.heads[head].weights(head), backbone.config)
     # Tied weights have either name.
-    also, decoder = {}, card.heads[head].tied_output
+    also, decoder = {}, record.heads[head].tied_output
     if decoder:
         also = {names["token_embedding/embeddings"]: f"{decoder.theirs}.weight"}
         if decoder.bias:

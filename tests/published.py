@@ -132,13 +132,13 @@ def families(name):
     Of families that are the same model in transformers, the one that reads its checkpoints.
     """
     head, _ = TASKS[name]
-    cards = map(registry.get, bf.families())
+    records = map(registry.get, bf.families())
     return [
-        card.name
-        for card in cards
-        if card.tokenizer.kind != "words"
-        and (head is None or head in card.heads)
-        and registry.of_model_type(card.huggingface.model_type) is card
+        record.name
+        for record in records
+        if record.tokenizer.kind != "words"
+        and (head is None or head in record.heads)
+        and registry.of_model_type(record.huggingface.model_type) is record
     ]
 
 

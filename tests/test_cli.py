@@ -70,8 +70,12 @@ def test_families(capsys):
     sizes = [(name, size) for name in bf.families() for size in registry.get(name).sizes]
     assert list(counts) == sizes
     for name, _, _, *rest in rows:
-        card = registry.get(name)
-        assert rest == [card.tokenizer.kind, ", ".join(card.objectives), ", ".join(card.heads)]
+        record = registry.get(name)
+        assert rest == [
+            record.tokenizer.kind,
+            ", ".join(record.objectives),
+            ", ".join(record.heads),
+        ]
 
 
 @pytest.mark.full

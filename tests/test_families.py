@@ -115,11 +115,11 @@ def test_counting_allocates_nothing():
 
 @families
 def test_every_family_has_a_tiny_size_and_describes_its_differences(family):
-    card = registry.get(family)
-    assert "tiny" in card.sizes
-    first = card.config.__doc__.splitlines()[0]
+    record = registry.get(family)
+    assert "tiny" in record.sizes
+    first = record.config.__doc__.splitlines()[0]
     assert first.startswith("Differs from ") or family == "bert"
-    assert set(card.heads) <= HEADS
+    assert set(record.heads) <= HEADS
 
 
 @families

@@ -146,8 +146,8 @@ def test_shapes_gradients_and_names(family, head):
     variables = layer.trainable_variables
     for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
         assert np.abs(gradient).max() > 0, variable.path
-    card = registry.get(family)
-    names = card.expand(card.heads[head].weights(head), backbone.config)
+    record = registry.get(family)
+    names = record.expand(record.heads[head].weights(head), backbone.config)
     assert sorted(v.path for v in layer.weights) == sorted(names)
 
 
@@ -209,11 +209,11 @@ def test_logits_of_selected_positions(family, head):
 
 @every_head
 def test_fields_of_heads_are_the_configs(family, head):
-    card = registry.get(family)
-    spec = card.heads[head]
+    record = registry.get(family)
+    spec = record.heads[head]
     values = [value for part in spec.parts for value in vars(part).values()]
     fields = {value.name for value in values if isinstance(value, registry.Field)}
-    assert fields <= set(card.config.__dataclass_fields__)
+    assert fields <= set(record.config.__dataclass_fields__)
     assert all(getattr(part, "width", None) is not registry.LABELS for part in spec.parts[:-1])
     # A string instead of a Field would be interpreted as the name of an activation.
     words = {getattr(part, "activation", None) for part in spec.parts}

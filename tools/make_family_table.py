@@ -16,12 +16,12 @@ def table() -> dict[str, dict[str, Any]]:
     """The definition of each family, with the number of parameters of each size."""
     found = {}
     for name in models.families():
-        card = registry.get(name)
+        record = registry.get(name)
         found[name] = {
-            "tokenizer": card.tokenizer.kind,
-            "objectives": list(card.objectives),
-            "heads": list(card.heads),
-            "parameters": {size: models.count_parameters(name, size) for size in card.sizes},
+            "tokenizer": record.tokenizer.kind,
+            "objectives": list(record.objectives),
+            "heads": list(record.heads),
+            "parameters": {size: models.count_parameters(name, size) for size in record.sizes},
         }
     return found
 

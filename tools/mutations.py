@@ -54,9 +54,9 @@ def _edit(function: Any, where: str, old: str, new: str) -> Any:
 
 def _rewired(family: str, old: str, new: str) -> AbstractContextManager:
     """Replaces text in the source of the family's ``wire``."""
-    card = registry.get(family)
-    wire = _edit(card.wire, family, old, new)
-    return mock.patch.dict(registry._FAMILIES, {family: replace(card, wire=wire)})
+    record = registry.get(family)
+    wire = _edit(record.wire, family, old, new)
+    return mock.patch.dict(registry._FAMILIES, {family: replace(record, wire=wire)})
 
 
 @contextmanager
@@ -69,12 +69,12 @@ def _all(*mistakes: AbstractContextManager) -> Iterator[None]:
 
 def _renamed(family: str, rename: Callable[[str, str], tuple[str, str]]) -> AbstractContextManager:
     """Changes entries of the family's table of weights."""
-    card = registry.get(family)
-    table = dict(rename(*entry) for entry in card.huggingface.weights.items())
-    if table == card.huggingface.weights:
+    record = registry.get(family)
+    table = dict(rename(*entry) for entry in record.huggingface.weights.items())
+    if table == record.huggingface.weights:
         raise ValueError(f"The table of {family} has no such names.")
-    names = replace(card.huggingface, weights=table)
-    return mock.patch.dict(registry._FAMILIES, {family: replace(card, huggingface=names)})
+    names = replace(record.huggingface, weights=table)
+    return mock.patch.dict(registry._FAMILIES, {family: replace(record, huggingface=names)})
 
 
 def _swapped(family: str, one: str, other: str) -> AbstractContextManager:

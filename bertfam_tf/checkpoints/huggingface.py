@@ -55,11 +55,11 @@ def has_weights(directory: Path) -> bool:
 def read(directory: Path, family: str | None = None) -> Source:
     """Opens a checkpoint; arguments and errors as for ``Format.read``."""
     values = read_config(directory)
-    card, config = translate(values, family)
-    names = names_of(card)
+    record, config = translate(values, family)
+    names = names_of(record)
     tensors = _tensors(directory).renamed(lambda name: _canonical(name, names.prefix))
     weights, copies = dict(names.weights), {}
-    for head, spec in card.heads.items():
+    for head, spec in record.heads.items():
         weights |= spec.weights(head)
         if spec.tied_output:
             copies[f"{spec.tied_output.theirs}.weight"] = names.weights[_TOKEN_EMBEDDING]
@@ -70,7 +70,7 @@ def read(directory: Path, family: str | None = None) -> Source:
     only = [copy for copy in copies if copies[copy] == table and copy in tensors]
     if table and only and table not in tensors:
         tensors = tensors.renamed(lambda name: table if name == only[0] else name)
-    return Source(card, config, tensors, weights, names.ignored, copies, values)
+    return Source(record, config, tensors, weights, names.ignored, copies, values)
 
 
 def _tensors(directory: Path) -> Tensors:
@@ -120,17 +120,17 @@ def read_config(directory: Path) -> dict[str, Any]:
     return values
 
 
-def names_of(card: Family) -> HuggingFaceNames:
+def names_of(record: Family) -> HuggingFaceNames:
     """The family's names in Hugging Face's format.
 
     Raises:
         CheckpointError: for a family that Hugging Face does not have.
     """
-    if card.huggingface is None:
+    if record.huggingface is None:
         raise CheckpointError(
-            f"Hugging Face has no {card.name} models, so there is no format for them."
+            f"Hugging Face has no {record.name} models, so there is no format for them."
         )
-    return card.huggingface
+    return record.huggingface
 
 
 def translate(
@@ -146,12 +146,12 @@ def translate(
     Raises:
         CheckpointError: for an unknown model type, or a value that the family does not support.
     """
-    card = _card(values, family)
-    names = names_of(card)
+    record = _record(values, family)
+    names = names_of(record)
     for key, supported in names.required.items():
         if key in values and values[key] not in supported:
             raise CheckpointError(
-                f"{file} has {key} = {truncated_repr(values[key])}, which {card.name} does "
+                f"{file} has {key} = {truncated_repr(values[key])}, which {record.name} does "
                 f"not support; supported: {', '.join(map(repr, supported))}."
             )
     known = _IGNORED_KEYS | names.config.keys() | names.required.keys()
@@ -169,30 +169,30 @@ def translate(
     # A value of a wrong type is kept: the validation below reports it.
     with contextlib.suppress(TypeError):
         fields = names.read(fields)
-    return card, config_from(card, fields, file)
+    return record, config_from(record, fields, file)
 
 
-def config_from(card: Family, fields: dict[str, Any], file: object) -> Config:
+def config_from(record: Family, fields: dict[str, Any], file: object) -> Config:
     """Builds the family's config.
 
     Raises:
         CheckpointError: for invalid fields; the message names ``file``.
     """
     try:
-        return card.config.from_dict(fields)
+        return record.config.from_dict(fields)
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
 
 
-def _card(values: dict[str, Any], family: str | None) -> Family:
+def _record(values: dict[str, Any], family: str | None) -> Family:
     kind = values.get("model_type")
     if family is not None:
-        card = registry.get(family)
-        if kind not in (None, names_of(card).model_type):
+        record = registry.get(family)
+        if kind not in (None, names_of(record).model_type):
             raise CheckpointError(
                 f"{CONFIG} has the model type {truncated_repr(kind)}, which is not {family}'s."
             )
-        return card
+        return record
     if kind is None:
         raise CheckpointError(
             f"{CONFIG} has no 'model_type'; name the family if this is a Hugging Face config."

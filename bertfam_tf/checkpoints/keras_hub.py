@@ -49,19 +49,19 @@ def read(directory: Path, family: str | None = None) -> Source:
     file = directory / huggingface.CONFIG
     given = huggingface.read_config(directory)
     name = str(given.get("registered_name") or given.get("class_name")).rpartition(">")[2]
-    card = requested_family(family, _family(file, name, _BACKBONE), _NAME, file)
-    names = card.formats[_NAME]
+    record = requested_family(family, _family(file, name, _BACKBONE), _NAME, file)
+    names = record.formats[_NAME]
     options = given.get("config")
     if not isinstance(options, dict):
         raise CheckpointError(f"{file} has no 'config' of the backbone.")
-    config: Any = huggingface.config_from(card, _fields(file, options, names), file)
+    config: Any = huggingface.config_from(record, _fields(file, options, names), file)
     weights = _weight_files(directory)
     if len(weights) != 1:
         found = join_names([each.name for each in weights]) if weights else "none"
         raise CheckpointError(f"No weights in {directory}: expected {WEIGHTS}, found {found}.")
     tensors = Tensors(_named_tensors(weights[0], names, options, config))
     sources = {**names.weights, **{path: path for path in names.absent}}
-    return Source(card, config, tensors, sources, names.ignored)
+    return Source(record, config, tensors, sources, names.ignored)
 
 
 def _named_tensors(

@@ -69,20 +69,20 @@ def write(
     Args:
         values: additional entries of ``config.json``.
     """
-    card = registry.get(backbone.family)
-    names = huggingface.names_of(card)
-    described = huggingface.describe(card, backbone.config)
-    tensors = _tensors(card, names.weights, plain_weights(backbone), backbone.config)
+    record = registry.get(backbone.family)
+    names = huggingface.names_of(record)
+    described = huggingface.describe(record, backbone.config)
+    tensors = _tensors(record, names.weights, plain_weights(backbone), backbone.config)
     extra: dict[str, np.ndarray] = {}
     for name, layer in (heads or {}).items():
-        if name not in card.heads:
-            raise ValueError(unknown(f"head of {card.name}", name, card.heads))
-        table = card.heads[name].weights(name)
-        extra |= _tensors(card, table, plain_weights(layer), backbone.config)
-        labels = labels or _default_labels(card.heads[name], layer)
+        if name not in record.heads:
+            raise ValueError(unknown(f"head of {record.name}", name, record.heads))
+        table = record.heads[name].weights(name)
+        extra |= _tensors(record, table, plain_weights(layer), backbone.config)
+        labels = labels or _default_labels(record.heads[name], layer)
     described |= _label_values(labels) | _classes(names, list(heads or {})) | dict(values or {})
     # transformers' classes for other heads have no pooler, and would report it as unexpected.
-    if heads and not any(_needs_pooler(card.heads[name]) for name in heads):
+    if heads and not any(_needs_pooler(record.heads[name]) for name in heads):
         for path, source in names.weights.items():
             if path.startswith("pooler/"):
                 tensors.pop(source.partition("|")[0], None)
@@ -113,11 +113,11 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     checkpoint = Checkpoint(source, **options)
     reject_external_links(source, checkpoint.directory)
     backbone = checkpoint.backbone()
-    card = checkpoint.family
-    names = huggingface.names_of(card)
-    table = {p: n for head, spec in card.heads.items() for p, n in spec.weights(head).items()}
-    found = _tensors(card, table, checkpoint.head_tensors(), checkpoint.config)
-    values = huggingface.describe(card, backbone.config) | _label_values(checkpoint.labels)
+    record = checkpoint.family
+    names = huggingface.names_of(record)
+    table = {p: n for head, spec in record.heads.items() for p, n in spec.weights(head).items()}
+    found = _tensors(record, table, checkpoint.head_tensors(), checkpoint.config)
+    values = huggingface.describe(record, backbone.config) | _label_values(checkpoint.labels)
     known = checkpoint.heads()
     # An uncertain class is not written: transformers would initialize its head randomly.
     if checkpoint.languages:
@@ -127,9 +127,9 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     elif known or not found:
         values |= _classes(names, known)
     values |= checkpoint.kept
-    tensors = _tensors(card, names.weights, plain_weights(backbone), backbone.config)
+    tensors = _tensors(record, names.weights, plain_weights(backbone), backbone.config)
     with new_directory(target) as temporary:
-        with_head = found or any(checkpoint.has_head(name) for name in card.heads)
+        with_head = found or any(checkpoint.has_head(name) for name in record.heads)
         _write(temporary, values, tensors, found, names.prefix if with_head else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
     return target
@@ -156,22 +156,22 @@ def _check_new(target: str | Path) -> None:
 
 
 def _tensors(
-    card: registry.Family,
+    record: registry.Family,
     table: Mapping[str, str],
     weights: Mapping[str, np.ndarray],
     config: Any,
 ) -> dict[str, np.ndarray]:
     """Converts weights by variable path to Hugging Face's tensors."""
-    names = card.expand(table, config)
+    names = record.expand(table, config)
     found: dict[str, dict[str, np.ndarray]] = {}
     for path, value in weights.items():
         if path not in names:
-            raise CheckpointError(f"The family {card.name} defines no name for {path}.")
+            raise CheckpointError(f"The family {record.name} defines no name for {path}.")
         name, _, transform = names[path].partition("|")
         found.setdefault(name, {})[transform] = stored(value, transform)
     # The transforms of the parts of a tensor begin with the number of the part.
     joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
-    copies = card.expand(huggingface.names_of(card).copies, config)
+    copies = record.expand(huggingface.names_of(record).copies, config)
     joined |= {copy: joined[name] for copy, name in copies.items() if name in joined}
     return {name: np.ascontiguousarray(array) for name, array in joined.items()}
 

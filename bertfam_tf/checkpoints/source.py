@@ -59,7 +59,7 @@ def requested_family(requested: str | None, found: Family, format: str, file: Pa
     Raises:
         CheckpointError: if the two have different names in the format.
     """
-    card = registry.get(requested) if requested else found
-    if format not in card.formats or card.formats[format] != found.formats.get(format):
-        raise CheckpointError(f"{file} is for {found.name}, which {card.name} cannot read.")
-    return card
+    record = registry.get(requested) if requested else found
+    if format not in record.formats or record.formats[format] != found.formats.get(format):
+        raise CheckpointError(f"{file} is for {found.name}, which {record.name} cannot read.")
+    return record

@@ -82,8 +82,8 @@ def read(directory: Path, family: str | None = None) -> Source:
         format, ignored = _GARDEN, _GARDEN_IGNORED
         tensors = _garden_paths(prefix, tensors)
     read_config = _read_params if file.name == _PARAMS else _read_json
-    card, config = read_config(file, family, format)
-    return Source(card, config, Tensors(tensors), card.formats[format].weights, ignored)
+    record, config = read_config(file, family, format)
+    return Source(record, config, Tensors(tensors), record.formats[format].weights, ignored)
 
 
 def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
@@ -94,13 +94,13 @@ def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Con
     # Model Garden writes additional options, and null for those that are not used.
     values = {k: v for k, v in values.items() if k != "backward_compatible" and v is not None}
     known = registry.of_format(_TF1)
-    marked = [card for card in known.values() if card.formats[_TF1].marker in values]
-    card = requested_family(family, (*marked, known[file.name])[0], format, file)
-    values["model_type"] = huggingface.names_of(card).model_type
+    marked = [record for record in known.values() if record.formats[_TF1].marker in values]
+    record = requested_family(family, (*marked, known[file.name])[0], format, file)
+    values["model_type"] = huggingface.names_of(record).model_type
     values.setdefault("layer_norm_eps", 1e-12)
     if values.get("hidden_act") == "gelu":
-        values["hidden_act"] = card.formats[format].gelu
-    return huggingface.translate(values, card.name, file)
+        values["hidden_act"] = record.formats[format].gelu
+    return huggingface.translate(values, record.name, file)
 
 
 def _read_params(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
@@ -125,14 +125,14 @@ def _read_params(file: Path, family: str | None, format: str) -> tuple[Family, C
                 f"{file} has {key} = {truncated_repr(given[key])}, which is not supported; "
                 f"supported: {supported!r}."
             )
-    card = requested_family(family, known[kind], format, file)
+    record = requested_family(family, known[kind], format, file)
     fields: dict[str, Any] = {}
-    for key, ours in card.formats[_GARDEN].config.items():
+    for key, ours in record.formats[_GARDEN].config.items():
         if given.get(key) is not None:
             fields |= dict.fromkeys(ours, given[key])
     if fields.get("activation") == "gelu":
-        fields["activation"] = card.formats[format].gelu
-    return card, huggingface.config_from(card, fields, file)
+        fields["activation"] = record.formats[format].gelu
+    return record, huggingface.config_from(record, fields, file)
 
 
 def _indices(directory: Path) -> list[Path]:

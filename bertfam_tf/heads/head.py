@@ -1,4 +1,4 @@
-"""A head, built from its spec on the family's card."""
+"""A head, built from its spec in the registry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ class Head(keras.layers.Layer):
 
     @property
     def kind(self) -> str:
-        """Its name on the family's card."""
+        """Its name in the family's ``heads``."""
         return self.name.removesuffix(_SUFFIX)
 
     def select(self, outputs: dict[str, Any]) -> Any:
@@ -121,26 +121,26 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
 
     Args:
         backbone: the model to put it on; a language model's head is tied to its token embedding.
-        name: of a head on the family's card.
+        name: of a head in the family's ``heads``.
         num_labels: number of labels, for heads that have labels; None for others.
 
     Raises:
         ValueError: for a head that the family does not have, a head that reads the pooled output of
             a backbone without pooler, or a missing or superfluous ``num_labels``.
     """
-    card = registry.get(backbone.family)
-    if name not in card.heads:
-        raise ValueError(unknown(f"head of {card.name}", name, card.heads))
-    spec = card.heads[name]
+    record = registry.get(backbone.family)
+    if name not in record.heads:
+        raise ValueError(unknown(f"head of {record.name}", name, record.heads))
+    spec = record.heads[name]
     if spec.reads == "pooled_output" and spec.reads not in backbone.output:
         raise ValueError(
-            f"This {card.name} backbone has no pooler, whose output the {name} head reads."
+            f"This {record.name} backbone has no pooler, whose output the {name} head reads."
         )
     if spec.has_labels != (num_labels is not None):
         says = (
             "needs num_labels" if spec.has_labels else "has a fixed width and takes no num_labels"
         )
-        raise ValueError(f"The {name} head of {card.name} {says}.")
+        raise ValueError(f"The {name} head of {record.name} {says}.")
     values, policy = _Values(backbone, num_labels), backbone.dtype_policy
     parts = []
     for i, part in enumerate(spec.parts):

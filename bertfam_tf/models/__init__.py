@@ -1,6 +1,6 @@
-"""Backbones: one card per family, and the two functions that build from them.
+"""Backbones: one ``Family`` record per family, and the two functions that build from them.
 
-Importing this module registers every card.
+Importing this module registers every family.
 """
 
 from collections.abc import Mapping
@@ -53,10 +53,10 @@ def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
     Raises:
         ValueError: for an unknown family, size or field; the text names the nearest.
     """
-    card = registry.get(family)
-    if size not in card.sizes:
-        raise ValueError(unknown(f"size of {family}", size, card.sizes))
-    return card.config.from_dict({**card.sizes[size], **overrides})
+    record = registry.get(family)
+    if size not in record.sizes:
+        raise ValueError(unknown(f"size of {family}", size, record.sizes))
+    return record.config.from_dict({**record.sizes[size], **overrides})
 
 
 def build(

@@ -1,4 +1,4 @@
-"""The base class of configs, and the Keras model that a card's wiring makes."""
+"""The base class of configs, and the Keras model that a family's wiring makes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertfam_tf.names import truncated, truncated_repr, unknown
 
 @dataclass(frozen=True)
 class Config:
-    """Base of the cards' configs: a frozen dataclass whose fields all have defaults."""
+    """Base of the families' configs: a frozen dataclass whose fields all have defaults."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -205,11 +205,11 @@ class Backbone(keras.Model):
         unpadded: bool = False,
         **kwargs,
     ):
-        card = registry.get(family)
+        record = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
-        typed: Any = card.config.from_dict(fields)
+        typed: Any = record.config.from_dict(fields)
         wired = Parts(parts, dtype, unpadded=unpadded)
-        inputs, outputs = card.wire(typed, wired)
+        inputs, outputs = record.wire(typed, wired)
         outputs.setdefault("first_token", outputs["sequence_output"][:, 0, :])
         kwargs.setdefault("name", f"{family}_backbone")
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)

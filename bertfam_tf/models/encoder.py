@@ -1,6 +1,6 @@
 """The wiring that encoders share, as functions of a config with BERT's fields.
 
-A card calls them one after the other, with functions of its own between them or instead. Functions
+A family calls them one after the other, with its own functions between them or instead. Functions
 with ``name`` and ``dtype`` make a layer, and are arguments of ``parts``.
 """
 
@@ -21,7 +21,7 @@ def inputs(config: Any, *more: str) -> dict:
     """``token_ids``, ``padding_mask``, and ``segment_ids`` of a model with several segments.
 
     Args:
-        config: the card's config.
+        config: the family's config.
         *more: names of further inputs.
     """
     names = ["token_ids", "padding_mask", *more]
@@ -64,7 +64,7 @@ def embed(
     """Token + segment + position embeddings, norm, dropout.
 
     Args:
-        config: the card's config.
+        config: the family's config.
         parts: the layers.
         given: from ``inputs``.
         width: of the embeddings; None for that of the blocks.
@@ -210,7 +210,7 @@ def encode(
     """A stack of blocks, and the pooler where the config has one.
 
     Args:
-        config: the card's config.
+        config: the family's config.
         parts: the layers.
         x: as ``embed`` returns it.
         padding_mask: (batch, length).

@@ -1,6 +1,6 @@
 """Names of weights in the checkpoints of other libraries than Hugging Face's.
 
-Cards list those of their family with these; ``bertfam_tf.checkpoints`` reads files by them.
+Families list their formats with these; ``bertfam_tf.checkpoints`` reads files by them.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ TF1_ENCODER: Mapping[str, str] = {
 _GARDEN = Convention("/kernel", "/bias", "/gamma", "/beta", "/embeddings")
 _LAYER = "_transformer_layers/{i}/"
 MODEL_GARDEN = FormatNames(
-    kinds=(),  # each card has its own
+    kinds=(),  # each family has its own
     weights={
         **_GARDEN.embedding("token_embedding", "_embedding_layer"),
         **_GARDEN.embedding("position_embedding", "_position_embedding_layer"),

@@ -1,6 +1,6 @@
-"""Specs of heads that several cards have.
+"""Specs of heads that several families have.
 
-A card lists its heads with these; ``bertfam_tf.heads`` builds their layers.
+A family lists its heads with these; ``bertfam_tf.heads`` builds their layers.
 """
 
 from bertfam_tf.registry import (

@@ -53,7 +53,7 @@ def blocks(
     """Layers of relative attention and feed-forward.
 
     Args:
-        config: the card's config.
+        config: the family's config.
         parts: the layers.
         head_size: width of a head.
         segments: whether attention has scores by segment.
@@ -130,7 +130,7 @@ def encode(
     """Blocks that attend to the memory and to this segment.
 
     Args:
-        config: the card's config.
+        config: the family's config.
         parts: the layers.
         x: embeddings (batch, length, hidden).
         given: from ``inputs``.

@@ -44,7 +44,7 @@ class Task(Learner):
     Attributes:
         options_type: the dataclass of its options.
         fields: names of the texts that an example may have.
-        head_name: the head's name on the family's card; None where there is none.
+        head_name: the head's name in the family's ``heads``; None if there is none.
         answer_name: what an answer is called in JSON, where ``predict`` does not give a dict for
             each example.
         labels_type: what labels are in files; None where recipes do not train the task.

@@ -109,10 +109,10 @@ class CausalLM(Task):
         Raises:
             ValueError: for a family that is not causal, and does not predict in any order.
         """
-        card = registry.get(family)
-        if "permutation_lm" in card.heads:
+        record = registry.get(family)
+        if "permutation_lm" in record.heads:
             return "permutation_lm"
-        if "clm" not in card.objectives or _HEAD not in card.heads:
+        if "clm" not in record.objectives or _HEAD not in record.heads:
             raise ValueError(f"{family} is not causal: its tokens attend to later ones.")
         return _HEAD
 

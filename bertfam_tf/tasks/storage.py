@@ -115,9 +115,9 @@ def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str)
     """The backbone that a description names, if its weights are there."""
     if not isinstance(family, str) or not isinstance(config, dict):
         raise CheckpointError(f"{file} is not the description of a task: it has no config.")
-    card = registry.get(family)
-    typed = card.config.from_dict(config)
-    shapes = declared(card, typed, len(tensors), str(file))
+    record = registry.get(family)
+    typed = record.config.from_dict(config)
+    shapes = declared(record, typed, len(tensors), str(file))
     compare(shapes, tensors, {path: path for path in shapes}, (".*",), what)
     return Backbone(family, typed)
 

@@ -71,9 +71,9 @@ def test_a_config_is_checked_before_anything_is_built(tiny_copy, unbuilt, values
 
 
 def test_shared_layers_are_bounded():
-    card = registry.get("albert")
+    record = registry.get("albert")
     config = config_of("albert", "tiny", num_layers=256, layers_per_group=2)
-    shapes = declared(card, config, 100, "The config")  # one block of each is wired
+    shapes = declared(record, config, 100, "The config")  # one block of each is wired
     assert "attention_0_1/query/kernel" in shapes
     with pytest.raises(ValueError, match="256 layers of 2 blocks are more than 256 blocks"):
         bf.build("albert", "tiny", num_layers=256, layers_per_group=2)

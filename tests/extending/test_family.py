@@ -49,7 +49,7 @@ def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
     return inputs, {"sequence_output": x, "hidden_states": hidden_states}
 
 
-CARD = registry.Family(
+FAMILY = registry.Family(
     name="bilstm",
     config=BiLstmConfig,
     wire=wire,
@@ -67,7 +67,7 @@ LABELS = ["yes", "no"] * 8
 @pytest.fixture(autouse=True)
 def registered():
     with mock.patch.dict(registry._FAMILIES):
-        registry.register(CARD)
+        registry.register(FAMILY)
         yield
 
 

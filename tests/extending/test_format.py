@@ -20,13 +20,13 @@ def _is_in(directory: Path) -> bool:
 
 def _read(directory: Path, family: str | None) -> Source:
     stored = json.loads((directory / CONFIG).read_text())
-    card = registry.get(family or stored["family"])
+    record = registry.get(family or stored["family"])
     archive = np.load(directory / WEIGHTS)
     tensors = (
         (name, Stored(directory / WEIGHTS, name, array.shape, "F32", lambda array=array: array))
         for name, array in archive.items()
     )
-    return Source(card, card.config.from_dict(stored["config"]), Tensors(tensors))
+    return Source(record, record.config.from_dict(stored["config"]), Tensors(tensors))
 
 
 NUMPY = formats.Format(f"{CONFIG} with {WEIGHTS} (NumPy)", _is_in, _read)

@@ -53,8 +53,8 @@ def test_absent_keys_mean_what_they_mean_to_the_reference(family):
 def test_configs_go_there_and_back(family, variant):
     settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
     theirs = reference.config(family, **settings)
-    card, ours = huggingface.translate(theirs.to_dict(), family)
-    written = huggingface.describe(card, ours)
+    record, ours = huggingface.translate(theirs.to_dict(), family)
+    written = huggingface.describe(record, ours)
     written.pop("model_type")
     again = reference.config(family, **written).to_dict()
     assert again == theirs.to_dict()

@@ -1,4 +1,4 @@
-"""Wiring of future families from existing layers: what their cards will contain.
+"""Wiring of future families from existing layers: what their modules will contain.
 
 Sizes are those of a test; what differs between sizes is no part of the wiring.
 """

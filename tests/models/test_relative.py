@@ -377,9 +377,9 @@ def test_configs_that_are_refused(model_type, key, value):
     ],
 )
 def test_what_their_format_cannot_say(family, fields):
-    card = registry.get(family)
+    record = registry.get(family)
     with pytest.raises(CheckpointError, match=f"cannot represent {next(iter(fields))} = "):
-        huggingface.describe(card, card.config.from_dict(fields))
+        huggingface.describe(record, record.config.from_dict(fields))
 
 
 def test_tensors_of_their_files_that_are_no_weights(tmp_path):

@@ -26,9 +26,9 @@ def _weights(backbone):
 
 
 @pytest.mark.parametrize("family", ["roberta", "spanbert", "tinybert", "xlm_roberta"])
-def test_cards_of_bert_s_shape_stay_short(family):
-    card = Path(bf.models.__file__).with_name(f"{family}.py")
-    assert len(card.read_text("utf-8").splitlines()) <= 64
+def test_modules_of_bert_s_shape_stay_short(family):
+    module = Path(bf.models.__file__).with_name(f"{family}.py")
+    assert len(module.read_text("utf-8").splitlines()) <= 64
 
 
 # RoBERTa --------------------------------------------------------------------------------------
@@ -186,17 +186,17 @@ def test_residual_branches_of_gpt2_start_small():
 
 def test_activations_of_gpt_go_by_other_names():
     for theirs, ours in (("gelu", "gelu_new"), ("relu", "relu"), ("silu", "silu")):
-        card, config = huggingface.translate({"model_type": "openai-gpt", "afn": theirs})
+        record, config = huggingface.translate({"model_type": "openai-gpt", "afn": theirs})
         assert config.activation == ours
-        assert huggingface.describe(card, config)["afn"] == theirs
+        assert huggingface.describe(record, config)["afn"] == theirs
 
 
 def test_gpt2_has_a_width_inside_or_four_times_the_outer_one():
     for n_inner, width in ((None, 256), (100, 100)):
         values = {"model_type": "gpt2", "n_embd": 64, "n_inner": n_inner, "n_head": 2}
-        card, config = huggingface.translate(values)
+        record, config = huggingface.translate(values)
         assert config.intermediate_size == width
-        assert huggingface.describe(card, config)["n_inner"] == n_inner
+        assert huggingface.describe(record, config)["n_inner"] == n_inner
 
 
 # Hugging Face configs -------------------------------------------------------------------------
@@ -204,12 +204,12 @@ def test_gpt2_has_a_width_inside_or_four_times_the_outer_one():
 
 @pytest.mark.parametrize("family", bf.families())
 def test_configs_go_there_and_back(family):
-    card = registry.get(family)
-    for size in card.sizes:
-        config = card.config.from_dict(card.sizes[size])
-        values = huggingface.describe(card, config)
-        assert values["model_type"] == card.huggingface.model_type
-        assert huggingface.translate(values, family) == (card, config)
+    record = registry.get(family)
+    for size in record.sizes:
+        config = record.config.from_dict(record.sizes[size])
+        values = huggingface.describe(record, config)
+        assert values["model_type"] == record.huggingface.model_type
+        assert huggingface.translate(values, family) == (record, config)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ def test_configs_go_there_and_back(family):
     ],
 )
 def test_what_their_format_cannot_say(family, fields, error):
-    card = registry.get(family)
+    record = registry.get(family)
     with pytest.raises(CheckpointError, match=error):
-        huggingface.describe(card, card.config.from_dict(fields))
+        huggingface.describe(record, record.config.from_dict(fields))
 
 
 @pytest.mark.parametrize(
