@@ -36,11 +36,12 @@ __all__ = ["__version__", *_HOME]
 
 
 def _quiet() -> None:
-    """Has TensorFlow's C++ code log what a user can act on, unless the user has said what.
+    """Sets the log level of TensorFlow's C++ code, unless the user has set it.
 
-    It greets every process with lines on CUDA and oneDNN, and reads the level when it is imported.
-    Where there is no NVIDIA driver all of them, errors too, come down to that there is none; where
-    there is one, a library that is missing beside it is a warning.
+    By default TensorFlow logs messages about CUDA and oneDNN in every process; it reads the level
+    when it is imported. Without an NVIDIA driver, all of these messages, including errors, only
+    report that there is none, so the level is 3 (fatal). With a driver, warnings are logged, for
+    example about a missing CUDA library.
     """
     if "tensorflow" not in sys.modules:
         driver = os.path.exists("/proc/driver/nvidia/version")

@@ -176,7 +176,7 @@ class StreamConfig:
     Attributes:
         train, dev: the files.
         end: a token after each line, such as ``<eos>``; None for none.
-        length: tokens of a segment, which are computed at once.
+        length: the number of tokens of a segment, which are processed in one step.
     """
 
     train: list[str]

@@ -397,7 +397,10 @@ def test_usage(arguments, capsys):
         (["tokenize", "{tiny}", "text", "--input", "x"], "expected one of them"),
         (["tokenize", "{tiny}", "--input", "absent"], "No such file"),
         (["tokenize", "{tiny}", "a", "--packed", "--max-length", "4"], "a pair needs 5 tokens"),
-        (["vocabulary", "word", "--input", "x", "--output", "{tmp}/x"], "kind 'word'"),
+        (
+            ["vocabulary", "word", "--input", "x", "--output", "{tmp}/x"],
+            "kind must be one of wordpiece",
+        ),
         (["vocabulary", "words", "--input", "absent", "--output", "{tmp}/x"], "no file absent"),
         (["vocabulary", "bpe", "--input", "{recipe}", "--output", "{tmp}/x"], "needs a size"),
     ],

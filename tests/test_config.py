@@ -147,7 +147,7 @@ def test_texts_that_expand(recipe, text, error):
     ("override", "error"),
     [
         ("train.epochs", "must be key=value, such as train.epochs=1, got 'train.epochs'"),
-        ("=1", "Expected key=value"),
+        ("=1", "must be key=value"),
         ("output.x=1", "output is not a section"),
         ("train.epochs=[1", r"value of 'train.epochs=\[1' is not YAML"),
         ("train.epoch=1", "Did you mean 'epochs'"),

@@ -15,12 +15,12 @@ from bertfam_tf.data.errors import MARK, as_value_errors
 _WINDOW = 32
 # Shuffle buffer of batches: buckets that are not full are emptied at the end of an epoch, and they
 # are often those of long texts. Without it, texts would be longer at the end of an epoch.
-_DRAWN_FROM = 128
+_SHUFFLE_BUFFER = 128
 # Examples that are tokenized together to be counted.
 _CHUNK = 32
-# Lengths among which the best buckets are looked for; the time to find them grows with the square.
-_MOST_BOUNDS = 256
-# Lengths of neighbouring buckets where lengths are not known: a row has up to a fifth of padding.
+# The number of lengths that are considered as bounds of buckets; the search takes quadratic time.
+_MAX_BOUNDS = 256
+# Ratio of neighbouring bounds if lengths are unknown: up to a fifth of an example is padding.
 _RATIO = 1.2
 
 TokenCounts = Callable[[dict[str, tf.Tensor]], tf.Tensor]
@@ -57,8 +57,8 @@ def shuffled_batches(
             part = order[i * batch_size : (i + 1) * batch_size]
             return tf.nest.map_structure(lambda values: tf.gather(values, part), window)
 
-        # A window's batches are shuffled all at once: in a streaming shuffle buffer short ones of
-        # the next window would overtake: an epoch would begin with short texts and end with long.
+        # All batches of a window are shuffled together: in a streaming shuffle buffer, short ones
+        # of the next window would come first, and an epoch would begin with short texts.
         count = (tf.size(order) + batch_size - 1) // batch_size
         drawn = tf.argsort(tf.random.stateless_uniform([count], [number, 0]))
         return tf.data.Dataset.from_tensor_slices(drawn).map(batch)
@@ -115,7 +115,7 @@ class TokenBatches:
             object.__setattr__(self, "bounds", _geometric(self.budget))
 
     def counted(self, dataset: tf.data.Dataset) -> TokenBatches:
-        """With the best buckets for ``dataset``, which is read and tokenized once.
+        """Returns a copy with the best buckets for ``dataset``, which is read and tokenized once.
 
         Args:
             dataset: elements ``(features, …)`` of single examples, finitely many.
@@ -159,7 +159,7 @@ class TokenBatches:
             no_padding=True,
         )
         dataset = dataset.map(lambda _, element: element)
-        return dataset if buffer is None else dataset.shuffle(_DRAWN_FROM, seed=seed)
+        return dataset if buffer is None else dataset.shuffle(_SHUFFLE_BUFFER, seed=seed)
 
     def _size(self, bound: int) -> int:
         return max(1, self.budget // max(1, bound))
@@ -197,7 +197,7 @@ def _fewest_batches(lengths: Counter[int], budget: int) -> tuple[tuple[int, ...]
         The longest length of each bucket, ascending, and the sum of their batches.
     """
     known = np.array(sorted(lengths))
-    places = np.unique(np.linspace(0, len(known) - 1, _MOST_BOUNDS).round().astype(int))
+    places = np.unique(np.linspace(0, len(known) - 1, _MAX_BOUNDS).round().astype(int))
     bounds = known[places]
     below = np.cumsum([lengths[length] for length in known.tolist()])[places]
     sizes = np.maximum(1, budget // np.maximum(1, bounds))

@@ -11,7 +11,7 @@ def is_frame(x: Any) -> bool:
     return hasattr(x, "columns") and hasattr(x, "iloc")
 
 
-def plain(x: Any, name: str = "") -> Any:
+def from_pandas(x: Any, name: str = "") -> Any:
     """Converts a pandas ``Series``, ``Index``, array or frame to lists or NumPy arrays.
 
     Args:
@@ -24,11 +24,11 @@ def plain(x: Any, name: str = "") -> Any:
             column.
     """
     if isinstance(x, Mapping):
-        return {key: plain(values, str(key)) for key, values in x.items()}
+        return {key: from_pandas(values, str(key)) for key, values in x.items()}
     if type(x) is tuple:
-        return tuple(plain(values, name) for values in x)
+        return tuple(from_pandas(values, name) for values in x)
     if is_frame(x):
-        rows = np.stack([np.asarray(plain(x[c], str(c))) for c in x.columns], axis=1)
+        rows = np.stack([np.asarray(from_pandas(x[c], str(c))) for c in x.columns], axis=1)
         return rows.tolist() if rows.dtype == object else rows
     if not hasattr(x, "to_numpy"):
         return x
@@ -40,8 +40,8 @@ def plain(x: Any, name: str = "") -> Any:
         label = x.index[row] if hasattr(x, "index") and hasattr(x, "iloc") else row
         at = f"Row {row}" if label == row else f"Row {row} (index {label})"
         raise ValueError(
-            f"{at} of {name!r} is missing, and {len(missing)} of {len(values)} rows are; leave "
-            "them out, as dropna() does, or fill them in."
+            f"{at} of {name!r} is missing, and {len(missing)} of {len(values)} rows are; drop "
+            "them with dropna(), or fill them."
         )
     if values.dtype != object:
         return values
@@ -50,7 +50,7 @@ def plain(x: Any, name: str = "") -> Any:
 
 
 def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
-    """Columns of a ``DataFrame`` by name, converted by ``plain``; others are ignored.
+    """Columns of a ``DataFrame`` by name, converted by ``from_pandas``; others are ignored.
 
     Raises:
         ValueError: for a missing column, or a column with a missing value.
@@ -60,4 +60,4 @@ def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> 
     if absent:
         raise ValueError(f"The DataFrame has no column {absent[0]!r}, only {there}.")
     names = [name for name in (*required, *optional) if name in there]
-    return {name: plain(frame[name], name) for name in names}
+    return {name: from_pandas(frame[name], name) for name in names}

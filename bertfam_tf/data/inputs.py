@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.batching import TokenBatches, shuffled_batches
-from bertfam_tf.data.frames import columns_of, is_frame, plain
+from bertfam_tf.data.frames import columns_of, from_pandas, is_frame
 
 TEXT = "text"
 TEXT_PAIR = "text_pair"
@@ -48,22 +48,22 @@ def batches(
     shuffle: bool = False,
     fields: Fields = TEXTS,
 ) -> tf.data.Dataset:
-    """A data set of ``(features, y, sample_weight)``, as far as they are given.
+    """A data set of ``(features, y, sample_weight)``, without those that are not given.
 
     Args:
-        x: texts in one of the shapes that Keras users have them in: a list, array or
+        x: texts in one of the structures that Keras accepts: a list, array or
             ``pandas.Series`` of strings, a tuple with one such for each feature, a dict ``{"text":
             …, "text_pair": …}`` or ``pandas.DataFrame`` with such columns, or a
             ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not. A dict may hold y itself, as ``"label"``, and so may a
+            sample weight), batched or not. A dict may also contain y, as ``"label"``, and so may a
             ``DataFrame``, whose other columns are ignored. A feature
             other than the first may be several strings for each example, (examples, strings).
         y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
         sample_weight: weights, when ``x`` is not a data set.
-        batch_size: examples in a batch; a data set that is batched already keeps its own.
-        by_tokens: makes batches in place of ``batch_size``; of a data set, which has to be one of
-            single examples, without a pass over it beforehand.
-        shuffle: shuffles lists and arrays anew each epoch, batching examples of similar length.
+        batch_size: examples in a batch; a batched data set keeps its batch size.
+        by_tokens: batches by tokens instead of ``batch_size``; a data set must have single
+            examples, and is not read beforehand.
+        shuffle: reshuffles lists and arrays in each epoch, batching examples of similar length.
             A data set keeps its order.
         fields: the features' names.
 
@@ -78,7 +78,7 @@ def batches(
     x, y, sample_weight = examples(x, y, sample_weight, fields)
     if isinstance(x, tf.data.Dataset):
         if y is not None or sample_weight is not None:
-            raise ValueError("y and sample_weight come inside the data set when x is one.")
+            raise ValueError("y and sample_weight must be None if x is a tf.data.Dataset of them.")
         if int(x.cardinality()) == 0:
             raise ValueError("There is no text in the input.")
 
@@ -93,8 +93,8 @@ def batches(
         if by_tokens is not None:
             if rank == 1:
                 raise ValueError(
-                    "The data set is batched already; batch_tokens takes one of single examples, "
-                    "as unbatch() makes it."
+                    "batch_tokens needs a data set of single examples, got a batched one; call "
+                    "unbatch()."
                 )
             return by_tokens(dataset)
         return dataset if rank == 1 else dataset.batch(batch_size)
@@ -107,7 +107,7 @@ def batches(
         )
     if sample_weight is not None:
         if y is None:
-            raise ValueError("There are sample weights, but no labels.")
+            raise ValueError("sample_weight was given without labels.")
         arrays += (np.asarray(sample_weight, "float32"),)
     lengths = {len(array) for array in tf.nest.flatten(arrays)}
     if len(lengths) != 1:
@@ -136,9 +136,13 @@ def examples(x: Any, y: Any, sample_weight: Any, fields: Fields = TEXTS) -> tupl
         label = (LABEL,) if y is None else ()
         x = columns_of(x, fields.required, (*fields.optional, *label))
     if is_frame(y):
-        columns = {str(name): plain(y[name], str(name)) for name in y.columns}
+        columns = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
         y = columns if len(columns) > 1 else next(iter(columns.values()))
-    return plain(x, fields.required[0]), plain(y, "the labels"), plain(sample_weight, "the weights")
+    return (
+        from_pandas(x, fields.required[0]),
+        from_pandas(y, "the labels"),
+        from_pandas(sample_weight, "the weights"),
+    )
 
 
 def texts_of(x: Any, fields: Fields = TEXTS) -> Any:
@@ -153,7 +157,7 @@ def texts_of(x: Any, fields: Fields = TEXTS) -> Any:
         return [x]
     if isinstance(x, Mapping) and isinstance(x.get(fields.required[0]), str | bytes):
         return {name: [value] for name, value in x.items()}
-    return plain(x, fields.required[0])
+    return from_pandas(x, fields.required[0])
 
 
 def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields = TEXTS) -> tuple:

@@ -160,7 +160,7 @@ class Answers(Target):
         for text, start in given:
             if not isinstance(text, str) or not isinstance(start, int):
                 raise ValueError(
-                    f"An answer must be a text and a number, got {text!r} and {start!r}."
+                    f"An answer must be a string and an integer, got {text!r} and {start!r}."
                 )
             if start < 0 or context[start : start + len(text)] != text:
                 raise ValueError(f"The answer {text!r} is not at character {start}.")

@@ -145,7 +145,7 @@ def export_saved_model(
 
 
 def fallback_directory(base: Path) -> Path:
-    """The model directory of the float32 exports beside int8 exports in ``base``."""
+    """The model directory of the float32 exports next to int8 exports in ``base``."""
     return base.with_name(f"{base.name}-float32")
 
 

@@ -1,4 +1,4 @@
-"""What all tasks share: a Keras model that is fed raw text."""
+"""The base class of tasks: a Keras model that takes raw text."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ NO_DATA = "There is no text in the input."
 
 
 class Task(Learner):
-    """A backbone with a tokenizer and packing before it, and a head on it.
+    """A model from text to answers: tokenizer, packing, backbone and head.
 
-    ``fit``, ``evaluate`` and ``predict`` take raw text, in the shapes that
-    ``bertfam_tf.data.batches`` lists. A task is a subclass that says what its options are and what
-    it is made of, in ``options_type``, ``parts`` and the attributes below; it is found under its
-    name by ``load`` and by recipes.
+    ``fit``, ``evaluate`` and ``predict`` take raw text, in the structures that
+    ``bertfam_tf.data.batches`` lists. A task is a subclass that defines its options and its
+    components in ``options_type``, ``parts`` and the attributes below; ``load`` and recipes find
+    it by its class name.
 
     Attributes:
         options_type: the dataclass of its options.
         fields: names of the texts that an example may have.
         head_name: the head's name in the family's ``heads``; None if there is none.
-        answer_name: what an answer is called in JSON, where ``predict`` does not give a dict for
-            each example.
-        labels_type: what labels are in files; None where recipes do not train the task.
-        problem_type: what Hugging Face's config calls the task, where it has a word for it.
+        answer_name: the key of an answer in JSON, if ``predict`` does not return a dict for each
+            example.
+        labels_type: the type of labels in files; None if recipes cannot train the task.
+        problem_type: ``problem_type`` in Hugging Face's config, or None.
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
-        needs_head: whether ``from_pretrained`` refuses checkpoints without the head.
-        unpublished_inputs: inputs of the backbone that carry nothing in this task.
+        needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
+        unpublished_inputs: inputs of the backbone that are constant in this task.
 
     Raises:
         ValueError: for a ``max_length`` beyond the backbone's positions, a tokenizer with more
-            pieces than the backbone has embeddings, or a ``language_id`` that is missing, unwanted
-            or not one of the backbone's.
+            pieces than the backbone has embeddings, or a ``language_id`` that is missing, out of
+            range, or given for a backbone without languages.
         TypeError: for an option that does not exist.
     """
 
@@ -69,9 +69,9 @@ class Task(Learner):
     ranked_scores: ClassVar[bool] = False
     needs_head: ClassVar[bool] = False
     unpublished_inputs: ClassVar[tuple[str, ...]] = ()
-    # Of tasks without an optional text.
+    # For tasks without an optional text.
     pair: bool | None = False
-    # The ``heads.Head`` on the backbone; None where nothing with weights stands there.
+    # The ``heads.Head`` on the backbone; None for a task without a head with weights.
     head: Any = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -126,19 +126,19 @@ class Task(Learner):
         self._forget_graphs()
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
-        """What this task is made of.
+        """Returns the components of this task.
 
-        It is called before the Keras model exists: bound methods may be handed over, attributes
-        neither read nor set.
+        It is called before the Keras model exists: it may pass on bound methods, but must not read
+        or set attributes.
         """
         raise NotImplementedError
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *args: Any, **kwargs: Any) -> Self:
-        """The task on a published checkpoint, ready to ``fit`` (or to ``predict``).
+        """Loads a published checkpoint as this task, for ``fit`` (or ``predict``).
 
-        The checkpoint's own head is used where it has one (of classifiers and taggers, one for the
-        same labels); otherwise the head starts at random, and a log line says so.
+        The checkpoint's head is loaded if it has one (for classifiers and taggers: one for the
+        same labels); otherwise the head is initialized at random, which is logged.
 
         Args:
             path: a directory, ``package:NAME``, or a hub id.
@@ -159,20 +159,20 @@ class Task(Learner):
 
     @classmethod
     def stored_options(cls, directory: Path) -> dict[str, Any]:
-        """Options that a published checkpoint has beside its weights."""
+        """Options that a published checkpoint stores in addition to its weights."""
         return {}
 
     # From text to answers, as graphs ---------------------------------------------------------
 
     @tf.autograph.experimental.do_not_convert
     def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """String tensors (batch,) to the model's inputs, int32 (batch, longest)."""
+        """Converts string tensors (batch,) to the model's inputs, int32 (batch, longest)."""
         preprocessor = self._parts.preprocessor
         return preprocessor.inputs(preprocessor(features))
 
     @tf.autograph.experimental.do_not_convert
     def encode(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        """String tensors (batch,) to all that the model's inputs and its answers are made of."""
+        """Converts string tensors (batch,) to what the model's inputs and answers require."""
         return self._parts.preprocessor(features)
 
     def forward(self, encoded: dict[str, Any]) -> Any:
@@ -183,24 +183,24 @@ class Task(Learner):
         return self._parts.preprocessor.run(self, inputs)
 
     def postprocess(self, outputs: Any, encoded: dict[str, Any] | None = None) -> Any:
-        """The model's outputs to answers; dim 0 of each is the batch.
+        """Converts the model's outputs to answers; dimension 0 of each is the batch.
 
         Args:
             outputs: from ``forward``.
-            encoded: from ``encode``; None for tasks whose answers are made of outputs alone.
+            encoded: from ``encode``; None if answers only depend on the outputs.
         """
         return self._parts.postprocess(outputs, encoded or {})
 
     def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """String tensors (batch,) to answers: the whole way, as it is exported."""
+        """Maps string tensors (batch,) to answers, from end to end, as in the exported model."""
         encoded = self.encode(features)
         return self.postprocess(self.forward(encoded), encoded)
 
     def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Packed token ids to answers, or to logits where answers are parts of a text.
+        """Maps packed token ids to answers, or to logits if answers contain parts of the text.
 
         Args:
-            inputs: int32 (batch, length), as ``packed_specs`` has them.
+            inputs: int32 (batch, length), as in ``packed_specs``.
         """
         given = self._parts.preprocessor.inputs(inputs)
         outputs = self(given, training=False)
@@ -210,14 +210,14 @@ class Task(Learner):
 
     @property
     def answers_from_ids(self) -> bool:
-        """Whether ``answer_ids`` gives the same as ``answer`` does for texts."""
+        """Whether ``answer_ids`` returns the same as ``answer`` does for texts."""
         return self._parts.answer_ids is None
 
     def signatures(self, **options: Any) -> dict[str, Signature]:
-        """What is exported, by name: ``serving_default`` from texts, ``ids`` from packed token ids.
+        """The signatures of an export by name: ``serving_default`` takes texts, ``ids`` token ids.
 
         Args:
-            **options: of this task's exports, which the class describes.
+            **options: options of this task's export, which the class documents.
 
         Raises:
             TypeError: for an option that does not exist.
@@ -234,7 +234,7 @@ class Task(Learner):
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the labels or tags, in the order of the scores; none where there are none."""
+        """Names of the labels or tags, in the order of the scores; empty if there are none."""
         name = declared.class_option(self.options_type)
         return [] if name is None else getattr(self.options, name)
 
@@ -245,7 +245,7 @@ class Task(Learner):
 
     @property
     def feature_specs(self) -> dict[str, tf.TensorSpec]:
-        """The text inputs by name: (batch,), or (batch, strings) where an example has several."""
+        """The text inputs by name: (batch,), or (batch, strings) if an example has several."""
         counts = self._parts.feature_counts
         return {
             name: tf.TensorSpec([None, *([counts[name]] if name in counts else [])], "string", name)
@@ -254,13 +254,13 @@ class Task(Learner):
 
     @property
     def packed_specs(self) -> dict[str, tf.TensorSpec]:
-        """Packed token ids by name, as the model takes them: int32 (batch, …, length)."""
+        """The model's inputs by name, packed token ids: int32 (batch, …, length)."""
         inputs = self._parts.inputs
         return {n: tf.TensorSpec(inputs[n].shape, tf.int32, n) for n in PACKED if n in inputs}
 
     @property
     def packed_value_counts(self) -> dict[str, int]:
-        """How many values, from 0, the inputs of ``packed_specs`` may have; any if not listed."""
+        """The number of valid values, from 0, of inputs in ``packed_specs``, if limited."""
         config = self.backbone.config
         counts = {
             "token_ids": config.vocab_size,
@@ -271,15 +271,15 @@ class Task(Learner):
 
     @property
     def published_inputs(self) -> tuple[str, ...]:
-        """Those of the backbone's inputs that carry something in this task."""
+        """The backbone's inputs that are not constant in this task."""
         inputs = self.backbone.token_inputs.keys() - set(self.unpublished_inputs)
         return tuple(name for name in PACKED if name in inputs)
 
-    # Keras' verbs, on text -------------------------------------------------------------------
+    # Keras' methods, on text -----------------------------------------------------------------
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Without those of the backbone that no output depends on, such as an idle pooler's."""
+        """Excludes variables of the backbone that no output uses, such as an unused pooler's."""
         return [v for v in super().trainable_variables if id(v) not in self._unread]
 
     @property
@@ -287,13 +287,13 @@ class Task(Learner):
         return [v for v in super().trainable_weights if id(v) not in self._unread]
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``keras.Model.compile``; what is left out gets the task's default.
+        """As ``keras.Model.compile``; omitted arguments get the task's defaults.
 
-        ``metrics`` may have the names in ``bertfam_tf.metrics.METRICS`` beside Keras' own.
+        ``metrics`` accepts the names in ``bertfam_tf.metrics.METRICS`` as well as Keras' names.
 
         ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
-        XLA would compile once for every length. The option ``padding`` has them padded to a few
-        lengths, or to one.
+        XLA would compile once for every length. With the option ``padding`` they are padded to a
+        few lengths, or to one.
         """
         self._compiled_by_user = True
         self._compile(optimizer, loss, **kwargs)
@@ -338,8 +338,8 @@ class Task(Learner):
     ) -> keras.callbacks.History:
         """As ``keras.Model.fit``, on raw text and labels.
 
-        Without an earlier ``compile`` the task compiles itself with ``optimizers.adamw`` over all
-        steps of this call (or a constant rate when the data set does not know its size).
+        If ``compile`` was not called, the task is compiled with ``optimizers.adamw`` for the steps
+        of this call (with a constant learning rate if the data set's cardinality is unknown).
 
         Args:
             batch_size: examples in a batch, 32 by default.
@@ -348,13 +348,13 @@ class Task(Learner):
                 beforehand, so that the number of steps is known; a data set, of single examples, is
                 not, and an epoch ends where it does. See ``bertfam_tf.data.TokenBatches``.
             validation_batch_size: None for ``batch_size``; validation takes no ``batch_tokens``.
-            class_weight: of classifiers, what the loss of each label's examples is multiplied
-                with, by the label's name or index; 1 for those that are left out.
+            class_weight: for classifiers, the factor of the loss of each label's examples, by the
+                label's name or index; 1 for omitted labels.
 
         Raises:
-            ValueError: for no data, data in a shape that is not known, missing values, a label
-                that is not in the list, sample weights beside class weights, both ``batch_size``
-                and ``batch_tokens``, or an example of more than ``batch_tokens`` tokens.
+            ValueError: for no data, data of an unknown structure, missing values, an unknown
+                label, both sample weights and class weights, both ``batch_size`` and
+                ``batch_tokens``, or an example of more than ``batch_tokens`` tokens.
             TypeError: for an argument that does not exist.
         """
         _refuse("fit", others, _arguments(Task.fit))
@@ -416,8 +416,8 @@ class Task(Learner):
     ) -> Any:
         """As ``keras.Model.evaluate``, on raw text and labels; or scores of the answers.
 
-        Classes say whether they give the loss and the metrics that they were compiled with, or
-        scores of the answers that ``predict`` gives.
+        The class documents whether this returns the loss and the metrics that it was compiled
+        with, or scores of the answers that ``predict`` returns.
 
         Raises:
             ValueError, TypeError: as for ``fit``.
@@ -437,7 +437,7 @@ class Task(Learner):
         scoring = self._parts.evaluation
         if scoring is not None:
             if sample_weight is not None:
-                raise TypeError("evaluate takes no 'sample_weight' where it scores answers.")
+                raise TypeError("evaluate takes no 'sample_weight' if it scores answers.")
             x, y = scoring.prepared(*given[:2])
             stream = batches(x, y, batch_size=batch_size, fields=self.fields)
             if len(stream.element_spec) == 1:
@@ -467,19 +467,19 @@ class Task(Learner):
         callbacks: Any = None,
         **others: Any,
     ) -> Any:
-        """Answers for raw texts, those of the exported model; labels in a data set are ignored.
+        """Returns the exported model's answers for raw texts; labels in a data set are ignored.
 
         Args:
-            x: texts; a single string (or a dict of them) is answered as a list of one is.
-            batch_size: examples that are answered together.
+            x: texts; a single string (or a dict of strings) is treated as a list of one.
+            batch_size: examples in a batch.
             verbose, callbacks: as in Keras.
             steps: number of batches; None for all.
 
         Returns:
-            a list, or an array, with an answer for each example, as the class says.
+            a list, or an array, with an answer for each example, as the class documents.
 
         Raises:
-            ValueError: for data in a shape that is not known, missing values, or no data at all.
+            ValueError: for data of an unknown structure, missing values, or no data.
             TypeError: for an argument that does not exist.
         """
         _refuse("predict", others, _arguments(Task.predict))
@@ -488,12 +488,12 @@ class Task(Learner):
             self._parts.predicted or self.answer, self._parts.to_python, x, **loop
         )
 
-    # One engine of answers -------------------------------------------------------------------
+    # Running the model ------------------------------------------------------------------------
 
     def _answered(
         self, function: Callable, to_python: Callable, x: Any, *, batch_size: int, **loop: Any
     ) -> Any:
-        """Answers of ``function`` for texts of any shape, as ``to_python`` has them."""
+        """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
         texts, _ = self._parts.targets.prepared(texts_of(x, self.fields), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
         run = self._run(self._traced(function), stream, **loop)
@@ -506,7 +506,7 @@ class Task(Learner):
         """A ``tf.function`` of a batch ``(features, …)``, one for each function.
 
         Args:
-            function: of features; or, where it is ``labelled``, of the whole batch.
+            function: takes the features; or the whole batch if ``labelled``.
         """
         if function not in self._graphs:
             of_batch = function if labelled else lambda features, *_: function(features)
@@ -514,7 +514,7 @@ class Task(Learner):
         return self._graphs[function]
 
     def _forget_graphs(self) -> None:
-        """Has everything traced anew, as after a change of the layers or of an option."""
+        """Discards traced functions, after a change of the layers or of an option."""
         self._graphs: dict[Any, Any] = {}
 
     def _run(
@@ -527,14 +527,14 @@ class Task(Learner):
         callbacks: Any = None,
         mode: str = "predict",
     ) -> Iterator[tuple[Any, tuple]]:
-        """What a ``tf.function`` makes of each batch, and the batch; a pair for each replica.
+        """Yields the output of a ``tf.function`` for each batch, and the batch, for each replica.
 
         Keras' own loop takes some tenths of a second to set up: for few texts, most of the time.
         """
         self._settle_pair(stream)
         stream = stream if steps is None else stream.take(steps)
         count = int(stream.cardinality())
-        # Keras' progress bar counts the batches of a whole that is not known as it goes.
+        # With None, Keras' progress bar counts batches without a total.
         hooks = keras.callbacks.CallbackList(
             callbacks,
             add_progbar=verbose != 0,
@@ -595,7 +595,7 @@ class Task(Learner):
         self._compile(steps=steps)
 
     def count_tokens(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """How many tokens ``fit`` computes for each example: all its windows', without padding.
+        """The number of tokens of each example in ``fit``: those of all windows, without padding.
 
         Args:
             features: string tensors (batch,) by name.
@@ -680,18 +680,17 @@ class Task(Learner):
     # Storing ---------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """What ``save`` and ``export`` write beside the weights: all it takes to build the task."""
+        """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
         return storage.describe(self)
 
     def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
 
-        The directory appears whole or not at all; an older one gives way only then.
+        The directory is written atomically; an existing one is only replaced by a complete one.
 
         Raises:
-            FileExistsError: when it exists and ``overwrite`` is false, or holds something else
-                than a saved task.
-            OSError: when writing fails, on a full disk say; an older one is still there.
+            FileExistsError: if it exists and ``overwrite`` is false, or it is not a saved task.
+            OSError: if writing fails, for example on a full disk; an existing directory is kept.
         """
         storage.save(self, Path(directory), overwrite)
 
@@ -699,17 +698,18 @@ class Task(Learner):
         """Writes a model that transformers reads: backbone, head, labels and tokenizer.
 
         ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
-        class's ``from_pretrained``. What says how answers are chosen, and is no part of a model
-        there, is left out: a threshold, ``top_k``, windows and the like. ``max_length`` is the
+        class's ``from_pretrained``. Options that choose answers and are not part of a model
+        there are omitted: a threshold, ``top_k``, windows and the like. ``max_length`` becomes the
         tokenizer's ``model_max_length``.
 
         Args:
-            directory: new or empty; it appears whole or not at all.
+            directory: new or empty; it is written atomically.
 
         Raises:
-            FileExistsError: when it exists and is not an empty directory.
-            CheckpointError: for what the format cannot express, a tokenizer that transformers has
-                no equal of, or weights that are not finite. Nothing is written then.
+            FileExistsError: if it exists and is not an empty directory.
+            CheckpointError: for options that the format cannot express, a tokenizer without an
+                equivalent in transformers, or weights that are not finite. Nothing is written
+                then.
         """
         publish.save_pretrained(self, directory)
 
@@ -720,8 +720,8 @@ class Task(Learner):
             directory: the model's base path.
             version: a number.
             **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
-                ``bertfam_tf.export.export_saved_model`` takes them, which says what is written, and
-                the arguments of this task's ``signatures``.
+                ``bertfam_tf.export.export_saved_model`` documents them, and the arguments of this
+                task's ``signatures``.
 
         Raises:
             FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
@@ -731,10 +731,10 @@ class Task(Learner):
         return export_saved_model(self, directory, version=version, **kwargs)
 
     def export_tflite(self, file: str | Path, **kwargs: Any) -> Path:
-        """Writes a ``.tflite`` file for phones; ``bertfam_tf.export.export_tflite`` says what.
+        """Writes a ``.tflite`` file for mobile devices, as ``bertfam_tf.export.export_tflite``.
 
         Args:
-            file: ends in ``.tflite``.
+            file: the path, which ends in ``.tflite``.
             **kwargs: ``inputs``, ``quantize``, ``length`` and ``calibration``.
 
         Raises:
@@ -749,7 +749,7 @@ def task_class(name: str) -> type[Task]:
     """The task of that name.
 
     Raises:
-        ValueError: when there is none; the text names the nearest.
+        ValueError: if there is none; the message suggests the most similar name.
     """
     if name not in _TASKS:
         raise ValueError(unknown("task", name, _TASKS))
@@ -765,7 +765,7 @@ def load(directory: str | Path) -> Task:
     """The task that ``Task.save`` wrote.
 
     Raises:
-        CheckpointError: when a file is missing, or is not the one that was saved.
+        CheckpointError: if a file is missing, or differs from the one that was saved.
     """
     return storage.load(Path(directory), task_class)
 
@@ -807,7 +807,7 @@ def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> 
 def _checked_language(backbone: Backbone, language_id: int | None) -> int | None:
     if LANGUAGES not in backbone.input:
         if language_id is not None:
-            raise ValueError(f"This {backbone.family} backbone has no languages to choose from.")
+            raise ValueError(f"This {backbone.family} backbone has no language embeddings.")
         return None
     count = backbone.config.num_languages
     if language_id is None or not 0 <= language_id < count:

@@ -28,7 +28,7 @@ _MAX_MASKS = 16
 class MaskedOptions(Options):
     """Options of ``MaskedLM``."""
 
-    top_k: int = option("how many tokens an answer has for each mask.", 5)
+    top_k: int = option("the number of tokens in an answer for each mask.", 5)
     mask_rate: float = option("the share of a text's tokens that ``fit`` masks.", 0.15)
     mask_unit: str = option(
         "what is masked together: ``piece``, or ``word`` for whole words.", "piece"
@@ -36,7 +36,7 @@ class MaskedOptions(Options):
 
 
 class MaskedLM(Task):
-    """Fills the masks in texts, as ``"It [MASK] well."``; ``mask_token`` is how one is written.
+    """Predicts masked tokens in texts such as ``"It [MASK] well."``; ``mask_token`` is the mask.
 
     ``fit`` and ``evaluate`` take texts alone, and mask them (see ``objectives.Masking``): ``fit``
     adapts a checkpoint to the language of a domain (arXiv 2004.10964), and ``save_pretrained``
@@ -73,7 +73,7 @@ class MaskedLM(Task):
         head = heads.build(backbone, self.head_name)
         mask_id = tokenizer.mask_id
         if not tokenizer.get_config()["special_tokens_in_text"]:
-            raise ValueError("This tokenizer does not look for special tokens, so for no mask.")
+            raise ValueError("tokenizer must have special_tokens_in_text=True, to find masks.")
         _check_top_k(options.top_k, tokenizer)
 
         def masked_logits(inputs: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
@@ -107,7 +107,7 @@ class MaskedLM(Task):
 
     @property
     def mask_token(self) -> str:
-        """How a mask is written in a text."""
+        """The mask token, as it is written in texts."""
         return self.tokenizer.id_to_token(self.tokenizer.mask_id)
 
     # From text to answers --------------------------------------------------------------------

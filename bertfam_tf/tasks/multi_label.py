@@ -159,8 +159,8 @@ class MultiLabelTargets(Targets):
         """A list of lists as a matrix: of names, or of 0 and 1."""
         named = any(isinstance(value, str | bytes) for each in examples for value in each)
         if not named and any(examples):
-            alike = len(set(map(len, examples))) == 1
-            return np.array(examples, "float32") if alike else np.array([[2]])
+            same_length = len(set(map(len, examples))) == 1
+            return np.array(examples, "float32") if same_length else np.array([[2]])
         places = {label: i for i, label in enumerate(self.labels)}
         found = np.zeros((len(examples), len(places)), "float32")
         for row, names in zip(found, examples, strict=True):

@@ -33,9 +33,9 @@ _QUESTION = "question"
 class ChoiceOptions(PairOptions):
     """Options of ``MultipleChoice``."""
 
-    num_choices: int = option("how many choices each example has.", 4)
+    num_choices: int = option("the number of choices of each example.", 4)
     pair: bool | None = option(
-        "whether examples have a question; None decides at the first data seen.",
+        "whether examples have a question; None decides by the first data.",
         None,
         settable=True,
         kw_only=True,
@@ -66,7 +66,7 @@ class MultipleChoice(Task):
     """One of a fixed number of choices for each text (RACE, arXiv 1704.04683; SWAG, 1808.05326).
 
     An example has a ``text`` (RACE: the article; SWAG: the sentence), its ``choices``, a list of
-    strings, and if wanted a ``question``, which is put before each choice with a space (arXiv
+    strings, and optionally a ``question``, which is put before each choice with a space (arXiv
     1909.11942). Each choice is read with the text, as a pair, and the head gives it one score.
     Labels are the indices of the right choices, from 0, or their letters, from A.
 

@@ -23,7 +23,7 @@ _MAX_LENGTH = 512
 _DOC, _SETTABLE, _CLASSES = "doc", "settable", "classes"
 # Instead of ``language_id``, which a checkpoint knows.
 _LANGUAGE = (
-    "code of the texts' language, such as ``'de'``, for checkpoints of XLM, or its number where "
+    "code of the texts' language, such as ``'de'``, for checkpoints of XLM, or its number if "
     "they name none; None for their tokenizer's."
 )
 _WIDTH = 100
@@ -33,9 +33,9 @@ def option(doc: str, default: Any = MISSING, *, settable: bool = False, **kwargs
     """A field of ``Options``.
 
     Args:
-        doc: a sentence on it, as in a docstring's "Args".
-        default: its value if left out; there has to be one if none is given.
-        settable: whether it may be changed on a task, which then answers by the new value.
+        doc: its description, as in a docstring's "Args".
+        default: its value if omitted; without a default the option is required.
+        settable: whether it may be changed on a task, whose later answers use the new value.
         **kwargs: of ``dataclasses.field``.
     """
     return field(default=default, metadata={_DOC: doc, _SETTABLE: settable}, **kwargs)
@@ -52,7 +52,7 @@ class Options:
 
     max_length: int | None = option(
         "maximum number of tokens of an example; longer ones are truncated. None for the "
-        f"backbone's number of positions, or {_MAX_LENGTH} where that is unlimited.",
+        f"backbone's number of positions, or {_MAX_LENGTH} if that is unlimited.",
         None,
     )
     padding: Padding = option(
@@ -82,7 +82,7 @@ class PairOptions(Options):
     """Options of a task with an optional text."""
 
     pair: bool | None = option(
-        "whether an example has the optional text; None decides at the first data seen.",
+        "whether an example has the optional text; None decides by the first data.",
         None,
         settable=True,
     )
@@ -112,7 +112,7 @@ def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[s
     """Options of a kind.
 
     Raises:
-        TypeError: for an option that does not exist; the text says which do.
+        TypeError: for an option that does not exist; the message lists those that do.
     """
     wrong = kwargs.keys() - set(names(kind))
     if wrong:

@@ -1,4 +1,4 @@
-"""What a task is made of."""
+"""The components of a task."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bertfam_tf.learner import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
 
 Tensors = dict[str, tf.Tensor]
-NO_LABELS = "There are no labels beside the texts."
+NO_LABELS = "No labels were given with the texts."
 
 
 class Signature(NamedTuple):
     """One of an export's functions.
 
     Fields:
-        function: tensors (batch, …) by name to answers, dim 0 of each the batch; widths do not
-            depend on which examples stand in a batch. With another ``method`` than ``"predict"``
-            it takes the answers of ``serving_default`` instead.
-        inputs: what it takes; None for the task's texts, ``feature_specs``.
-        method: which of TensorFlow Serving's calls it is for. Classify and Regress send
+        function: maps tensors (batch, …) by name to answers, whose dimension 0 is the batch; other
+            dimensions do not depend on the examples of the batch. With another ``method`` than
+            ``"predict"`` it takes the answers of ``serving_default`` instead.
+        inputs: the specs of its inputs; None for the task's texts, ``feature_specs``.
+        method: the method of TensorFlow Serving's API that it is for. Classify and Regress send
             tf.Examples with a feature for each text; ``"classify"`` answers ``classes``, string
             (batch, labels), and ``scores``, float32 (batch, labels), and ``"regress"``
             ``outputs``, float32 (batch,).
@@ -40,43 +40,43 @@ class Signature(NamedTuple):
 
 
 class Targets:
-    """How labels become targets of the loss. This one takes them as they are, or none."""
+    """Converts labels to targets of the loss. This class passes them through unchanged, or none."""
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Texts and labels as users give them, as arrays or a data set of one shape."""
+        """Converts the texts and labels of users to arrays or a data set of a single structure."""
         return x, y
 
     def check(self, y: Any) -> None:
-        """Raises ValueError for labels in arrays that are not valid; ``y`` is None without any."""
+        """Raises ValueError if labels in arrays are invalid; ``y`` is None without labels."""
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> Any:
-        """A batch's labels as targets, in the graph.
+        """Converts a batch's labels to targets, in the graph.
 
         Args:
-            labels: as the data set has them; None where it has none.
-            encoded: what the preprocessor made of the texts.
+            labels: as in the data set; None if it has none.
+            encoded: the preprocessor's output for the texts.
 
         Returns:
-            the targets; or, where the data set's labels and weights are not read, a tuple of
-            targets and weights.
+            the targets; or a tuple of targets and weights if the data set's labels and weights
+            are not used.
         """
         return labels
 
     def weights(self, weights: tf.Tensor) -> tf.Tensor:
-        """Sample weights (batch,) in a shape that goes with that of the losses."""
+        """Sample weights (batch,) in a shape that broadcasts to the losses."""
         return weights
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
-        """The weights that ``fit`` takes, by the labels' indices."""
+        """Converts ``class_weight`` of ``fit`` to weights by label index."""
         return dict(given)
 
 
 class Evaluation(NamedTuple):
-    """How ``evaluate`` scores answers, where it does not take Keras' loss and metrics.
+    """How ``evaluate`` scores answers, for tasks that do not use Keras' loss and metrics.
 
     Fields:
-        function: a batch ``(features, labels)``, traced, to what ``score`` reads.
-        score: pairs of that, and of the batch, to scores by name.
+        function: maps a batch ``(features, labels)`` to outputs; it is traced.
+        score: maps pairs of these outputs and the batch to scores by name.
         prepared: as ``Targets.prepared``.
     """
 
@@ -87,32 +87,32 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What tells one task from another.
+    """The components of a task, which distinguish it from other tasks.
 
     Attributes:
-        inputs, outputs: of the Keras model, from packed token ids to the head's output.
-        preprocessor: texts to packed token ids.
-        postprocess: the model's outputs, and what the preprocessor returned, to answers, tensors
-            whose dim 0 is the batch.
-        to_python: answers, and the texts, to what ``predict`` returns: a list or an array with an
+        inputs, outputs: of the Keras model: packed token ids, and the head's output.
+        preprocessor: converts texts to packed token ids.
+        postprocess: maps the model's outputs and the preprocessor's output to answers, tensors
+            whose dimension 0 is the batch.
+        to_python: maps answers and texts to what ``predict`` returns: a list or an array with an
             entry for each example.
-        head: None where nothing with weights stands on the backbone.
+        head: the head on the backbone; None if the task has no head with weights.
         source: the backbone's output that ``outputs`` depend on.
-        forward: packed token ids to outputs; None for the model itself.
-        answer_ids: outputs for packed token ids, and these, to answers. None for ``postprocess``:
-            for tasks whose answers are not made of the texts.
-        predicted: texts to answers, for ``to_python``; None for the function that is exported.
-        training_preprocessor: for ``fit`` and ``evaluate``, where it is another.
+        forward: maps packed token ids to outputs; None for the model itself.
+        answer_ids: maps outputs and their packed token ids to answers. None for ``postprocess``, if
+            answers do not contain parts of the texts.
+        predicted: maps texts to answers, for ``to_python``; None for the function that is exported.
+        training_preprocessor: the preprocessor for ``fit`` and ``evaluate``; None for the same.
         draws: whether that takes ``seeds`` too, int32 (batch, 2), for random numbers.
-        targets: how labels become targets.
-        loss: targets, outputs and sample weights to a sum of losses and their number; None where
-            there is no default.
-        objectives: what the model is trained for, where that is not ``loss``.
-        metrics, weighted_metrics: make new metrics for ``compile``.
-        evaluation: None for the loss and the metrics of Keras.
-        signatures: makes further signatures of an export, or replaces some; its arguments are
+        targets: converts labels to targets.
+        loss: maps targets, outputs and sample weights to a sum of losses and their number; None if
+            the task has no default loss.
+        objectives: the training objectives, if they are not ``loss``.
+        metrics, weighted_metrics: create metrics for ``compile``.
+        evaluation: scores answers in ``evaluate``; None for the loss and the metrics of Keras.
+        signatures: returns more signatures of an export, or replacements; its arguments are
             arguments of ``Task.export``.
-        feature_counts: how many strings each example has of a feature, where it is not one.
+        feature_counts: the number of strings of a feature in each example, if it is not one.
     """
 
     inputs: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Texts to the inputs of a model: packed token ids, or overlapping windows of them."""
+"""Converts texts to the inputs of a model: packed token ids, or overlapping windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WINDOWS_PER_CALL = 32
 
 
 class Preprocessor(Protocol):
-    """Turns texts into packed token ids.
+    """Converts texts to packed token ids.
 
     Attributes:
         tokenizer: splits texts.
@@ -29,10 +29,10 @@ class Preprocessor(Protocol):
     tokenizer: Tokenizer
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        """String tensors (batch,) to the packed token ids, and to what else answers are made of."""
+        """Converts string tensors (batch,) to packed token ids, and what answers also need."""
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """The model's inputs, of packed token ids."""
+        """The model's inputs for packed token ids."""
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The outputs of a Keras model for these inputs."""
@@ -90,12 +90,12 @@ class Packed:
 
 
 class Windowed:
-    """Overlapping windows of each document; a text before it stands in every window.
+    """Overlapping windows of each document; a text before it is included in every window.
 
     Args:
         backbone, tokenizer, options: as for ``Packed``.
         fields: names of the texts; the last one is the document.
-        stride: by how many tokens windows that follow each other overlap.
+        stride: the number of tokens by which consecutive windows overlap.
         max_question: maximum number of tokens of the text before the document; as ``Windows``.
 
     Call:

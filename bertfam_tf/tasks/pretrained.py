@@ -1,4 +1,4 @@
-"""From a published checkpoint to a task."""
+"""Loads a published checkpoint as a task."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_task(
     if classes is not None and options.get(classes) is None:
         options[classes] = checkpoint.head_labels(head or "")
         if options[classes] is None:
-            raise ValueError(f"{path} has no {head} head; say which {classes} to learn.")
+            raise ValueError(f"{path} has no {head} head; pass {classes}.")
     backbone = checkpoint.backbone()
     tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
     task = cls(backbone, tokenizer, language_id=language_id, **options)
@@ -56,9 +56,9 @@ def open_task(
 
 
 def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) -> None:
-    """Fills the head from the checkpoint, if that has one for the same scores."""
+    """Loads the head from the checkpoint, if it has one for the same labels."""
     if not checkpoint.has_head(head) and not task.needs_head:
-        _log.info("The %s head starts at random: %s has none.", head, path)
+        _log.info("The %s head is initialized at random: %s has none.", head, path)
         return
     other = None
     if checkpoint.family.heads[head].has_labels:
@@ -70,22 +70,22 @@ def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) 
         if wanted and stored != wanted:
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
-            other = f"gives {len(stored)} scores, not {count}"
+            other = f"has {len(stored)} outputs, expected {count}"
     if other is None:
         checkpoint.fill_head(task.head, head)
     else:
-        _log.warning("The %s head starts at random: that of %s %s.", head, path, other)
+        _log.warning("The %s head is initialized at random: that of %s %s.", head, path, other)
 
 
 def tokenizer_and_language(
     checkpoint: Checkpoint, backbone: Backbone, language: str | int | None
 ) -> tuple[Tokenizer, int | None]:
-    """A checkpoint's tokenizer, and the number of the language where the backbone takes one.
+    """A checkpoint's tokenizer, and the language's number if the backbone has languages.
 
     Args:
-        checkpoint: what is loaded.
+        checkpoint: the checkpoint.
         backbone: loaded from it.
-        language: its code, such as ``"de"``, or its number where the checkpoint names none; None
+        language: its code, such as ``"de"``, or its number if the checkpoint names none; None
             for that of the tokenizer.
 
     Raises:

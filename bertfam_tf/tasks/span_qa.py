@@ -45,7 +45,7 @@ class SpanOptions(Options):
         None,
     )
     stride: int | None = option(
-        "by how many tokens windows overlap; None for "
+        "the number of tokens by which windows overlap; None for "
         f"{_STRIDE}, or a third of ``max_length`` if that is less.",
         None,
     )
@@ -55,10 +55,10 @@ class SpanOptions(Options):
         None,
     )
     max_answer: int = option("maximum number of tokens of an answer.", 30)
-    n_best: int = option("how many answers to give for a question.", 5)
+    n_best: int = option("the number of answers to return for a question.", 5)
     null_threshold: float | None = option(
-        "by how much no answer has to score above the best span to be the answer; None where every "
-        "question has an answer.",
+        "the margin by which no answer has to score above the best span to be the answer; None if "
+        "every question has an answer.",
         None,
         settable=True,
     )
@@ -87,8 +87,8 @@ class SpanOptions(Options):
 def span_loss(targets: Any, logits: Any, weights: Any = None) -> SumAndCount:
     """Cross-entropy over the tokens of a window, the mean of an answer's start and its end.
 
-    Padding is never an answer; the loss of transformers counts it, and so depends on what else
-    stands in a batch.
+    Padding is never an answer; the loss of transformers includes it, and so depends on the other
+    examples of the batch.
 
     Args:
         targets: int32 (windows, 2), the positions of the answer's first token and of its last.
@@ -302,7 +302,7 @@ class _SpanTargets(Targets):
 
     def check(self, y: Any) -> None:
         if y is None:
-            raise ValueError("There are no answers beside the questions.")
+            raise ValueError("No answers were given with the questions.")
         _check_names(y, _ANSWER, _START)
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:

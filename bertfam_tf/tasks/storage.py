@@ -29,7 +29,7 @@ _TOKENIZER = "tokenizer"
 
 
 def describe(task: Task) -> dict[str, Any]:
-    """All that it takes to build a task, besides weights and tokenizer, as JSON values."""
+    """What is needed to rebuild a task, except weights and tokenizer, as JSON values."""
     return {
         "bertfam_tf": bertfam_tf.__version__,
         "task": type(task).__name__,
@@ -56,7 +56,7 @@ def _write(task: Task, directory: Path) -> None:
     stored = {str(file.relative_to(directory)): sha256(file) for file in found}
     text = json.dumps({**describe(task), "sha256": stored}, indent=2) + "\n"
     (directory / _DESCRIPTION).write_text(text, "utf-8")
-    # safetensors lets nobody but the owner read its files.
+    # safetensors creates files that only the owner can read.
     shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
 
 
@@ -73,7 +73,7 @@ def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
         task_class: finds a task by its name.
 
     Raises:
-        CheckpointError: when a file is missing, or is not the one that was saved.
+        CheckpointError: if a file is missing, or differs from the one that was saved.
     """
     file = path / _DESCRIPTION
     if not path.exists():
@@ -103,10 +103,10 @@ def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
         fill(task.weights, tensors, paths, (), what)
     except CheckpointError:
         raise
-    except Exception as error:  # whatever senseless options lead to
+    except Exception as error:  # invalid options raise errors of any type
         raise CheckpointError(
             f"{path} cannot be loaded: {truncated(error)}. If {_DESCRIPTION} was changed "
-            "since it was saved, save the task anew or fetch it again."
+            "since it was saved, save the task again or download it again."
         ) from error
     return task
 

@@ -37,12 +37,12 @@ class TextClassifier(Task):
     """One label of a fixed list for each text or pair of texts.
 
     ``predict`` returns for each text ``{"label": str, "scores": float32 array in the order of
-    labels}``, as the exported model answers over HTTP. ``fit`` takes labels by name or index; of
-    two labels False and True are the first and the second. ``evaluate`` gives the loss and the
-    accuracy, and ``compile`` takes ``"f1"`` and ``"matthews"`` among the metrics of two labels.
+    labels}``, as the exported model answers over HTTP. ``fit`` takes labels by name or index; with
+    two labels, False and True are the first and the second. ``evaluate`` returns the loss and the
+    accuracy, and ``compile`` accepts the metrics ``"f1"`` and ``"matthews"`` for two labels.
 
     Args:
-        backbone: an encoder; with a pooler where its family classifies with that.
+        backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
         {options}
 
@@ -91,8 +91,8 @@ def sequence_parts(
     Args:
         backbone, tokenizer, options: as ``Task.parts`` takes them.
         task: whose head is built.
-        scores: how many the head gives.
-        **parts: the others.
+        scores: the number of the head's outputs.
+        **parts: the other components.
     """
     head = heads.build(backbone, task.head_name or "", scores)
     inputs = backbone.token_inputs
@@ -117,7 +117,7 @@ def classify_signature(labels: Sequence[str]) -> dict[str, Signature]:
 
 
 def cross_entropy(targets: Any, logits: Any, weights: Any) -> SumAndCount:
-    """Of integer targets (batch,) and logits (batch, classes)."""
+    """The loss for integer targets (batch,) and logits (batch, classes)."""
     losses = keras.ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
     return mean_loss(losses, weights)
 
@@ -162,7 +162,7 @@ class ClassTargets(Targets):
         raise ValueError(f"labels must be strings or integers, got {labels.dtype.name}.")
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
-        # Keras wants a weight for every class.
+        # Keras requires a weight for every class.
         weights = dict.fromkeys(range(len(self.labels)), 1.0)
         for label, weight in given.items():
             known = self._known("i" if isinstance(label, int) else "U")

@@ -25,7 +25,7 @@ class EmbedderOptions(PairOptions):
 
     pair: bool | None = option("whether an example is two texts.", False, settable=True)
     pooling: Literal["mean", "first"] = option(
-        '``"mean"`` of the vectors of all tokens but padding, or ``"first"``, that of the first.',
+        '``"mean"`` of the vectors of all tokens except padding, or ``"first"``, the first one.',
         "mean",
     )
     normalize: bool = option(
@@ -38,11 +38,11 @@ class EmbedderOptions(PairOptions):
 
 
 class TextEmbedder(Task):
-    """Embeddings whose cosine says how alike two texts are.
+    """Embeddings whose cosine is the similarity of two texts.
 
-    ``predict`` returns them as float32 (texts, hidden). Of a sentence-transformers checkpoint
-    ``from_pretrained`` takes the pooling, the normalization and the length that it stores. The
-    task has no loss of its own: ``compile`` takes one.
+    ``predict`` returns them as float32 (texts, hidden). ``from_pretrained``
+    reads the pooling, the normalization and the length that a sentence-transformers checkpoint
+    stores. The task has no default loss: pass one to ``compile``.
 
     Args:
         backbone: an encoder.
@@ -50,7 +50,7 @@ class TextEmbedder(Task):
         {options}
 
     Raises:
-        ValueError: for another ``pooling``; and as ``Task`` raises it.
+        ValueError: for an unknown ``pooling``; and as ``Task`` raises it.
         CheckpointError: from ``from_pretrained``, for a stored pooling that is not supported.
     """
 
@@ -103,7 +103,7 @@ def _module_options(directory: Path, modules: Any) -> dict[str, Any]:
             modes = [key for key, on in stored.items() if key.startswith("pooling_mode_") and on]
             if len(modes) != 1 or modes[0] not in _POOLING:
                 raise CheckpointError(
-                    f"{directory / module['path']} pools by {modes}; supported is one of "
+                    f"{directory / module['path']} pools by {modes}, expected one of "
                     f"{', '.join(_POOLING)}."
                 )
             options["pooling"] = _POOLING[modes[0]]

@@ -21,10 +21,10 @@ from bertfam_tf.text import Tokenizer
 
 
 class TextRegressor(Task):
-    """One number for each text or pair of texts, such as how alike two sentences are (STS-B).
+    """One number for each text or pair of texts, such as the similarity of two sentences (STS-B).
 
-    ``predict`` returns the scores (texts,), float32. Labels are numbers, or strings that write
-    them. The loss is the mean squared error (BERT's fine-tuning of STS-B, arXiv 1810.04805,
+    ``predict`` returns the scores (texts,), float32. Labels are numbers, or strings that contain
+    numbers. The loss is the mean squared error (BERT's fine-tuning of STS-B, arXiv 1810.04805,
     appendix B.1), the metrics are Pearson's and Spearman's correlation.
 
     Args:

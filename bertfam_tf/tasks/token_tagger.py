@@ -60,7 +60,7 @@ class TaggerOptions(Options):
         kw_only=True,
     )
     stride: int | None = option(
-        "by how many tokens windows that follow each other overlap; None for a quarter of "
+        "the number of tokens by which consecutive windows overlap; None for a quarter of "
         f"``max_length``, or {_STRIDE} if that is less.",
         None,
         kw_only=True,
@@ -68,9 +68,9 @@ class TaggerOptions(Options):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", checked_labels(self.tags))
-        unfit = [tag for tag in self.tags if tag.split() != [tag]]
-        if unfit:
-            raise ValueError(f"The tag {unfit[0]!r} is empty or has white space in it.")
+        invalid = [tag for tag in self.tags if tag.split() != [tag]]
+        if invalid:
+            raise ValueError(f"The tag {invalid[0]!r} is empty or contains white space.")
         WordSplitter(self.split)
 
     def resolved(self, backbone: Backbone) -> TaggerOptions:
@@ -133,8 +133,8 @@ class TokenTagger(Task):
 
     Args:
         backbone: an encoder.
-        tokenizer: its tokenizer. One that was made without ``add_prefix_space`` is made again with
-            it: words are read as if a space stood before each.
+        tokenizer: its tokenizer. One without ``add_prefix_space`` is rebuilt with it, so that words
+            are tokenized as if a space preceded each.
         {options}
 
     Raises:

@@ -59,7 +59,7 @@ def unbuilt(monkeypatch):
         ({"layer_norm_eps": float("inf")}, "norm_epsilon must be from 0"),
         ({"hidden_dropout_prob": 2}, "dropout must be from 0 to 1, got 2"),
         ({"initializer_range": "0.02"}, "initializer_range must be of type float, got '0.02'"),
-        ({"hidden_act": ["gelu"]}, "activation is a str"),
+        ({"hidden_act": ["gelu"]}, "activation must be of type str"),
         ({"hidden_size": "a" * 10**6}, "hidden_size must be of type int, got 'aaa"),
     ],
 )

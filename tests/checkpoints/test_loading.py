@@ -276,7 +276,7 @@ def test_other_labels_start_at_random_and_say_so(tiny, caplog, labels):
     assert not np.isin(stored, _head(task)).any()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "starts at random" in record.getMessage()
+    assert "initialized at random" in record.getMessage()
     assert "negative, neutral, positive" in record.getMessage()
 
 
@@ -284,10 +284,10 @@ def test_a_checkpoint_without_head(tiny_copy, caplog):
     caplog.set_level(logging.INFO, "bertfam_tf")
     drop = {"classifier.weight", "classifier.bias"}
     _change_tensors(tiny_copy, lambda t: {n: v for n, v in t.items() if n not in drop})
-    with pytest.raises(ValueError, match="has no sequence head; say which labels"):
+    with pytest.raises(ValueError, match="has no sequence head; pass labels"):
         bf.TextClassifier.from_pretrained(tiny_copy)
     assert bf.TextClassifier.from_pretrained(tiny_copy, ["a", "b"]).labels == ["a", "b"]
-    assert "starts at random" in caplog.text
+    assert "initialized at random" in caplog.text
 
 
 @pytest.mark.parametrize("names", [None, {"0": "a", "1": "b"}])

@@ -251,7 +251,10 @@ def test_inside_of_loops(tmp_path):
         (dict(dtype="int8", calibration=[]), "needs calibration, a few hundred typical texts"),
         (dict(dtype="int8", calibration="text"), "calibration must be a list of texts, got a str"),
         (dict(dtype="int8", calibration=[("a", "b")]), "must have 1 texts, .*, got 2"),
-        (dict(dtype="int8", calibration=[1]), "text of a calibration example is .1,."),
+        (
+            dict(dtype="int8", calibration=[1]),
+            "text of a calibration example must be texts, got .1,.",
+        ),
         (dict(calibration=TEXTS), "calibration is only for dtype='int8', got dtype='float32'"),
         (
             dict(dtype="bfloat16", fallback=True),

@@ -229,7 +229,7 @@ def test_texts_are_truncated_to_the_length(task_of, tmp_path):
         ("classifier", "bert", dict(inputs="tokens"), "inputs must be one of text, .*got 'tokens'"),
         ("classifier", "bert", dict(quantize="int4"), "quantize must be one of fp16, .*got 'int4'"),
         ("classifier", "bert", dict(length=49), "length must be from 1 to the task's 48, got 49"),
-        ("classifier", "bert", dict(length=0), "length is 0"),
+        ("classifier", "bert", dict(length=0), "length must be from 1 to the task's 48, got 0"),
         (
             "classifier",
             "bert",

@@ -113,7 +113,7 @@ def test_predict_and_evaluate(task):
     task.margin = 0.0
     assert [a["in_order"] for a in task.predict(X)] == (scores > 0.5).tolist()
     task.margin = 0.1
-    with pytest.raises(ValueError, match="There are no labels beside the texts"):
+    with pytest.raises(ValueError, match="No labels were given with the texts"):
         task.evaluate(X)
 
 

@@ -211,8 +211,8 @@ def test_an_unknown_label_is_named(reader, verb, kind, wrong, known):
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ((TEXTS,), "There are no labels beside the texts"),
-        ((slices(TEXTS),), "There are no labels beside the texts"),
+        ((TEXTS,), "No labels were given with the texts"),
+        ((slices(TEXTS),), "No labels were given with the texts"),
         ((TEXTS, [0.0] * 6), "The label '0.0' is not one of"),
         ((TEXTS, ["neutral", None] * 3), "The label 'None' is not one of"),
         ((TEXTS, [True] * 6), "The label 'True' is not one of"),

@@ -220,7 +220,7 @@ def test_other_data_is_refused(task, tokenizer):
         bf.MaskedLM(bf.build("gpt2", "tiny"), tokenizer)
     options = tokenizer.get_config()
     deaf = type(tokenizer).from_config({**options, "special_tokens_in_text": False})
-    with pytest.raises(ValueError, match="does not look for special tokens"):
+    with pytest.raises(ValueError, match="must have special_tokens_in_text=True"):
         bf.MaskedLM(task.backbone, deaf)
     without = type(tokenizer).from_config({**options, "mask_token": None})
     with pytest.raises(ValueError, match="has no mask_token"):

@@ -194,7 +194,10 @@ def _encoded(values):
             slices(((TEXTS, [c[:2] for c in CHOICES]), [0] * 5)),
             "Each example must have 3 choices, got 2",
         ),
-        ({"text": TEXTS, "choices": [CHOICES[0][:2], *CHOICES[1:]]}, r"have \[2, 3\] strings"),
+        (
+            {"text": TEXTS, "choices": [CHOICES[0][:2], *CHOICES[1:]]},
+            r"number of strings, got \[2, 3\]",
+        ),
         ({"text": TEXTS, "choices": TEXTS}, r"choices must have the shape \(examples, choices\)"),
         ({"text": TEXTS}, "Features must be 'text' and 'choices' and optionally 'question', got"),
         (TEXTS, "Features must be 'text' and 'choices'"),

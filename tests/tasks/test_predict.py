@@ -136,7 +136,7 @@ def test_a_batch_without_rows_among_others(reader):
         (slices(TEXTS).take(0), "There is no text"),
         (slices(TEXTS).filter(lambda _: False), "There is no text"),
         ([1, 2], "Example 0 of 'text' must be a string, got 1"),
-        (slices([1, 2]), "'text' is int32 in the data set"),
+        (slices([1, 2]), "'text' of a data set must be strings, got int32"),
         ((TEXTS, TEXTS), "takes single texts"),
     ],
     ids=range(6),

@@ -96,7 +96,7 @@ def test_a_regressor_learns_saves_and_exports(smallest, tmp_path):
 def test_a_stored_head_of_one_score_is_used(smallest, caplog):
     stored = bf.TextClassifier.from_pretrained(smallest)
     task = bf.TextRegressor.from_pretrained(smallest)
-    assert "gives 3 scores, not 1" in caplog.text
+    assert "has 3 outputs, expected 1" in caplog.text
     assert task.head.weights[0].shape == (32, 1) != stored.head.weights[0].shape
 
 

@@ -599,8 +599,8 @@ Y = {"answer": ["film"], "answer_start": [4]}
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ((X,), "There are no answers beside the questions"),
-        ((slices(X),), "There are no answers beside the questions"),
+        ((X,), "No answers were given with the questions"),
+        ((slices(X),), "No answers were given with the questions"),
         ((X, ["film"]), "labels must be a dict with 'answer' and 'answer_start', got a list"),
         ((X, {**Y, "answer": [3]}), "Example 0 of 'answer' must be a string, got 3"),
         ((X, {**Y, "answer": ["a", "b"]}), r"differ in number: \[1, 2\]"),
@@ -656,8 +656,8 @@ def test_gold_answers_are_refused(learner):
         ({"n_best": 0}, "n_best must be at least 1, got 0"),
         ({"null_threshold": math.nan}, "null_threshold must be a number or None, got NaN"),
         ({"max_length": 25}, "max_length 25 exceeds the model's 24 positions"),
-        ({"stride": 20}, "each window has to advance"),
-        ({"max_length": 4}, "each window has to advance|is too small"),
+        ({"stride": 20}, "each window advances"),
+        ({"max_length": 4}, "each window advances|is too small"),
     ],
     ids=range(6),
 )

@@ -64,7 +64,7 @@ def test_a_data_set_by_tokens(classifier):
     assert sorted(np.concatenate([w for *_, w in batches])) == sorted(WEIGHTS)
     endless = classifier._training_data(rows.repeat(), batch_tokens=20)
     assert len(list(endless.take(30))) == 30
-    with pytest.raises(ValueError, match=r"batched already; batch_tokens .* unbatch\(\) makes it"):
+    with pytest.raises(ValueError, match=r"single examples, got a batched one; call unbatch\(\)"):
         classifier.fit(rows.batch(4), batch_tokens=20, verbose=0)
 
 

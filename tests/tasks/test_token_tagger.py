@@ -411,8 +411,8 @@ def test_answers_without_any_width(tagger, tmp_path, option):
         (["a film"], ["O B-X"], "The tag 'B-X' is not one of: O, B-PER"),
         (["a film"], [[0, 5]], "The tag '5' is not one of"),
         (["a film"], [7], "Example 0 of the labels must be a list of tags, got 7"),
-        (["a film"], None, "no labels beside the texts"),
-        (slices(["a film"]), None, "no labels beside the texts"),
+        (["a film"], None, "No labels were given with the texts"),
+        (slices(["a film"]), None, "No labels were given with the texts"),
         (slices((["a film"], ["O X"])), None, "The tag 'X' is not one of"),
         (
             slices((["a film"], [[0, 0]])),
@@ -444,11 +444,11 @@ def test_errors_of_fit(tagger):
     [
         ({"tags": ["O"]}, "labels must be at least two distinct strings"),
         ({"tags": ["O", "O"]}, "labels must be at least two"),
-        ({"tags": ["O", "B PER"]}, "The tag 'B PER' is empty or has white space"),
+        ({"tags": ["O", "B PER"]}, "The tag 'B PER' is empty or contains white space"),
         ({"tags": ["O", ""]}, "The tag '' is empty"),
         ({"tags": TAGS, "split": "words"}, "split must be one of spaces, punctuation"),
-        ({"tags": TAGS, "stride": 30}, "each window has to advance"),
-        ({}, "has no tokens head; say which tags to learn"),
+        ({"tags": TAGS, "stride": 30}, "each window advances"),
+        ({}, "has no tokens head; pass tags"),
     ],
 )
 def test_arguments_that_do_not_fit(smallest, options, error):

@@ -185,7 +185,7 @@ def test_one_width_is_known_to_a_graph():
 
 def test_invalid_arguments():
     for padding in ("short", (0, 4), (2.5,)):
-        with pytest.raises(ValueError, match="expected 'longest', 'max_length' or some widths"):
+        with pytest.raises(ValueError, match="must be 'longest', 'max_length' or widths"):
             Packer(CLS_A_SEP, IDS, 8, padding=padding)
     with pytest.raises(ValueError, match="max_length 4 is too small; a pair needs 5 tokens"):
         Packer(CLS_A_SEP, IDS, 4)
