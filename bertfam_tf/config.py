@@ -17,7 +17,7 @@ import yaml
 from bertfam_tf import parsing
 from bertfam_tf.names import unknown
 
-# Of a batch, where nothing else is said.
+# The default batch size.
 EXAMPLES = 32
 
 
@@ -30,7 +30,7 @@ class ModelConfig:
         max_length: maximum number of tokens of an example; None for the model's number of
             positions.
         overrides: config fields of the backbone, such as ``{dropout: 0.0}``.
-        frozen: what is not trained: ``"backbone"``, to train the head alone on fixed features; or
+        frozen: what is not trained: ``"backbone"``, to train only the head on fixed features; or
             a number, for the embeddings and that many blocks.
         lora_rank: trains low-rank products that are added to attention's weights (LoRA), of this
             rank, instead of the backbone's weights; None trains these.
@@ -54,8 +54,8 @@ class DataConfig:
     """Local files, relative to the working directory; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev, test: a file or a list of files; the test split is read by ``bertfam evaluate``
-            alone. Names of splits where ``tfds`` is given.
+        train, dev, test: a file or a list of files; only ``bertfam evaluate``
+            reads the test split. Names of splits if ``tfds`` is given.
         text, text_pair, label: columns, by name in the first line or by number from 0.
         labels: names of the classes in order; or a table from labels in the file to names;
             None for the distinct labels of the training file, sorted.
@@ -64,11 +64,11 @@ class DataConfig:
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
             ``text_pair``. In JSON ``a.b`` is the key b in the object at a.
-        on_error: ``raise`` stops at the first row that is not valid; ``skip`` skips such rows and
-            logs how many there are of each kind.
-        tag_scheme: ``iob2`` turns the tags of IOB1 in files of CoNLL's format into IOB2.
+        on_error: ``raise`` stops at the first invalid row; ``skip`` skips invalid rows and logs
+            the number of each kind of error.
+        tag_scheme: ``iob2`` converts IOB1 tags in files of CoNLL's format to IOB2.
         tfds: a data set of tensorflow-datasets, such as ``glue/mrpc``.
-        data_dir: where that is prepared; None for tensorflow-datasets' default.
+        data_dir: the directory of its prepared files; None for tensorflow-datasets' default.
     """
 
     train: str | list[str]
@@ -95,12 +95,12 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How it is fine-tuned; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
+    """Settings of fine-tuning; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
-        batch_size: examples in a batch; None for 32 where there is no ``batch_tokens``.
+        batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
-            ``bertfam_tf.data.TokenBatches`` makes batches; of fine-tuning alone.
+            ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
         layer_decay: each block's learning rate is that of the next block times this factor, and
             the embeddings' that of the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the

@@ -150,7 +150,7 @@ def _text(location: str, record: dict, key: str | int) -> Any:
         return value
     if isinstance(value, int | float):
         return json.dumps(value)
-    raise InvalidRow("value", f"{location}: {key} must be a string or a number, got {_short(value)}.")
+    raise InvalidRow("value", f"{location}: {key} must be a string or number, got {_short(value)}.")
 
 
 def _lookup(location: str, record: dict, path: str) -> Any:

@@ -94,15 +94,15 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_scores(
-    wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]
+    y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Micro-averaged scores of entities, as ``conlleval`` counts them.
 
     An entity is correct if its type, its first and its last word are correct.
 
     Args:
-        wanted: the gold tags of each sentence.
-        found: the predicted tags of each sentence.
+        y_true: the gold tags of each sentence.
+        y_pred: the predicted tags of each sentence.
 
     Returns:
         ``precision``, ``recall``, ``f1``, from 0 to 1, and 0 if undefined; and ``accuracy``, the
@@ -111,9 +111,9 @@ def entity_scores(
     Raises:
         ValueError: the numbers of sentences or words differ, or ``parse`` cannot read a tag.
     """
-    accuracy = word_accuracy(wanted, found)
+    accuracy = word_accuracy(y_true, y_pred)
     hits = gold = guesses = 0
-    for expected, given in zip(wanted, found, strict=True):
+    for expected, given in zip(y_true, y_pred, strict=True):
         spans, guessed = set(entities(expected)), set(entities(given))
         hits += len(spans & guessed)
         gold += len(spans)
@@ -126,20 +126,20 @@ def entity_scores(
     }
 
 
-def word_accuracy(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
+def word_accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> float:
     """The share of words with the correct tag, 0 without words; for any kind of tags.
 
     Args:
-        wanted: the gold tags of each sentence.
-        found: the predicted tags of each sentence.
+        y_true: the gold tags of each sentence.
+        y_pred: the predicted tags of each sentence.
 
     Raises:
         ValueError: the numbers of sentences or words differ.
     """
-    if len(wanted) != len(found):
-        raise ValueError(f"{len(found)} sentences were predicted, expected {len(wanted)}.")
+    if len(y_true) != len(y_pred):
+        raise ValueError(f"{len(y_pred)} sentences were predicted, expected {len(y_true)}.")
     right = words = 0
-    for row, (expected, given) in enumerate(zip(wanted, found, strict=True)):
+    for row, (expected, given) in enumerate(zip(y_true, y_pred, strict=True)):
         if len(expected) != len(given):
             raise ValueError(
                 f"Sentence {row} has {len(given)} predicted tags, expected {len(expected)}."

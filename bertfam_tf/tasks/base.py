@@ -617,7 +617,7 @@ class Task(Learner):
     ) -> tf.data.Dataset:
         """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
 
-        What is drawn for them is drawn anew in each epoch if ``training``, else always the same.
+        Random numbers for them are redrawn in each epoch if ``training``, else always the same.
         """
         targets = self._parts.targets
         x, y = targets.prepared(x, y)

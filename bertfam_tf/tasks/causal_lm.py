@@ -31,14 +31,14 @@ _REPLACEMENT = "\ufffd"
 
 
 class Perplexity(keras.metrics.Mean):
-    """exp of the mean loss of a token, over all tokens that weigh anything."""
+    """exp of the mean loss of a token, over all tokens with a nonzero weight."""
 
     def __init__(self, name: str = "perplexity", **kwargs: Any):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         losses = keras.ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        # Flat, because Keras takes means of rows first, and rows differ in length.
+        # Flattened, because Keras averages each row first, and rows differ in length.
         weights = keras.ops.ones_like(losses) if sample_weight is None else sample_weight
         return super().update_state(keras.ops.reshape(losses, -1), keras.ops.reshape(weights, -1))
 
@@ -47,20 +47,21 @@ class Perplexity(keras.metrics.Mean):
 
 
 class CausalLM(Task):
-    """The next token of a text, and so the probability of texts, and new ones.
+    """A causal language model: the likelihood of texts, and text generation.
 
-    ``fit`` and ``evaluate`` take texts alone. One that is longer than ``max_length`` becomes
-    several examples, of which each begins with the last token of the one before: every token but a
-    text's first is predicted once. No special tokens are put around a text; one that ends with the
-    tokenizer's end-of-text token, as it is written, teaches the model to end.
+    ``fit`` and ``evaluate`` take texts without labels. A text longer than ``max_length`` is split
+    into several examples, each of which begins with the last token of the previous one: every token
+    except a text's first is predicted once. No special tokens are added to a text; texts that end
+    with the tokenizer's end-of-text token train the model to end a text.
 
     ``predict`` returns for each text ``{"log_likelihood": float, "tokens": int}``, in nats, of its
-    first ``max_length`` tokens; ``tokens`` were predicted, all but the first. ``evaluate`` gives
-    the loss and the perplexity. ``export`` takes the arguments of ``generate``, but ``callback``;
-    they are fixed in the signature ``generate``, which answers with the continuations, ``text``.
+    first ``max_length`` tokens; ``tokens`` is the number of predicted tokens, all except the first.
+    ``evaluate`` returns the loss and the perplexity. ``export`` takes the arguments of
+    ``generate``, except ``callback``; they are fixed in the signature ``generate``, which returns
+    the continuations, ``text``.
 
-    XLNet, which predicts in any order, is causal here; when it generates, it reads the tokens so
-    far in both directions.
+    XLNet, which predicts in any order, is causal here; in generation, the tokens so far attend to
+    each other in both directions.
 
     Args:
         backbone: of a causal family, or of one that predicts in any order.
@@ -124,7 +125,7 @@ class CausalLM(Task):
         self._step = generation.decoder(self.backbone, self.head.logits)
 
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
-        """exp of the mean loss of all tokens but each text's first; long texts in windows.
+        """exp of the mean loss of all tokens except each text's first; long texts in windows.
 
         Raises:
             ValueError: for no data, or data in a shape that is not known.
@@ -145,12 +146,12 @@ class CausalLM(Task):
         """Continues each prompt.
 
         Args:
-            prompts: one text, or several that are continued together. Of a long one the last
-                ``max_length - max_new_tokens`` tokens are read; an empty one begins with the
+            prompts: one text, or several that form a batch. Long ones are truncated to their last
+                ``max_length - max_new_tokens`` tokens; an empty one begins with the
                 tokenizer's bos token (or eos or unknown token, the first that it has).
             stop_tokens: tokens, as pieces or ids, before which a continuation ends; None for the
                 tokenizer's eos token, where it has one.
-            seed: of what is drawn; the same seed draws the same. None for another each time.
+            seed: the seed of sampling; None for a different one in each call.
             callback: called for each token with the pieces of text that it adds, one for each
                 prompt ("" where a character is not complete yet, or a continuation has ended).
             **options: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``num_beams``
@@ -175,7 +176,9 @@ class CausalLM(Task):
             found = as_text(self._compiled_loop(chosen, stops)(given, numbers))
         else:
             if chosen.num_beams > 1:
-                raise ValueError("Beam search has no text before its end: no callback.")
+                raise ValueError(
+                    "callback must be None with beam search, which has no text before its end."
+                )
             found = self._stream(given, numbers, chosen, stops, callback)
         return found[0] if isinstance(prompts, str) else found
 
@@ -187,8 +190,8 @@ class CausalLM(Task):
         options = GenerationOptions(**given)
         if options.max_new_tokens >= self.max_length:
             raise ValueError(
-                f"max_new_tokens {options.max_new_tokens} leaves no room for a prompt; prompt and "
-                f"continuation have {self.max_length} tokens."
+                f"max_new_tokens must be below max_length, {self.max_length}, to leave room for a "
+                f"prompt, got {options.max_new_tokens}."
             )
         return options
 

@@ -38,21 +38,21 @@ class MaskedOptions(Options):
 class MaskedLM(Task):
     """Predicts masked tokens in texts such as ``"It [MASK] well."``; ``mask_token`` is the mask.
 
-    ``fit`` and ``evaluate`` take texts alone, and mask them (see ``objectives.Masking``): ``fit``
-    adapts a checkpoint to the language of a domain (arXiv 2004.10964), and ``save_pretrained``
-    writes one that other tasks start from. Masks are drawn anew in each epoch; those of
-    ``evaluate`` and of validation data are the same for the same batches. Texts that are longer
-    than ``max_length`` become several examples. Metrics are the loss and the ``perplexity``, exp of
-    it, of masked tokens.
+    ``fit`` and ``evaluate`` take texts without labels, and mask them (see ``objectives.Masking``):
+    ``fit`` adapts a checkpoint to the language of a domain (arXiv 2004.10964), and
+    ``save_pretrained`` writes one that other tasks start from. Masks are redrawn in each epoch;
+    those of ``evaluate`` and of validation data are the same for the same batches. Texts that are
+    longer than ``max_length`` are split into several examples. Metrics are the loss and the
+    ``perplexity``, exp of it, of masked tokens.
 
     ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
-    Keras model gives ``logits`` (batch, length, vocabulary) and what they are computed from;
-    training and answers compute logits at masks alone.
+    Keras model returns ``logits`` (batch, length, vocabulary) and the hidden states that they are
+    computed from; training and answers only compute logits at masks.
 
-    The exported model answers with ``tokens``, string (batch, ``max_masks``, ``top_k``), the most
-    probable first, written as if they were a text alone; ``scores``, their probabilities, float32;
-    ``""`` and 0 where a text has fewer masks; and ``count``, int32 (batch,), how many it has.
-    ``max_masks`` is an argument of ``export``; ``count`` is more where masks were left out.
+    The exported model returns ``tokens``, string (batch, ``max_masks``, ``top_k``), the most
+    probable first, each detokenized alone; ``scores``, their probabilities, float32;
+    ``""`` and 0 if a text has fewer masks; and ``count``, int32 (batch,), the number of masks.
+    ``max_masks`` is an argument of ``export``; ``count`` is larger if masks were omitted.
 
     Args:
         backbone: of a family that is trained to fill masks.

@@ -56,7 +56,7 @@ class MultiLabelClassifier(TextClassifier):
     cross-entropy of each label, the metric the micro-averaged F1.
 
     Args:
-        backbone: an encoder; with a pooler where its family classifies with that.
+        backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
         {options}
 

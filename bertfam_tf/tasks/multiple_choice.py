@@ -72,12 +72,12 @@ class MultipleChoice(Task):
 
     ``predict`` takes ``{"text": …, "choices": …}``, and ``"question"``, a tuple in that order, or
     a data set of those. It returns for each example ``{"choice": int, "text": str, "scores":
-    float32 array of all choices}``. ``evaluate`` gives the loss and the accuracy.
+    float32 array of all choices}``. ``evaluate`` returns the loss and the accuracy.
 
-    The Keras model takes int32 (batch, choices, length) and gives logits (batch, choices).
+    The Keras model takes int32 (batch, choices, length) and returns logits (batch, choices).
 
     Args:
-        backbone: an encoder, with the parts that its family's head for choices reads.
+        backbone: an encoder, with the outputs that its family's head for choices reads.
         tokenizer: its tokenizer.
         {options}
 

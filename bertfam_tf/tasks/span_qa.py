@@ -121,10 +121,10 @@ class SpanQA(Task):
     "score"}``, best first, as many as there are. No answer is "", -1, -1; a context without tokens
     has no other, and a ``no_answer_score`` of 1e9.
 
-    The exported model answers with the same as tensors: ``answer`` string, ``start`` and ``end``
+    The exported model returns the same as tensors: ``answer`` string, ``start`` and ``end``
     int32, ``score`` and ``no_answer_score`` float32, all (batch,); ``n_best_answers``,
     ``n_best_starts``, ``n_best_ends`` and ``n_best_scores`` (batch, n_best), padded with "", -1, -1
-    and 0, and ``n_best_count``, int32 (batch,), how many there are.
+    and 0, and ``n_best_count``, int32 (batch,), their number.
 
     Labels are a dict: ``"answer"``, strings, parts of the context, and ``"answer_start"``, their
     offsets in characters (code points), as in SQuAD's files; white space around an answer does not

@@ -28,7 +28,7 @@ class TextRegressor(Task):
     appendix B.1), the metrics are Pearson's and Spearman's correlation.
 
     Args:
-        backbone: an encoder; with a pooler where its family classifies with that.
+        backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
         {options}
 

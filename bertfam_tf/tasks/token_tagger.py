@@ -52,7 +52,7 @@ class TaggerOptions(Options):
     tags: Sequence[str] = classes("names of the tags, in the order of the logits.")
     split: Split = option(
         'where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or '
-        '``"punctuation"`` as well. Lists of words are for ``"spaces"``. It may be set later: a '
+        '``"punctuation"`` as well. Lists of words are for ``"spaces"``. It can change later: a '
         "tagger that was trained on lists of words can read prose once it is "
         '``"punctuation"``.',
         "spaces",
@@ -103,30 +103,30 @@ class TokenTagger(Task):
     lists of lists of words as well. Each word is split into tokens on its own, as Hugging Face's
     ``is_split_into_words`` does, and its first token has its tag, in training too. Texts longer
     than ``max_length`` are read in windows that overlap; a word counts in the one in which it has
-    most context. A word without any token (control characters, say) is tagged "O" (the first tag,
-    where there is no "O") with a score of 0, so that every word comes back once.
+    most context. A word without tokens (such as control characters) is tagged "O" (the first tag,
+    if there is no "O") with a score of 0, so that every word is returned once.
 
     Labels are lists of tags (or of their indices), one for each word, or one string for each text
     with white space between the tags.
 
     ``predict`` returns for each text its words: ``{"word", "tag", "score", "start", "end"}``.
     ``start`` and ``end`` are offsets in characters of the text; of a list of words, of these with
-    one space between them. ``evaluate`` gives the ``precision``, ``recall`` and ``f1`` of entities
-    and the ``accuracy``, as ``metrics.entity_scores`` does; ``accuracy`` alone where the tags mark
-    no entities. Weights in a data set are ignored by it.
+    one space between them. ``evaluate`` returns the ``precision``, ``recall`` and ``f1`` of
+    entities and the ``accuracy``, as ``metrics.entity_scores`` does; only ``accuracy`` if the tags
+    mark no entities. It ignores weights in a data set.
 
-    Exports answer with one width for all texts, which ``export`` takes: ``max_tokens``, the words
-    in an answer (None for ``max_length``, so many as one window may have; REST sends padding as
-    well: smaller is quicker where texts are short), and ``max_entities``, the entities in an
-    answer.
+    Exports return answers of a fixed width, which ``export`` takes: ``max_tokens``, the number of
+    words in an answer (None for ``max_length``, the most that one window can have; REST sends
+    padding as well, so a smaller width is faster for short texts), and ``max_entities``, the
+    number of entities in an answer.
 
-    ``serving_default`` answers with each text's words: ``tokens`` and ``tags``, string (batch,
+    ``serving_default`` returns each text's words: ``tokens`` and ``tags``, string (batch,
     ``max_tokens``), padded with ""; ``scores``, float32, 0 there; ``offsets``, int32 (batch,
     ``max_tokens``, 2), where each begins and ends, in characters (code points) of the text, -1
-    there; and ``count``, int32 (batch,), how many words the text has. It is more than
-    ``max_tokens`` where words were left out of the answer.
+    there; and ``count``, int32 (batch,), the number of words of the text. It is larger than
+    ``max_tokens`` if words were omitted from the answer.
 
-    ``entities``, where the tags are of IOB1, IOB2 or IOBES, answers with ``text`` and ``type``,
+    ``entities``, if the tags are IOB1, IOB2 or IOBES, returns ``text`` and ``type``,
     string (batch, ``max_entities``), padded with "": the exact parts of the texts, and their types;
     ``score``, float32, the mean of the words', 0 there; ``start`` and ``end``, int32, characters of
     the text, -1 there; and ``count``, as above.

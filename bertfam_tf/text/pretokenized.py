@@ -38,10 +38,10 @@ def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
     """
     if tokenizer.get_config().get("add_prefix_space") is False:
         raise ValueError(
-            "words have no spaces before them; expected a tokenizer made with add_prefix_space=True"
+            "tokenizer must have add_prefix_space=True, because words have no space before them"
         )
     if not isinstance(words, tf.Tensor | tf.RaggedTensor):
         words = tf.ragged.constant(words, tf.string, ragged_rank=1)
     if words.shape.rank != 2:
-        raise ValueError(f"words have rank {words.shape.rank}, expected (batch, (words))")
+        raise ValueError(f"words must have the shape (batch, (words)), got rank {words.shape.rank}")
     return tokenizer.tokenize(words)

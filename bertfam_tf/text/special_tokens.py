@@ -93,17 +93,17 @@ class Layout:
             unknown = [entry for entry in entries if entry not in ROLES + TEXTS]
             if unknown:
                 raise ValueError(
-                    f"layout.{name} has {unknown[0]!r}, expected 'a', 'b' or one of the roles "
-                    f"{', '.join(ROLES)}"
+                    f"entries of layout.{name} must be 'a', 'b' or one of the roles "
+                    f"{', '.join(ROLES)}, got {unknown[0]!r}"
                 )
             texts = tuple(entry for entry in entries if entry in TEXTS)
             if texts != TEXTS[:count]:
                 expected = " and then ".join(map(repr, TEXTS[:count]))
-                raise ValueError(f"layout.{name} is {entries}, expected {expected}, once")
+                raise ValueError(f"layout.{name} must contain {expected} once, got {entries}")
             if len(segments) != len(entries):
                 raise ValueError(
-                    f"layout.{name}_segments has {len(segments)} entries, expected one for each "
-                    f"of the {len(entries)} of layout.{name}"
+                    f"layout.{name}_segments must have {len(entries)} entries like layout.{name}, "
+                    f"got {len(segments)}"
                 )
 
     def entries(self, texts: int) -> tuple[tuple[str, int], ...]:

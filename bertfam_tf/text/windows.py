@@ -86,7 +86,9 @@ class Windows:
             ValueError: the number of texts is not 1 or 2.
         """
         if len(texts) not in (1, 2):
-            raise ValueError(f"{len(texts)} texts, expected documents, or questions and documents")
+            raise ValueError(
+                f"texts must be documents, or questions and documents, got {len(texts)}"
+            )
         *questions, documents = texts
         room = self.max_length - self.frame.layout.special_count(len(texts))
         questions = [_starts_and_counts(question) for question in questions]

@@ -137,12 +137,18 @@ def test_the_same_in_graphs(how):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"single": ("cls", "a", "end")}, "layout.single has 'end', expected 'a', 'b' or one of"),
-        ({"single": ("cls", "sep")}, "expected 'a', once"),
-        ({"single": ("a", "b"), "single_segments": (0, 0)}, "expected 'a', once"),
-        ({"pair": ("a", "sep", "a"), "pair_segments": (0, 0, 0)}, "expected 'a' and then 'b'"),
-        ({"pair": ("b", "a"), "pair_segments": (0, 0)}, "expected 'a' and then 'b'"),
-        ({"pair_segments": (0, 1)}, "layout.pair_segments has 2 entries, expected one for each of"),
+        ({"single": ("cls", "a", "end")}, "entries of layout.single must be 'a', 'b' or one of"),
+        ({"single": ("cls", "sep")}, "must contain 'a' once"),
+        ({"single": ("a", "b"), "single_segments": (0, 0)}, "must contain 'a' once"),
+        (
+            {"pair": ("a", "sep", "a"), "pair_segments": (0, 0, 0)},
+            "must contain 'a' and then 'b' once",
+        ),
+        ({"pair": ("b", "a"), "pair_segments": (0, 0)}, "must contain 'a' and then 'b' once"),
+        (
+            {"pair_segments": (0, 1)},
+            "layout.pair_segments must have . entries like layout.pair",
+        ),
     ],
 )
 def test_invalid_layouts(changes, message):

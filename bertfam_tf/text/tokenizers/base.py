@@ -314,7 +314,7 @@ class Tokenizer(tf.Module):
         if rank == 1:
             return self.detokenize(ids[tf.newaxis])[0]
         if rank != 2:
-            raise ValueError(f"ids have rank {rank}, expected [pieces] or [batch, pieces]")
+            raise ValueError(f"ids must have shape [pieces] or [batch, pieces], got rank {rank}")
         if not isinstance(ids, tf.RaggedTensor):
             ids = tf.RaggedTensor.from_tensor(ids)
         return self._join(ids)
