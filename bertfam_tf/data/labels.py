@@ -57,13 +57,13 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
     right &= tf.math.is_finite(numbers)
     wrong = tf.boolean_mask(values, ~right)[:1]
     wrong = wrong if values.dtype == tf.string else tf.strings.as_string(wrong)
-    before, after = no_number("\0", what).split("\0", 1)
+    before, after = not_a_number("\0", what).split("\0", 1)
     text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
         return tf.identity(numbers)
 
 
-def no_number(value: str, what: str) -> str:
+def not_a_number(value: str, what: str) -> str:
     """The error message."""
     return f"The {what} '{value}' is not a finite number."
 

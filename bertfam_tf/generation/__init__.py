@@ -9,7 +9,7 @@ from bertfam_tf.generation.models import (
     decoder,
 )
 from bertfam_tf.generation.options import Options
-from bertfam_tf.generation.sampling import filtered, sample
+from bertfam_tf.generation.sampling import filter_logits, sample
 
 __all__ = [
     "CachedDecoder",
@@ -21,7 +21,7 @@ __all__ = [
     "beam_search",
     "begin",
     "decoder",
-    "filtered",
+    "filter_logits",
     "generate",
     "is_one_of",
     "progress_spec",

@@ -9,8 +9,8 @@ import tensorflow as tf
 from bertfam_tf.generation.options import Options
 
 
-def filtered(logits: tf.Tensor, options: Options) -> tf.Tensor:
-    """Logits of the distribution to sample from: temperature, then top-k, then top-p.
+def filter_logits(logits: tf.Tensor, options: Options) -> tf.Tensor:
+    """Applies temperature, then top-k, then top-p to the logits of a distribution to sample from.
 
     Tokens with the same logit as the last one that is kept are also kept.
 
@@ -50,5 +50,5 @@ def sample(logits: tf.Tensor, options: Options, seed: Any, index: Any) -> tf.Ten
     if not options.samples:
         return tf.argmax(logits, axis=-1, output_type=tf.int32)
     seed = tf.stack([seed[0], seed[1] + index])
-    drawn = tf.random.stateless_categorical(filtered(logits, options), 1, seed, tf.int32)
+    drawn = tf.random.stateless_categorical(filter_logits(logits, options), 1, seed, tf.int32)
     return drawn[:, 0]

@@ -93,7 +93,7 @@ class CausalLM(Task):
             head=head,
             source=head.reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
-            training_preprocessor=_Stretches(backbone, tokenizer, options, self.fields),
+            training_preprocessor=_Chunks(backbone, tokenizer, options, self.fields),
             postprocess=_log_likelihoods,
             answer_ids=_log_likelihoods,
             to_python=_to_python,
@@ -315,7 +315,7 @@ class CausalLM(Task):
         return {"generate": Signature(generate, repeatable=repeatable)}
 
 
-class _Stretches(Packed):
+class _Chunks(Packed):
     """Texts of any length as windows that overlap by one token, without special tokens."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
@@ -337,7 +337,7 @@ class _NextTokens(Targets):
     def check(self, y: Any) -> None:
         if y is not None:
             raise ValueError(
-                "A language model learns from texts alone; there are labels or weights."
+                "A language model is trained on texts; y and sample_weight must be None."
             )
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -244,7 +244,7 @@ class _MaskedTokens(Targets):
     def check(self, y: Any) -> None:
         if y is not None:
             raise ValueError(
-                "A masked language model learns from texts alone; there are labels or weights."
+                "A masked language model is trained on texts; y and sample_weight must be None."
             )
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[Tensors, tf.Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data import targets
-from bertfam_tf.data.labels import no_number, numbers_of
+from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
@@ -83,7 +83,7 @@ class NumberTargets(Targets):
         else:
             wrong = np.array([v for v in values if not isinstance(v, str | bytes | float)], object)
         if wrong.size:
-            raise ValueError(no_number(str(wrong[0]), "label"))
+            raise ValueError(not_a_number(str(wrong[0]), "label"))
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         if labels.shape.rank != 1:

@@ -91,7 +91,7 @@ def test_the_cache_changes_nothing(family):
 
 
 def _kept(values, **options):
-    found = generation.filtered(tf.constant([values]), Options(**options))[0].numpy()
+    found = generation.filter_logits(tf.constant([values]), Options(**options))[0].numpy()
     return [i for i, value in enumerate(found) if np.isfinite(value)]
 
 

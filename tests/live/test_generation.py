@@ -78,7 +78,7 @@ def test_filtered_distributions(options):
     for name, kind in kinds.items():
         if name in options:
             expected = kind(options[name])(None, expected)
-    found = generation.filtered(tf.constant(logits), Options(**options))
+    found = generation.filter_logits(tf.constant(logits), Options(**options))
     np.testing.assert_allclose(
         tf.nn.softmax(found), torch.softmax(expected, dim=-1).numpy(), atol=1e-6
     )
