@@ -17,7 +17,7 @@ def test_no_damage_escapes(base, seed):
     directory, made = base
     results = [fuzz_files.case(directory, made, seed, number) for number in range(10)]
     assert not [result for result in results if result["outcome"].startswith("ESCAPE")]
-    assert len({result["outcome"] for result in results}) > 1
+    assert "CheckpointError" in {result["outcome"] for result in results}
 
 
 def test_an_escape_is_seen(base, monkeypatch):

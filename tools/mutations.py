@@ -154,7 +154,7 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         if _has("position_bias")(family)
         else _edited(
             attention._DotProductAttention,
-            "_attend",
+            "_scores",
             "query * self.scale",
             "query * self.head_size**0",
         )

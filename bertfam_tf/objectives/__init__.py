@@ -1,33 +1,39 @@
-"""Objectives of pretraining, as ``bertfam_tf.learner.Learner`` takes them."""
+"""Objectives of pretraining, as ``bertfam_tf.learner.Learner`` takes them.
 
-from bertfam_tf.objectives.formats import (
-    Segments,
-    doc_sentences,
-    full_sentences,
-    segment_pairs,
-    sentence_pairs,
-)
-from bertfam_tf.objectives.masked_lm import MaskedTokens
-from bertfam_tf.objectives.masking import Masked, Masking, geometric, ngrams
-from bertfam_tf.objectives.pairs import PairLabels
-from bertfam_tf.objectives.permutation import Permutation, Permuted, PermutedTokens
-from bertfam_tf.objectives.replaced import ReplacedTokens, replaced_tokens_network
+Losses use Keras operations alone; masks and orders are drawn in TensorFlow's input pipeline.
+"""
 
-__all__ = [
-    "Masked",
-    "MaskedTokens",
-    "Masking",
-    "PairLabels",
-    "Permutation",
-    "Permuted",
-    "PermutedTokens",
-    "ReplacedTokens",
-    "Segments",
-    "doc_sentences",
-    "full_sentences",
-    "geometric",
-    "ngrams",
-    "replaced_tokens_network",
-    "segment_pairs",
-    "sentence_pairs",
-]
+from importlib import import_module
+from typing import Any
+
+# Imported on first use, because some need TensorFlow and Keras may run on another backend.
+_HOME = {
+    "Masked": "masking",
+    "MaskedTokens": "masked_lm",
+    "Masking": "masking",
+    "PairLabels": "pairs",
+    "Permutation": "permutation",
+    "Permuted": "permutation",
+    "PermutedTokens": "permuted_lm",
+    "ReplacedTokens": "replaced",
+    "Segments": "formats",
+    "doc_sentences": "formats",
+    "full_sentences": "formats",
+    "geometric": "masking",
+    "ngrams": "masking",
+    "replaced_tokens_network": "replaced",
+    "segment_pairs": "formats",
+    "sentence_pairs": "formats",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

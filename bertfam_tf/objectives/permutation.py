@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from keras import ops
 
-from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, SumAndCount
 from bertfam_tf.objectives.masking import ORDER, Masking, Numbers
 
 
@@ -60,25 +56,3 @@ class Permutation:
         itself = tf.eye(length, dtype=tf.bool)[None] & ~predicted[:, None, :]
         hidden = not_before & ordered[:, None, :] & ~itself
         return Permuted(tf.cast(hidden, tf.int32), mapping, masked.targets, masked.weights)
-
-
-class PermutedTokens:
-    """Cross-entropy of the predicted tokens: the loss ``permutation_lm``.
-
-    Inputs of the network are those of the backbone with ``perm_mask`` and ``target_mapping``; the
-    target is ``token_ids``, int32 (batch, predictions), and weights are those of ``Permuted``.
-
-    Args:
-        head: over the vocabulary, such as ``heads.build(backbone, "permutation_lm")``.
-        weight: of the loss.
-    """
-
-    def __init__(self, head: Head, weight: float = 1.0):
-        self.heads: Mapping[str, Head] = {"permutation_lm": head}
-        self.weights: Mapping[str, float] = {"permutation_lm": weight}
-
-    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        found = heads["permutation_lm"](outputs, targets=batch.targets["token_ids"])
-        weights = ops.cast(batch.weights, "float32")
-        losses = -ops.cast(found, "float32") * weights
-        return {"permutation_lm": (ops.sum(losses), ops.sum(weights))}

@@ -259,7 +259,8 @@ def _packed(task, features):
 
 
 def _logits(task, features):
-    return task(_packed(task, features), training=False).numpy()
+    outputs = task(_packed(task, features), training=False)
+    return (outputs["logits"] if isinstance(outputs, dict) else outputs).numpy()
 
 
 # ----------------------------------------------------------------------------------------------

@@ -79,11 +79,12 @@ def test_it_goes_on_behind_the_last_whole_line(model, lines, tmp_path, keep):
 
 
 KILLED = """
-    import os, signal, sys
+    import importlib, os, signal, sys
     from bertfam_tf import cli, tasks
-    from bertfam_tf.train import answers
 
-    rows, lines = int(sys.argv[1]), answers._lines
+    answer_file = importlib.import_module("bertfam_tf.train.answer_file")
+
+    rows, lines = int(sys.argv[1]), answer_file._lines
 
     def some(*arguments):
         global rows
@@ -93,7 +94,7 @@ KILLED = """
             rows -= 1
             yield line
 
-    answers._lines = some
+    answer_file._lines = some
     cli.main(sys.argv[2:])
 """
 

@@ -1,0 +1,33 @@
+"""The loss of permutation language modeling (XLNet, arXiv 1906.08237)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras import ops
+
+from bertfam_tf.heads import Head
+from bertfam_tf.learner import Batch, SumAndCount
+
+
+class PermutedTokens:
+    """Cross-entropy of the predicted tokens: the loss ``permutation_lm``.
+
+    Inputs of the network are those of the backbone with ``perm_mask`` and ``target_mapping``; the
+    target is ``token_ids``, int32 (batch, predictions), and weights are those of ``Permuted``.
+
+    Args:
+        head: over the vocabulary, such as ``heads.build(backbone, "permutation_lm")``.
+        weight: of the loss.
+    """
+
+    def __init__(self, head: Head, weight: float = 1.0):
+        self.heads: Mapping[str, Head] = {"permutation_lm": head}
+        self.weights: Mapping[str, float] = {"permutation_lm": weight}
+
+    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
+        found = heads["permutation_lm"](outputs, targets=batch.targets["token_ids"])
+        weights = ops.cast(batch.weights, "float32")
+        losses = -ops.cast(found, "float32") * weights
+        return {"permutation_lm": (ops.sum(losses), ops.sum(weights))}
