@@ -24,6 +24,7 @@ _HOME = {
     "replaced_tokens_network": "replaced",
     "segment_pairs": "formats",
     "sentence_pairs": "formats",
+    "spans_at": "masking",
 }
 
 __all__ = list(_HOME)

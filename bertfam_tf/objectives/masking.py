@@ -11,7 +11,10 @@ import tensorflow as tf
 from bertfam_tf.text import Tokenizer
 
 # Purposes of random numbers, so that no number serves two of them.
-_COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM, ORDER = range(8)
+_COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM, ORDER, _KIND = range(9)
+
+# White space but the space, which belongs to the word after it, as GPT-2's vocabulary writes it.
+_BLANKS = tuple("\u0109\u010a\u010b\u010c\u010d")
 
 
 class Masked(NamedTuple):
@@ -42,7 +45,11 @@ class Masking:
     rounded up or down at random, so that the mean is ``rate`` for short examples too; BERT's code
     rounds to the nearest, and counts special tokens. Units longer than a token are selected whole:
     one that exceeds what is left of the number is selected with the probability that keeps the
-    mean, where BERT's code leaves it out and masks less than 15 %.
+    mean, where BERT's code leaves it out and masks less than 15 %, and SpanBERT's code cuts it,
+    within words too. Long units are last more often, so that selected spans are a little shorter on
+    average than drawn ones, less so than SpanBERT's (``tools/results/masking.md``).
+
+    Units are drawn with equal probability, whatever their number of tokens.
 
     Random numbers are a hash of the example's seed, its positions and the purpose: an example is
     masked in the same way eagerly, in graphs, in batches of any size and by any number of workers.
@@ -51,7 +58,8 @@ class Masking:
         tokenizer: with a mask token.
         rate: share of the tokens that are selected.
         unit: ``"piece"``; ``"word"`` for whole words; or ``"given"`` for spans that are handed
-            over in each call, such as named entities.
+            over in each call, such as named entities, and whole words: those that SpanBERT (arXiv
+            1907.10529) is compared with.
         lengths: probabilities of 1, 2, … consecutive units to be selected together; relative, they
             need not add up to 1. ``ngrams`` and ``geometric`` compute those of ALBERT and SpanBERT.
         masked, random: share of the selected that is replaced by the mask token, and by a random
@@ -59,6 +67,9 @@ class Masking:
         together: whether one draw decides for a whole run of selected tokens (SpanBERT, arXiv
             1907.10529, section 3.1), or each token has its own.
         max_predictions: maximum number of selected tokens; None for no maximum.
+        words: for the unit ``"given"``, the share of draws that select a word instead of a span;
+            where an example has none left of one kind, the other is drawn. 0 for spans alone, which
+            may be too few for ``rate``.
 
     Raises:
         ValueError: for a tokenizer without a mask token, an unknown unit, shares that are not from
@@ -76,10 +87,12 @@ class Masking:
         random: float = 0.1,
         together: bool = False,
         max_predictions: int | None = None,
+        words: float = 0.5,
     ):
         if unit not in ("piece", "word", "given"):
             raise ValueError(f"unit must be 'piece', 'word' or 'given', got {unit!r}.")
-        for name, share in (("rate", rate), ("masked", masked), ("random", random)):
+        shares = {"rate": rate, "masked": masked, "random": random, "words": words}
+        for name, share in shares.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {share}.")
         if masked + random > 1:
@@ -98,32 +111,35 @@ class Masking:
         self.random = random
         self.together = together
         self.max_predictions = max_predictions
+        self.words = words
         self._cumulative = np.cumsum(weights / weights.sum()).astype("float32")
         self._mask_id = ids["mask"]
         # The unknown token stands for text, and is predicted as any other.
-        special = {i for role, i in ids.items() if role != "unk"}
-        size = tokenizer.vocab_size
-        self._special = np.isin(np.arange(size), list(special))
+        special = set(tokenizer.special_tokens) - {tokenizer.special_tokens.unk_token}
+        self._special = np.array([piece in special for piece in tokenizer.vocabulary])
         self._ordinary = np.flatnonzero(~self._special).astype("int32")
-        self._edges = word_edges(tokenizer) if unit == "word" else None
+        self._edges = None if unit == "piece" else word_edges(tokenizer)
 
     def __call__(self, token_ids: Any, padding_mask: Any, seeds: Any, spans: Any = None) -> Masked:
         """Masks a batch.
 
         Args:
-            token_ids, padding_mask: int32 (batch, length); the mask is 1 at real tokens.
+            token_ids, padding_mask: integer (batch, length); the mask is 1 at real tokens.
             seeds: integer (batch, 2) below 2³¹, one pair for each example, such as the seed of the
                 run and the example's index in the stream.
-            spans: int32 (batch, length), for the unit ``"given"``: tokens of one span have the same
-                number, counted from 1 in the order of the text, and tokens of none have 0.
+            spans: integer (batch, length), for the unit ``"given"``: consecutive tokens with the
+                same number are a span, and tokens of none have 0; see ``spans_at``.
 
         Raises:
-            ValueError: for spans with another unit, or none with the unit ``"given"``.
+            ValueError: for spans with another unit, or none with the unit ``"given"``; for tensors
+                of other shapes or types.
         """
         if (spans is None) == (self.unit == "given"):
             raise ValueError(f"spans must be given for the unit 'given' alone; unit={self.unit!r}.")
-        token_ids = tf.convert_to_tensor(token_ids, tf.int32)
-        real = tf.cast(padding_mask, tf.bool)
+        token_ids = _integers("token_ids", token_ids)
+        shape = token_ids.shape
+        real = _integers("padding_mask", padding_mask, shape) > 0
+        seeds = _integers("seeds", seeds, tf.TensorShape([shape[0], 2]))
         special = self.is_special(token_ids)
         candidates = real & ~special
         draw = Numbers(seeds)
@@ -131,13 +147,22 @@ class Masking:
         if self.unit == "piece" and len(self._cumulative) == 1:
             selected = _top(draw.positions(_PIECE, token_ids), candidates, count)
         else:
-            units = self._units(token_ids, special, spans)
-            selected = self._runs(units, special, candidates, count, draw)
+            given = tf.zeros_like(token_ids)
+            if spans is not None:
+                given = _integers("spans", spans, shape)
+            units = self._units(self._known(token_ids), special, given)
+            if self.unit == "given" and self.words == 0:
+                candidates &= given > 0
+            selected = self._runs(units, given > 0, special, candidates, count, draw)
         return self._replaced(token_ids, selected, draw)
 
     def is_special(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Where tokens are special ones, which are never selected; bool, of the same shape."""
-        return tf.gather(self._special, tf.minimum(token_ids, len(self._special) - 1))
+        return tf.gather(self._special, self._known(token_ids))
+
+    def _known(self, token_ids: tf.Tensor) -> tf.Tensor:
+        # Ids beyond the vocabulary, of models with larger embeddings, are not special.
+        return tf.where(token_ids < len(self._special), token_ids, self._ordinary[0])
 
     def _count(self, candidates: tf.Tensor, draw: Numbers) -> tf.Tensor:
         """How many tokens to select, int32 (batch,)."""
@@ -145,44 +170,46 @@ class Masking:
         count = tf.cast(tf.floor(number + draw(_COUNT)), tf.int32)
         return count if self.max_predictions is None else tf.minimum(count, self.max_predictions)
 
-    def _units(self, token_ids: tf.Tensor, special: tf.Tensor, spans: Any) -> tf.Tensor:
+    def _units(self, known: tf.Tensor, special: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
         """The unit of each token, counted from 1 in the order of the text; int32 (batch, length).
 
-        A special token is a unit, so that no run extends across it.
+        A special token is a unit, so that none extends across it.
         """
         if self.unit == "piece":
-            return tf.cumsum(tf.ones_like(token_ids), axis=1)
-        if self.unit == "given":
-            return tf.convert_to_tensor(spans, tf.int32)
+            return tf.cumsum(tf.ones_like(known), axis=1)
         assert self._edges is not None
-        starts, ends = (tf.gather(edge, token_ids) for edge in self._edges)
-        first = tf.ones_like(starts[:, :1])
-        begins = starts | tf.concat([first, ends[:, :-1]], 1)
-        begins |= special | tf.concat([first, special[:, :-1]], 1)
+        starts, ends = (tf.gather(edge, known) for edge in self._edges)
+        begins = starts | _before(ends, True) | special | _before(special, True)
+        if self.unit == "given":
+            before = _before(given, 0)
+            begins = (given != before) | ((given == 0) & begins) | special | _before(special, True)
         return tf.cumsum(tf.cast(begins, tf.int32), axis=1)
 
     def _runs(
         self,
         units: tf.Tensor,
+        given: tf.Tensor,
         special: tf.Tensor,
         candidates: tf.Tensor,
         count: tf.Tensor,
         draw: Numbers,
     ) -> tf.Tensor:
         """Selects runs of units until ``count`` tokens are selected; bool (batch, length)."""
-        candidates &= units > 0
         # Units are numbered across special tokens; a run stays on one side.
         sides = tf.cumsum(tf.cast(special, tf.int32), axis=1)
         limit = tf.fill(tf.shape(count), self.max_predictions or tf.int32.max)
+        # Of each unit its first token is drawn, so that long words are as probable as short ones.
+        begins = candidates & ((units != _before(units, 0)) | ~_before(candidates, False))
 
         def unfinished(step: Any, selected: Any, free: Any, left: Any) -> tf.Tensor:
             return tf.reduce_any((left > 0) & tf.reduce_any(free, axis=1))
 
         def propose(step: Any, selected: Any, free: Any, left: Any) -> tuple:
-            number = _row_sum(free)
+            drawn = free & self._kind(given, free, draw(_KIND, step))
+            number = _row_sum(drawn)
             index = tf.cast(draw(_ANCHOR, step) * tf.cast(number, tf.float32), tf.int32) + 1
             index = tf.minimum(index, number)
-            anchor = free & (tf.cumsum(tf.cast(free, tf.int32), axis=1) == index[:, None])
+            anchor = drawn & (tf.cumsum(tf.cast(drawn, tf.int32), axis=1) == index[:, None])
             first, side = (_row_sum(tf.where(anchor, x, 0)) for x in (units, sides))
             longer = draw(_LENGTH, step)[:, None] >= self._cumulative[:-1]
             last = first + _row_sum(longer)
@@ -199,14 +226,21 @@ class Masking:
         _, selected, _, _ = tf.while_loop(
             unfinished,
             propose,
-            (tf.constant(0), tf.zeros_like(candidates), candidates, count),
+            (tf.constant(0), tf.zeros_like(candidates), begins, count),
             shape_invariants=(tf.TensorShape([]), shape, shape, count.shape),
             parallel_iterations=1,
         )
         return selected
 
+    def _kind(self, given: tf.Tensor, free: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Tokens of the kind that is drawn from, given spans or words; bool (batch, length)."""
+        if self.unit != "given":
+            return tf.ones_like(free)
+        spans, words = (tf.reduce_any(free & kind, axis=1) for kind in (given, ~given))
+        return given != (words & (~spans | (number < self.words)))[:, None]
+
     def _replaced(self, token_ids: tf.Tensor, selected: tf.Tensor, draw: Numbers) -> Masked:
-        before = tf.pad(selected, [[0, 0], [1, 0]])[:, :-1]
+        before = _before(selected, False)
         after = tf.pad(selected, [[0, 0], [0, 1]])[:, 1:]
         position = tf.cumsum(tf.ones_like(token_ids), axis=1, exclusive=True)
         starts = _running_maximum(tf.where(selected & ~before, position, 0))
@@ -261,16 +295,39 @@ def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """
     pieces = tokenizer.vocabulary
     kind = tokenizer.kind
+    nothing = np.zeros(len(pieces), bool)
     if kind == "bpe":
-        ends = np.array([piece.endswith("</w>") for piece in pieces])
-        return np.zeros_like(ends), ends
-    continues = {
-        "wordpiece": lambda piece: piece.startswith("##"),
-        "sentencepiece": lambda piece: not piece.startswith("\u2581"),
-        "byte_bpe": lambda piece: not piece.startswith("\u0120"),
-    }.get(kind, lambda piece: False)
-    starts = np.array([not continues(piece) for piece in pieces])
-    return starts, np.zeros_like(starts)
+        return nothing, np.array([piece.endswith("</w>") for piece in pieces])
+    if kind == "byte_bpe":
+        starts = np.array([piece.startswith(("\u0120", *_BLANKS)) for piece in pieces])
+        return starts, np.array([piece.endswith(_BLANKS) for piece in pieces])
+    if kind == "wordpiece":
+        return np.array([not piece.startswith("##") for piece in pieces]), nothing
+    if kind == "sentencepiece":
+        return np.array([piece.startswith("\u2581") for piece in pieces]), nothing
+    return ~nothing, nothing
+
+
+def spans_at(starts: Any, ends: Any, span_starts: Any, span_ends: Any) -> tf.Tensor:
+    """Which span each token is in, from offsets in the text such as those of a tagger.
+
+    Args:
+        starts, ends: integer (batch, length), the offsets of tokens; equal ones where a token is
+            not in the text, as special tokens and padding.
+        span_starts, span_ends: integer (batch, spans), of spans in the same text, in the same unit
+            (tokenizers count bytes); equal ones where an example has fewer.
+
+    Returns:
+        int32 (batch, length): the index of a span plus 1, of the last if there are several, for
+        tokens that overlap with it; 0 for others.
+    """
+    starts, ends = (_integers(n, x)[:, :, None] for n, x in (("starts", starts), ("ends", ends)))
+    first = _integers("span_starts", span_starts)[:, None]
+    end = _integers("span_ends", span_ends)[:, None]
+    inside = (tf.maximum(starts, first) < tf.minimum(ends, end)) & (starts < ends) & (first < end)
+    number = tf.range(1, tf.shape(first)[2] + 1)
+    # The maximum of no span is a negative number.
+    return tf.maximum(tf.reduce_max(tf.where(inside, number, 0), axis=2), 0)
 
 
 class Numbers:
@@ -310,6 +367,22 @@ def _mixed(x: tf.Tensor) -> tf.Tensor:
 
 def _unit(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(x, np.uint32(8)), tf.float32) * 2.0**-24
+
+
+def _integers(name: str, value: Any, expected: tf.TensorShape | None = None) -> tf.Tensor:
+    """``value`` as int32, if it has the rank 2 and the expected static shape."""
+    value = tf.convert_to_tensor(value)
+    if not (value.dtype.is_integer or value.dtype.is_bool):
+        raise ValueError(f"{name} must be integers, got {value.dtype.name}.")
+    shape = tf.TensorShape([None, None]) if expected is None else expected
+    if not value.shape.is_compatible_with(shape):
+        raise ValueError(f"{name} must have the shape {shape}, got {value.shape}.")
+    return tf.cast(value, tf.int32)
+
+
+def _before(x: tf.Tensor, first: Any) -> tf.Tensor:
+    """Each token's predecessor in its row, ``first`` for the first one."""
+    return tf.pad(x, [[0, 0], [1, 0]], constant_values=first)[:, :-1]
 
 
 def _row_sum(x: tf.Tensor) -> tf.Tensor:

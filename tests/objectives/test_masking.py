@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.objectives.masking import Masking, geometric, ngrams, word_edges
-from bertfam_tf.text import BPETokenizer, ByteBPETokenizer, WordPieceTokenizer
+from bertfam_tf.objectives.masking import Masking, geometric, ngrams, spans_at, word_edges
+from bertfam_tf.text import BPETokenizer, ByteBPETokenizer, SpecialTokens, WordPieceTokenizer
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
+from tools.check_masking import replay
 
 WORDS = "the cat sat on a mat and ran home again".split()
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##ing", "##ed"]
@@ -113,20 +114,107 @@ def test_one_draw_for_a_run(tokenizer):
     assert 0 < is_mask[there].mean() < 1
 
 
+def _spans(ids):
+    spans = np.zeros_like(ids)
+    spans[:, 2:4], spans[:, 4:6], spans[:, 8:11] = 1, 2, 3
+    return spans
+
+
+def _units(ids, spans=None):
+    """The unit of each token, one token after another."""
+    spans = np.zeros_like(ids) if spans is None else spans
+    units = np.zeros_like(ids)
+    for row in range(len(ids)):
+        for at in range(ids.shape[1]):
+            same = at and not np.isin(ids[row, [at - 1, at]], [CLS, SEP, PAD, MASK]).any()
+            same &= spans[row, at] == spans[row, at - 1]
+            same &= CONTINUES[ids[row, at]] or spans[row, at] > 0
+            units[row, at] = units[row, at - 1] + (not same) if at else 1
+    return units
+
+
+@pytest.mark.parametrize("mode", ["word", "ngram", "span", "given", "spans alone"])
+def test_plain_python_selects_the_same(tokenizer, mode):
+    ids, mask = _rows(40)
+    spans = _spans(ids) if mode in ("given", "spans alone") else None
+    ordinary = (mask > 0) & ~np.isin(ids, [CLS, SEP, PAD])
+    words = {"words": 0.0} if mode == "spans alone" else {}
+    options = MODES.get(mode, {"unit": "given"}) | words
+    masked = Masking(tokenizer, **options)(ids, mask, _seeds(40, 3), spans)
+    units, wanted = _units(ids, spans), np.zeros_like(ordinary)
+    for row in range(40):
+        given = {} if spans is None else {"given": spans[row] > 0, **words}
+        rest = {"lengths": options["lengths"]} if "lengths" in options else {}
+        for draw in replay(units[row], ordinary[row], (3, row), **rest, **given):
+            wanted[row, [at for word in draw.words for at in word]] = draw.accepted
+    np.testing.assert_array_equal(_selected(masked, ids.shape), wanted)
+
+
 def test_given_spans(tokenizer):
     ids, mask = _rows(300)
-    spans = np.zeros_like(ids)
-    spans[:, 2:4], spans[:, 8:11] = 1, 2
-    spans[np.isin(ids[:, 2:11], [SEP]).any(1)] = 0  # a span does not contain special tokens
+    spans = _spans(ids)
     ordinary = (mask > 0) & ~np.isin(ids, [CLS, SEP, PAD])
     masked = Masking(tokenizer, unit="given")(ids, mask, _seeds(300), spans)
     selected = _selected(masked, ids.shape)
-    assert selected.any()
-    assert not selected[spans == 0].any()
-    for number in (1, 2):
-        of_span = np.where((spans == number) & ordinary, selected, True).all(1)
-        none = ~np.where((spans == number) & ordinary, selected, False).any(1)
-        assert (of_span | none).all()
+    of_spans = ordinary & (spans > 0)
+    assert selected.sum() / ordinary.sum() == pytest.approx(0.15, abs=0.02)
+    assert selected[of_spans].mean() > 3 * selected[ordinary & ~of_spans].mean()
+    units = _units(ids, spans) + 1000 * np.arange(300)[:, None]
+    assert not np.isin(units[selected], units[~selected & ordinary]).any()
+    # Without words, nothing but spans.
+    alone = Masking(tokenizer, unit="given", words=0, rate=1.0)(ids, mask, _seeds(300), spans)
+    np.testing.assert_array_equal(_selected(alone, ids.shape), of_spans)
+
+
+def test_spans_from_offsets():
+    # "[CLS] New York is big [SEP]", and an example without spans.
+    starts = [[0, 0, 4, 9, 12, 0], [0, 0, 0, 0, 0, 0]]
+    ends = [[0, 3, 8, 11, 15, 0], [0, 3, 0, 0, 0, 0]]
+    spans = spans_at(starts, ends, [[0, 13], [0, 0]], [[8, 14], [0, 0]])
+    np.testing.assert_array_equal(spans, [[0, 1, 1, 0, 2, 0], [0] * 6])
+    none = np.zeros((2, 0), "int32")
+    np.testing.assert_array_equal(spans_at(starts, ends, none, none), np.zeros((2, 6)))
+
+
+def test_long_words_are_as_probable_as_short_ones(tokenizer):
+    ids = np.tile(np.array([[5, 14, 14, 6, 7, 14, 8, 9]]), (400, 5)).astype("int32")
+    masked = Masking(tokenizer, unit="word", rate=0.3)(ids, np.ones_like(ids), _seeds(400))
+    selected = _selected(masked, ids.shape)
+    size_three, size_one = selected[:, 0::8].mean(), selected[:, 6::8].mean()
+    assert size_three == pytest.approx(size_one, abs=0.04)
+    assert selected.mean() == pytest.approx(0.3, abs=0.01)
+
+
+def test_additional_special_tokens():
+    roles = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    special = SpecialTokens(**roles, additional_special_tokens=("[E1]",))
+    tokenizer = WordPieceTokenizer([*PIECES[:5], "[E1]", "a"], special_tokens=special)
+    ids = np.tile(np.array([[5, 6]], "int32"), (50, 4))
+    masked = Masking(tokenizer, rate=1.0, random=1.0, masked=0.0)(
+        ids, np.ones_like(ids), _seeds(50)
+    )
+    assert (masked.token_ids.numpy()[:, 0::2] == 5).all()
+    assert not (masked.token_ids.numpy()[:, 1::2] == 5).any()
+    # Ids beyond the vocabulary are not special, and words of their own.
+    beyond = np.full((1, 4), 9, "int32")
+    for unit in ("piece", "word"):
+        masked = Masking(tokenizer, 1.0, unit, random=0.0)(beyond, np.ones_like(beyond), _seeds(1))
+        np.testing.assert_array_equal(masked.targets, beyond)
+
+
+def test_exact_case(tokenizer):
+    """Everything is selected: one run on each side of a special token."""
+    ids = np.array([[CLS, 5, 14, SEP, 6, PAD], [CLS, SEP, PAD, PAD, PAD, PAD]], "int32")
+    masking = Masking(tokenizer, 1.0, "word", masked=1.0, random=0.0)
+    masked = tf.function(masking)(ids, ids != PAD, _seeds(2))
+    np.testing.assert_array_equal(masked.token_ids[0], [CLS, MASK, MASK, SEP, MASK, PAD])
+    np.testing.assert_array_equal(masked.token_ids[1], ids[1])
+    np.testing.assert_array_equal(masked.positions, [[1, 2, 4], [0, 0, 0]])
+    np.testing.assert_array_equal(masked.targets, [[5, 14, 6], [0, 0, 0]])
+    np.testing.assert_array_equal(masked.weights, [[1, 1, 1], [0, 0, 0]])
+    np.testing.assert_array_equal(masked.starts, [[1, 1, 4], [0, 0, 0]])
+    np.testing.assert_array_equal(masked.ends, [[2, 2, 4], [0, 0, 0]])
+    assert [x.dtype for x in masked] == [tf.int32] * 3 + [tf.float32] + [tf.int32] * 2
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -134,12 +222,11 @@ def test_only_the_seed_decides(tokenizer, mode):
     ids, mask = _rows(28)
     masking, seeds = Masking(tokenizer, **MODES[mode]), _seeds(28)
     whole = masking(ids, mask, seeds)
-    for size in (1, 5, 28):
-        data = tf.data.Dataset.from_tensor_slices((ids, mask, seeds)).batch(size)
-        for workers in (1, 7):
-            parts = list(data.map(masking, num_parallel_calls=workers))
-            found = np.concatenate([part.token_ids for part in parts])
-            np.testing.assert_array_equal(found, whole.token_ids)
+    data = tf.data.Dataset.from_tensor_slices((ids, mask, seeds))
+    for size, workers in ((1, 2), (5, 7)):
+        parts = list(data.batch(size).map(masking, num_parallel_calls=workers))
+        found = np.concatenate([part.token_ids for part in parts])
+        np.testing.assert_array_equal(found, whole.token_ids)
     # More padding changes nothing.
     wider = [np.pad(x, [[0, 0], [0, 9]]) for x in (ids, mask)]
     np.testing.assert_array_equal(masking(*wider, seeds).token_ids[:, :60], whole.token_ids)
@@ -155,6 +242,7 @@ def test_nothing_to_mask(tokenizer, mode):
         np.zeros((2, 5), "int32"),
         np.array([[CLS, SEP, PAD]], "int32"),
         np.array([[CLS]], "int32"),
+        np.zeros((2, 0), "int32"),
     ):
         masked = masking(ids, (ids != PAD).astype("int32"), _seeds(len(ids)))
         np.testing.assert_array_equal(masked.token_ids, ids)
@@ -180,8 +268,9 @@ def test_lengths():
 def test_words_of_other_tokenizers():
     pieces = [*byte_characters(), "Ġa"]
     starts, ends = word_edges(ByteBPETokenizer(pieces, [("Ġ", "a")]))
-    assert [piece for piece, start in zip(pieces, starts, strict=True) if start] == ["Ġ", "Ġa"]
-    assert not ends.any()
+    blanks = [byte_characters()[ord(blank)] for blank in "\t\n\v\f\r"]
+    assert [x for x, start in zip(pieces, starts, strict=True) if start] == [*blanks, "Ġ", "Ġa"]
+    assert [x for x, end in zip(pieces, ends, strict=True) if end] == blanks
     starts, ends = word_edges(BPETokenizer(["<unk>", "a", "a</w>"], []))
     assert not starts.any()
     assert ends.tolist() == [False, False, True]
@@ -191,6 +280,7 @@ def test_words_of_other_tokenizers():
     ("options", "message"),
     [
         (dict(unit="sentence"), "unit must be 'piece', 'word' or 'given', got 'sentence'"),
+        (dict(words=-1), "words must be from 0 to 1, got -1"),
         (dict(rate=1.5), "rate must be from 0 to 1, got 1.5"),
         (dict(masked=0.95), "masked 0.95 and random 0.1 must add up to at most 1"),
         (dict(lengths=()), "lengths must be relative probabilities"),
@@ -210,3 +300,14 @@ def test_mistakes_in_calls(tokenizer):
         Masking(tokenizer, unit="given")(ids, mask, _seeds(2))
     with pytest.raises(ValueError, match="must have a mask token"):
         Masking(ByteBPETokenizer(byte_characters(), []))
+    for name, ids_, mask_, seeds, message in (
+        ("token_ids", ids / 2, mask, _seeds(2), "integers, got float64"),
+        ("token_ids", ids[0], mask, _seeds(2), r"the shape \(None, None\), got \(60,\)"),
+        ("padding_mask", ids, mask[:, 1:], _seeds(2), r"the shape \(2, 60\), got \(2, 59\)"),
+        ("seeds", ids, mask, _seeds(2)[0], r"the shape \(2, 2\), got \(2,\)"),
+        ("seeds", ids, mask, _seeds(3), r"the shape \(2, 2\), got \(3, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must (be|have) {message}"):
+            Masking(tokenizer)(ids_, mask_, seeds)
+    with pytest.raises(ValueError, match=r"spans must have the shape \(2, 60\), got \(2, 9\)"):
+        Masking(tokenizer, unit="given")(ids, mask, _seeds(2), np.zeros((2, 9), "int32"))
