@@ -115,8 +115,10 @@ class Masking:
         self._cumulative = np.cumsum(weights / weights.sum()).astype("float32")
         self._mask_id = ids["mask"]
         # The unknown token stands for text, and is predicted as any other.
-        special = set(tokenizer.special_tokens) - {tokenizer.special_tokens.unk_token}
-        self._special = np.array([piece in special for piece in tokenizer.vocabulary])
+        special = {i for role, i in ids.items() if role != "unk"}
+        additional = tokenizer.special_tokens.additional_special_tokens
+        special |= {tokenizer.token_to_id(token) for token in additional}
+        self._special = np.isin(np.arange(tokenizer.vocab_size), list(special))
         self._ordinary = np.flatnonzero(~self._special).astype("int32")
         self._edges = None if unit == "piece" else word_edges(tokenizer)
 

@@ -195,6 +195,13 @@ def test_additional_special_tokens():
     )
     assert (masked.token_ids.numpy()[:, 0::2] == 5).all()
     assert not (masked.token_ids.numpy()[:, 1::2] == 5).any()
+    # A token that is also the unknown one is special.
+    shared = WordPieceTokenizer(
+        PIECES, special_tokens=SpecialTokens(**roles | {"unk_token": "[SEP]"})
+    )
+    ends = np.full((1, 4), SEP, "int32")
+    masked = Masking(shared, rate=1.0)(ends, np.ones_like(ends), _seeds(1))
+    assert masked.positions.shape == (1, 0)
     # Ids beyond the vocabulary are not special, and words of their own.
     beyond = np.full((1, 4), 9, "int32")
     for unit in ("piece", "word"):
