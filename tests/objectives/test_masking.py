@@ -177,7 +177,7 @@ def test_spans_from_offsets():
 
 
 def test_long_words_are_as_probable_as_short_ones(tokenizer):
-    ids = np.tile(np.array([[5, 14, 14, 6, 7, 14, 8, 9]]), (400, 5)).astype("int32")
+    ids = np.tile(np.array([[5, 15, 15, 6, 7, 15, 8, 9]]), (400, 5)).astype("int32")
     masked = Masking(tokenizer, unit="word", rate=0.3)(ids, np.ones_like(ids), _seeds(400))
     selected = _selected(masked, ids.shape)
     size_three, size_one = selected[:, 0::8].mean(), selected[:, 6::8].mean()
@@ -211,13 +211,13 @@ def test_additional_special_tokens():
 
 def test_exact_case(tokenizer):
     """Everything is selected: one run on each side of a special token."""
-    ids = np.array([[CLS, 5, 14, SEP, 6, PAD], [CLS, SEP, PAD, PAD, PAD, PAD]], "int32")
+    ids = np.array([[CLS, 5, 15, SEP, 6, PAD], [CLS, SEP, PAD, PAD, PAD, PAD]], "int32")
     masking = Masking(tokenizer, 1.0, "word", masked=1.0, random=0.0)
     masked = tf.function(masking)(ids, ids != PAD, _seeds(2))
     np.testing.assert_array_equal(masked.token_ids[0], [CLS, MASK, MASK, SEP, MASK, PAD])
     np.testing.assert_array_equal(masked.token_ids[1], ids[1])
     np.testing.assert_array_equal(masked.positions, [[1, 2, 4], [0, 0, 0]])
-    np.testing.assert_array_equal(masked.targets, [[5, 14, 6], [0, 0, 0]])
+    np.testing.assert_array_equal(masked.targets, [[5, 15, 6], [0, 0, 0]])
     np.testing.assert_array_equal(masked.weights, [[1, 1, 1], [0, 0, 0]])
     np.testing.assert_array_equal(masked.starts, [[1, 1, 4], [0, 0, 0]])
     np.testing.assert_array_equal(masked.ends, [[2, 2, 4], [0, 0, 0]])
