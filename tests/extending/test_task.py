@@ -136,7 +136,7 @@ def test_options_are_documented_and_refused(task, smallest):
     assert "margin: how far above 0.5" in SentenceOrder.from_pretrained.__doc__
     with pytest.raises(TypeError, match=r"'margn'. .*Did you mean 'margin'"):
         SentenceOrder(task.backbone, task.tokenizer, margn=0.1)
-    with pytest.raises(ValueError, match="margin is at least 0"):
+    with pytest.raises(ValueError, match="margin must be at least 0"):
         SentenceOrder.from_pretrained(smallest, margin=1.0)
 
 
