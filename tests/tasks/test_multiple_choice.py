@@ -231,7 +231,7 @@ def test_choices_of_unknown_number_are_counted_at_run_time(task):
 @pytest.mark.parametrize(
     ("labels", "error"),
     [
-        (None, "There are no labels"),
+        (None, "No labels were given"),
         (["A", "B", "C", "D", "A"], "The label 'D' is not one of: 0, 1, 2, A, B, C"),
         ([0, 1, 2, 3, 0], "The label '3' is not one of"),
         ([[0]] * 5, "labels must be a vector"),

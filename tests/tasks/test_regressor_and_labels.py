@@ -103,7 +103,7 @@ def test_a_stored_head_of_one_score_is_used(smallest, caplog):
 @pytest.mark.parametrize(
     ("labels", "error"),
     [
-        (None, "There are no labels"),
+        (None, "No labels were given"),
         (["1", "two"] * 4, "^The label 'two' is not a finite number"),
         (["1", ""] * 4, "^The label '' is not a finite number"),
         (["1", "nan"] * 4, "^The label 'nan' is not a finite number"),
@@ -202,7 +202,7 @@ def test_labels_are_learnt_saved_and_exported(smallest, tmp_path):
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ((TEXTS,), "There are no labels"),
+        ((TEXTS,), "No labels were given"),
         ((TEXTS, [["fun"], ["fan"]] * 4), "^The label 'fan' is not one of: fun, sad, long"),
         ((TEXTS, ["fun,fan", ""] * 4), "^The label 'fan' is not one of: fun, sad, long"),
         ((slices((TEXTS, ["fun,fan", ""] * 4)),), "^The label 'fan' is not one of"),
