@@ -80,7 +80,7 @@ def test_gradients_are_zero_for_what_must_not_be_seen(permutation):
             assert (gradient[row][unseen] == 0).all()
             assert (gradient[row][~unseen] > 0).all()
             checked += unseen.sum()
-    assert checked > 10
+    assert checked > 5  # not for want of cases
 
 
 def test_learning(permutation):
