@@ -332,7 +332,9 @@ def picture(results: Results, file: Path) -> None:
         if not axis.has_data():
             axis.set_visible(False)
         elif axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7)
+            low, high = axis.get_ylim()
+            axis.set_ylim(low, 1.45 * high)  # room for the legend
+            axis.legend(fontsize=7, loc="upper left", ncols=2)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"One core of {machine.cpu()}, {datetime.date.today()}", fontsize=11)
     figure.tight_layout()
