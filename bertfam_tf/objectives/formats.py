@@ -9,7 +9,7 @@ that hold a few examples at a time, so that a corpus can have any size.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 # Pairs that wait for a pair of another document to exchange segments with.
@@ -51,7 +51,7 @@ def full_sentences(
             if len(pending) + len(sentence) > length:
                 yield Segments(pending, [], None)
                 pending = []
-            pending = pending + list(sentence)
+            pending.extend(sentence)
     if pending:
         yield Segments(pending, [], None)
 
@@ -94,19 +94,10 @@ def segment_pairs(
         raise ValueError(f"short must be from 0 to 1, got {short}.")
     draw = random.Random(seed)
 
-    def pairs() -> Iterator[tuple[int, list[Sentence]]]:
-        for number, document in enumerate(documents):
-            sentences = list(_pieces(document, length))
-            while sentences:
-                most = draw.randint(2, length) if draw.random() < short else length
-                chunk = [sentences.pop(0)]
-                size = len(chunk[0])
-                while sentences and size + len(sentences[0]) <= most:
-                    size += len(sentences[0])
-                    chunk.append(sentences.pop(0))
-                yield number, chunk
+    def limit() -> int:
+        return draw.randint(2, length) if draw.random() < short else length
 
-    return _labelled(pairs(), task, draw, length)
+    return _labelled(_chunks(documents, length, limit), task, draw, length)
 
 
 def sentence_pairs(
@@ -115,21 +106,42 @@ def sentence_pairs(
     """SENTENCE-PAIR: as ``segment_pairs``, with segments of one sentence each.
 
     Two sentences that are longer than ``length`` together are examples of one segment.
+
+    Raises:
+        ValueError: for an unknown task, or a length below 2.
     """
     if length < 2:
         raise ValueError(f"length must be at least 2, got {length}.")
-    draw = random.Random(seed)
+    chunks = _chunks(documents, length, lambda: length, most=2)
+    return _labelled(chunks, task, random.Random(seed), length)
 
-    def pairs() -> Iterator[tuple[int, list[Sentence]]]:
-        for number, document in enumerate(documents):
-            sentences = list(_pieces(document, length))
-            while sentences:
-                chunk = [sentences.pop(0)]
-                if sentences and len(chunk[0]) + len(sentences[0]) <= length:
-                    chunk.append(sentences.pop(0))
+
+def _chunks(
+    documents: Iterable[Document],
+    length: int,
+    limit: Callable[[], int],
+    most: int | None = None,
+) -> Iterator[tuple[int, list[Sentence]]]:
+    """Consecutive sentences that fit, with the number of their document.
+
+    Args:
+        length: maximum number of tokens of a sentence; longer ones are divided.
+        limit: returns the maximum number of tokens of the next chunk, if it has several sentences.
+        most: maximum number of sentences.
+    """
+    for number, document in enumerate(documents):
+        chunk: list[Sentence] = []
+        size = allowed = 0
+        for sentence in _pieces(document, length):
+            if chunk and (size + len(sentence) > allowed or len(chunk) == most):
                 yield number, chunk
-
-    return _labelled(pairs(), task, draw, length)
+                chunk, size = [], 0
+            if not chunk:
+                allowed = limit()
+            chunk.append(sentence)
+            size += len(sentence)
+        if chunk:
+            yield number, chunk
 
 
 def _pieces(document: Document, length: int) -> Iterator[Sentence]:
