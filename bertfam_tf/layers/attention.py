@@ -208,10 +208,12 @@ class SelfAttention(_DotProductAttention):
         groups: from ``AttentionGroups``, to compute attention by groups of examples, with their
             masks in place of ``attention_mask``; None to compute the batch at once. Only with
             ``layout``, and not together with ``positions``.
+        return_scores: whether to return the scores.
 
     Returns:
         ``(output, scores)``: as ``x``, and the scaled scores before mask and softmax, (batch,
         num_heads, length, length); with ``query`` as that, and (batch, num_heads, 1, length).
+        ``(output,)`` if ``return_scores`` is false.
 
     Raises:
         ValueError: for ``query`` or ``groups`` where the attention has a part ``positions``, which
@@ -256,6 +258,7 @@ class SelfAttention(_DotProductAttention):
         query=None,
         layout=None,
         groups=None,
+        return_scores=True,
         training=None,
     ):
         if self.positions is not None and (query is not None or groups is not None):
@@ -263,22 +266,25 @@ class SelfAttention(_DotProductAttention):
         single = query is not None  # query for each example
         query = self.query(query if single else x)
         key, value = self.key(x), self.value(x if value is None else value)
-        context = None
+        output = None
         if groups is not None:
-            context = self._by_group(query, key, value, groups, single, training)
+            output = self.output_dense(self._by_group(query, key, value, groups, single, training))
+            if not return_scores:
+                return (output,)
         # each (batch, heads, length or 1, head size)
         key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in (key, value))
         if single:
             query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
         else:
             query = _heads_of_tokens(query, self.num_heads, layout)
-        if context is not None:  # scores are pruned from graphs if they are not read
-            return self.output_dense(context), self._scores(query, key)
+        if output is not None:
+            return output, self._scores(query, key)
         layout = None if single else layout
         output, scores = self._attend(
             query, key, value, attention_mask, positions, training, layout
         )
-        return (output[:, 0] if single else output), scores
+        output = output[:, 0] if single else output
+        return (output, scores) if return_scores else (output,)
 
     def _by_group(self, query, key, value, groups, single, training):
         """The context of unpadded queries, (tokens, heads · head size) or as ``query``."""

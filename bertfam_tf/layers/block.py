@@ -27,11 +27,12 @@ class TransformerBlock(keras.layers.Layer):
         x: (batch, length, width).
         query: (batch, width), those of ``x`` whose output is needed, one of each example; None for
             all. Only for attention that takes it.
+        return_scores: whether to return the attention's scores; only for attention that takes it.
         attention_mask and further arguments: of the attention.
 
     Returns:
         ``(output, …)``: (batch, length, width), or as ``query``; and the attention's other outputs:
-        its scores, and its cache if it has one.
+        its scores unless ``return_scores`` is false, and its cache if it has one.
     """
 
     def __init__(
@@ -74,8 +75,14 @@ class TransformerBlock(keras.layers.Layer):
         given = {} if query_shape is None else {"query_shape": query_shape}
         return query_shape or x_shape, *self.attention.compute_output_shape(x_shape, **given)[1:]
 
-    def call(self, x, attention_mask=None, query=None, training=None, **given):
+    def compute_output_spec(self, x, return_scores=True, **given):
+        output, scores, *more = super().compute_output_spec(x, **given)
+        return output, *([scores] if return_scores else []), *more
+
+    def call(self, x, attention_mask=None, query=None, return_scores=True, training=None, **given):
         given |= {"attention_mask": attention_mask, "query": query, "training": training}
+        if not return_scores:
+            given["return_scores"] = False
         return call_once_traced(self, "_call", x, **given)
 
     def _call(self, x, query, training, **given):

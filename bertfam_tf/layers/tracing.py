@@ -48,41 +48,50 @@ def call_once_traced(layer: keras.layers.Layer, method: str, *args: Any, **kwarg
         return getattr(layer, method)(*args, **kwargs)
     weights = [tf.convert_to_tensor(variable) for variable in described.variables]
 
-    def outputs(which: slice) -> tuple[Any, dict[str, Any]]:
-        return _function(layer, method, which, described.key)(weights, args, kwargs)
+    # Referenced until this returns: its model may be gone already.
+    traced = _traced_layer(layer, described.key)
 
-    if not kwargs.get("training"):
-        found, updates = outputs(slice(None))
-    else:
-        # Gradients of all outputs of a function are computed if any is asked for. Those after the
-        # first are rarely read, and their function then is pruned.
-        found, updates = outputs(slice(1))
+    def outputs(which: slice) -> tuple[tuple, dict[str, Any], int]:
+        function = _function(traced, method, which, described.key)
+        return *function(weights, args, kwargs), function.number_of_outputs
+
+    # Gradients of all outputs of a function are computed if any is asked for. Those after the first
+    # are rarely read: in training they have a function of their own, which then is pruned.
+    first = slice(1 if kwargs.get("training") else None)
+    found, updates, number = outputs(first)
+    if len(found) < number:
         found += outputs(slice(1, None))[0]
     for i, value in updates.items():
         described.variables[int(i)].assign(value)
     return found
 
 
-def _function(layer: keras.layers.Layer, method: str, outputs: slice, described: Hashable) -> Any:
-    import tensorflow as tf
-
+def _traced_layer(layer: keras.layers.Layer, described: Hashable) -> keras.layers.Layer:
+    """The layer that is traced in place of this one: an equal layer, or itself."""
     traced = _traced_layers.get(described)
     if traced is None or _Description(traced).key != described:  # it was changed since
         traced = _traced_layers[described] = layer
-    functions = _functions.setdefault(traced, {})
+    return traced
+
+
+def _function(layer: keras.layers.Layer, method: str, outputs: slice, described: Hashable) -> Any:
+    import tensorflow as tf
+
+    functions = _functions.setdefault(layer, {})
     key = (described, method, outputs.start, outputs.stop)
     if key not in functions:
         # The function must not keep its layer, and with it a model, in memory.
-        reference = weakref.ref(traced)
+        reference = weakref.ref(layer)
 
         def call(weights: Any, args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any]]:
             layer: Any = reference()
             variables = _Description(layer).variables
             with keras.StatelessScope(zip(variables, weights, strict=True)) as scope:
-                found = getattr(layer, method)(*args, **kwargs)[outputs]
+                found = getattr(layer, method)(*args, **kwargs)
+            functions[key].number_of_outputs = len(found)
             # Seeds of dropout, say.
             after = enumerate(map(scope.get_current_value, variables))
-            return found, {str(i): value for i, value in after if value is not weights[i]}
+            return found[outputs], {str(i): value for i, value in after if value is not weights[i]}
 
         functions[key] = tf.function(call, autograph=False)
         # It is traced for as many shapes as its callers are.

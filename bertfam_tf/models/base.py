@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import threading
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -172,6 +172,7 @@ class Backbone(keras.Model):
         dtype: dtype policy of the new layers and of this model; None for Keras' global one.
         unpadded: whether only real tokens are computed, where the family can. Weights and outputs
             are the same, except for outputs at padding, which repeat those of real tokens.
+        outputs: names of the outputs that the model has; None for all.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
@@ -184,6 +185,8 @@ class Backbone(keras.Model):
             query (second axis) must not attend to a key (third axis), by default nowhere;
             ``target_mapping`` (batch, predictions, length) is 1 at the position of a prediction, by
             default there is none.
+        outputs: name of the output to return, or several names, so that nothing else is computed;
+            None for all.
 
     Returns:
         Dict of ``sequence_output`` (batch, length, hidden), ``first_token`` (batch, hidden), its
@@ -192,7 +195,10 @@ class Backbone(keras.Model):
         ``attention_scores``, each layer's (batch, heads, length, keys), scaled, before mask and
         softmax; ``memory`` or ``cache`` for the next call; ``last_token`` (batch, hidden), the
         output at the last real token of each example; ``query_output`` (batch, predictions,
-        hidden). Outputs that are not used are pruned from graphs.
+        hidden).
+
+    Raises:
+        ValueError: for an unknown family, config field, input or output, or a missing input.
     """
 
     def __init__(
@@ -203,34 +209,39 @@ class Backbone(keras.Model):
         parts: Mapping[str, keras.layers.Layer] | None = None,
         dtype: Any = None,
         unpadded: bool = False,
+        outputs: Iterable[str] | None = None,
         **kwargs,
     ):
         record = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
         typed: Any = record.config.from_dict(fields)
-        wired = Parts(parts, dtype, unpadded=unpadded)
-        inputs, outputs = record.wire(typed, wired)
-        outputs.setdefault("first_token", outputs["sequence_output"][:, 0, :])
+        names = None if outputs is None else tuple(outputs)
+        wired = Parts(parts, dtype, unpadded=unpadded, outputs=names)
+        inputs, made = record.wire(typed, wired)
+        made.setdefault("first_token", made["sequence_output"][:, 0, :])
         kwargs.setdefault("name", f"{family}_backbone")
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        super().__init__(inputs=inputs, outputs=_named(made, names), **kwargs)
         self.dtype_policy = wired.dtype_policy
         self.family = family
         self.config = typed
         self.parts = wired
         # In a function, because Keras would track the model: its layers are this one's.
-        self._unpadded = functools.cache(lambda: _unpadded(self))
+        self._variant = functools.cache(lambda *choice: _variant(self, *choice))
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
             inputs = self.complete(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None):
-        symbolic = any(map(keras.utils.is_keras_tensor, keras.tree.flatten(inputs)))
-        unpad = leaving_padding_out() and self.parts.can_unpad
-        if unpad and not symbolic and not self.parts.unpadded:
-            return self._unpadded()(inputs, training=training)
-        return super().call(inputs, training=training, mask=mask)
+    def compute_output_spec(self, inputs, training=None, mask=None, outputs=None):
+        return _named(super().compute_output_spec(inputs, training, mask), _names(outputs))
+
+    def call(self, inputs, training=None, mask=None, outputs=None):
+        names = _names(outputs)
+        unpadded = self.parts.unpadded or (leaving_padding_out() and self.parts.can_unpad)
+        if names is None and unpadded == self.parts.unpadded:
+            return super().call(inputs, training=training, mask=mask)
+        return self._variant(unpadded, names)(inputs, training=training)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """The inputs of this model: others are dropped, and defaults added.
@@ -280,6 +291,7 @@ class Backbone(keras.Model):
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
             "unpadded": self.parts.unpadded,
+            "outputs": self.parts.outputs,
         }
 
     @classmethod
@@ -287,14 +299,31 @@ class Backbone(keras.Model):
         return cls(**config)
 
 
-def _unpadded(backbone: Backbone) -> Backbone:
-    """A model of the same layers that computes real tokens only."""
+def _names(outputs: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if outputs is None:
+        return None
+    return (outputs,) if isinstance(outputs, str) else tuple(sorted(set(outputs)))
+
+
+def _named(outputs: dict[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
+    """The outputs of these names; all for None."""
+    if names is None:
+        return outputs
+    for name in names:
+        if name not in outputs:
+            raise ValueError(unknown("output", name, outputs))
+    return {name: outputs[name] for name in names}
+
+
+def _variant(backbone: Backbone, unpadded: bool, outputs: tuple[str, ...] | None) -> Backbone:
+    """A model of the same layers that computes real tokens only, or fewer outputs."""
     return Backbone(
         backbone.family,
         backbone.config,
         parts=backbone.parts,
         dtype=backbone.dtype_policy,
-        unpadded=True,
+        unpadded=unpadded,
+        outputs=backbone.parts.outputs if outputs is None else outputs,
     )
 
 

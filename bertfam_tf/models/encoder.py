@@ -246,18 +246,20 @@ def encode(
                 name = f"attention_groups_{heads}"
                 groups[heads] = layers.AttentionGroups(heads, name=name)(layout)
             given["groups"] = groups[heads]
+        if not parts.has_output("attention_scores"):
+            given["return_scores"] = False
         return given
 
     hidden_states, attention_scores = [x], []
     for i, each in enumerate(blocks):
-        x, scores = each(x, **arguments(i))
+        x, *scores = each(x, **arguments(i))
         x = after(x, mask)
         hidden_states.append(x)
-        attention_scores.append(scores)
+        attention_scores += scores
     if plain and blocks:
         before = hidden_states[-2]
         first = layers.first_tokens(before, layout)  # (batch, hidden)
-        first, _ = blocks[-1](before, query=first, **arguments(len(blocks) - 1))
+        first, *_ = blocks[-1](before, query=first, **arguments(len(blocks) - 1))
         first = after(first, padding_mask[:, 0])
     else:
         first = layers.first_tokens(x, layout)

@@ -1,6 +1,6 @@
 """Layers by name, so that a model can be wired from existing layers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ class Parts(Mapping[str, keras.layers.Layer]):
         dtype: dtype policy of new layers; None for Keras' global one.
         unpadded: whether to wire layers so that they compute real tokens only, where the family
             can; weights and outputs are the same.
+        outputs: names of the outputs that the model has; None for all.
 
     Attributes:
         can_unpad: whether the wiring asked for a layout, so that padding can be left out.
@@ -34,10 +35,12 @@ class Parts(Mapping[str, keras.layers.Layer]):
         dtype: Any = None,
         *,
         unpadded: bool = False,
+        outputs: Collection[str] | None = None,
     ):
         self._layers = dict(layers or {})
         self.unpadded = unpadded
         self.can_unpad = False
+        self.outputs = outputs
         self._layouts: dict[int, TokenLayout] = {}
         self.dtype_policy = keras.dtype_policies.get(dtype)
         for name, layer in self._layers.items():
@@ -49,6 +52,10 @@ class Parts(Mapping[str, keras.layers.Layer]):
         if name not in self._layers:
             self._layers[name] = make(*args, **kwargs, name=name, dtype=self.dtype_policy)
         return self._layers[name]
+
+    def has_output(self, name: str) -> bool:
+        """Whether the model has an output of this name, so that wiring must compute it."""
+        return self.outputs is None or name in self.outputs
 
     def layout(self, padding_mask: Any) -> TokenLayout | None:
         """Where the real tokens are; None where the wiring is padded.

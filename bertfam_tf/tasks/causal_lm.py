@@ -81,10 +81,11 @@ class CausalLM(Task):
         head = heads.build(backbone, name)
         inputs = backbone.token_inputs
         if name == _HEAD:
-            logits = head(backbone(inputs))
+            logits = head(backbone(inputs, outputs=head.reads))
         else:
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
-            logits = head(backbone({**inputs, "perm_mask": hidden, "target_mapping": targets}))
+            inputs_and_masks = {**inputs, "perm_mask": hidden, "target_mapping": targets}
+            logits = head(backbone(inputs_and_masks, outputs=head.reads))
             # They are for the token at each position, and not for the one after it.
             logits = keras.ops.roll(logits, -1, axis=1)
         return Parts(

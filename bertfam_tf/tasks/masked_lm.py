@@ -80,13 +80,15 @@ class MaskedLM(Task):
             masked = inputs["token_ids"] == mask_id
             if "padding_mask" in inputs:
                 masked &= inputs["padding_mask"] == 1
-            hidden = head.select(backbone(inputs, training=False))  # (batch, length, hidden)
+            hidden = head.select(
+                backbone(inputs, training=False, outputs=head.reads)
+            )  # (batch, length, hidden)
             # The vocabulary is the widest matrix by far, and masks are few.
             logits = head.logits(tf.boolean_mask(hidden, masked))  # (masks, vocabulary)
             return logits, tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
 
         inputs = backbone.token_inputs
-        found = backbone(inputs)
+        found = backbone(inputs, outputs=head.reads)
         return Parts(
             inputs=inputs,
             outputs={"logits": head(found), head.reads: found[head.reads]},

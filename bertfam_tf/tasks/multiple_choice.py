@@ -98,7 +98,8 @@ class MultipleChoice(Task):
             name: keras.Input((count, None), dtype=spec.dtype, name=name)
             for name, spec in backbone.token_inputs.items()
         }
-        scores = head(backbone({name: _Flat()(x) for name, x in inputs.items()}))
+        flat = {name: _Flat()(x) for name, x in inputs.items()}
+        scores = head(backbone(flat, outputs=head.reads))
 
         def choose(logits: tf.Tensor, _: Any) -> Tensors:
             scores = tf.nn.softmax(tf.cast(logits, tf.float32))  # (batch, choices)

@@ -158,7 +158,7 @@ class SpanQA(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name)
         inputs = backbone.token_inputs
-        logits = head(backbone(inputs))  # (windows, length, 2)
+        logits = head(backbone(inputs, outputs=head.reads))  # (windows, length, 2)
         real = keras.ops.expand_dims(inputs["padding_mask"] > 0, -1)
         return Parts(
             inputs=inputs,

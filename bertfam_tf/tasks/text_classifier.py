@@ -98,7 +98,7 @@ def sequence_parts(
     inputs = backbone.token_inputs
     return Parts(
         inputs=inputs,
-        outputs=head(backbone(inputs)),  # (batch, scores)
+        outputs=head(backbone(inputs, outputs=head.reads)),  # (batch, scores)
         head=head,
         source=head.reads,
         preprocessor=Packed(backbone, tokenizer, options, task.fields),

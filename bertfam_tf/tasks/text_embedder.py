@@ -59,11 +59,11 @@ class TextEmbedder(Task):
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         inputs = backbone.token_inputs
-        outputs = backbone(inputs)
-        x = outputs["first_token"]  # (batch, hidden)
+        reads = "sequence_output" if options.pooling == "mean" else "first_token"
+        x = backbone(inputs, outputs=reads)[reads]
         if options.pooling == "mean":
             pooling = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
-            x = pooling(outputs["sequence_output"], inputs["padding_mask"])
+            x = pooling(x, inputs["padding_mask"])  # (batch, hidden)
         if options.normalize:
             x = keras.layers.UnitNormalization(dtype="float32", name="normalization")(x)
         return Parts(

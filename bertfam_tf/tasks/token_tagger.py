@@ -160,7 +160,7 @@ class TokenTagger(Task):
         windows = _WordWindows(backbone, tokenizer, options, self.fields, split)
         return Parts(
             inputs=inputs,
-            outputs=head(backbone(inputs)),  # (windows, length, tags)
+            outputs=head(backbone(inputs, outputs=head.reads)),  # (windows, length, tags)
             head=head,
             source=head.reads,
             preprocessor=windows,

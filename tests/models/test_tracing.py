@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.layers import TransformerBlock, block
+from bertfam_tf.layers import TransformerBlock, block, tracing
 from bertfam_tf.models import unpadding
 from tests.selection import WIRINGS, in_full
 
 TINY = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=24, num_layers=3)
 TOKENS = np.random.default_rng(0).integers(1, 40, (3, 5))
 MASK = np.arange(5) < [[5], [2], [3]]
+GIVEN = {"token_ids": TOKENS, "padding_mask": MASK.astype("int32")}
 
 
 def _build(family="bert", dtype="float64"):
@@ -31,7 +32,7 @@ def _build(family="bert", dtype="float64"):
 
 def _outputs(backbone, training=True, gradients=False):
     """Outputs of a new graph, and the gradients of the sum of their squares."""
-    given = {"token_ids": TOKENS, "padding_mask": MASK.astype("int32")}
+    given = dict(GIVEN)
     if "language_ids" in backbone.input:
         given["language_ids"] = np.ones_like(TOKENS)
     variables = [weight.value for weight in backbone.trainable_weights]
@@ -109,6 +110,49 @@ def test_models_of_one_config_share_what_was_traced(traces):
     assert len(traces) == 6
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_only_outputs_that_are_asked_for_are_traced(traces, training):
+    backbone = _build()
+    for outputs, number in (("sequence_output", 1), ("first_token", 2), ("pooled_output", 2)):
+
+        @tf.function(autograph=False)
+        def step(outputs=outputs):
+            with unpadding(True):
+                return backbone(GIVEN, training=training, outputs=outputs)
+
+        step()
+        assert len(traces) == number
+
+
+def test_a_model_that_is_collected_meanwhile(monkeypatch):
+    """The layer that is traced belongs to a model that is gone, and is needed once more."""
+    one, other = _build(), _build()
+    _outputs(one, training=False)
+
+    def function(*args):
+        traced = original(*args)
+
+        def call(*given):
+            gc.collect()
+            found = traced(*given)
+            call.number_of_outputs = traced.number_of_outputs
+            return found
+
+        return call
+
+    original = tracing._function
+    monkeypatch.setattr(tracing, "_function", function)
+    gc.disable()
+    del one
+    try:
+        step = tf.function(lambda x: other.parts["layer_1"](x)[0], autograph=False)
+        assert step(tf.ones([1, 2, 16], "float64")).shape == (1, 2, 16)
+        wide = {name: np.tile(x, (1, 2)) for name, x in GIVEN.items()}
+        assert tf.function(other, autograph=False)(wide)["sequence_output"].shape == (3, 10, 16)
+    finally:
+        gc.enable()
+
+
 def _lora(backbone):
     backbone.parts["layer_1"].attention.query.enable_lora(2)
     for weight in backbone.weights:
@@ -144,12 +188,13 @@ CHANGES = [_lora, _other_rate, _other_activation, _other_epsilon, _replaced, _at
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_block_that_was_changed_is_traced_by_itself(change, monkeypatch):
     backbone = _build()
-    before = _outputs(backbone)
+    training = change is _other_rate
+    before = _outputs(backbone, training)
     change(backbone)
-    found = _outputs(backbone)
+    found = _outputs(backbone, training)
     monkeypatch.setattr(block, "call_once_traced", _one_by_one)
     # LoRA's updates are float32.
-    _assert_equal(found, _outputs(backbone), 1e-5 if change is _lora else 1e-12)
+    _assert_equal(found, _outputs(backbone, training), 1e-5 if change is _lora else 1e-12)
     assert np.abs(found[0] - before[0]).max() > 1e-6
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import layers
 from bertfam_tf.models import Backbone, unpadding
-from tests.selection import in_full
+from tests.selection import in_full, wirings
 
 # Their attention needs all positions: they compute padding in either mode.
 PADDED = {"gpt", "gpt2", "transformer_xl", "xlnet"}
@@ -68,7 +68,7 @@ def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
         np.testing.assert_allclose(unpadded, padded, rtol=1e-9, atol=1e-9)
     assert backbone.parts.can_unpad == (family not in PADDED)
     # No second wiring of a family that computes padding in either mode.
-    assert backbone._unpadded.cache_info().currsize == (family not in PADDED)
+    assert backbone._variant.cache_info().currsize == (family not in PADDED)
 
 
 @pytest.mark.parametrize("unpadded", [False, True])
@@ -80,6 +80,44 @@ def test_the_first_token_is_that_of_the_sequence(family, unpadded):
             outputs = backbone(_given(backbone, mask))
         wanted = outputs["sequence_output"][:, 0]
         np.testing.assert_allclose(outputs["first_token"], wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("family", wirings())
+def test_outputs_by_name_are_those_of_the_whole(family, unpadded):
+    backbone = _build(family)
+    given = _given(backbone, MASKS["right"])
+    with unpadding(unpadded):
+        whole = backbone(given)
+        for name in whole:
+            found = backbone(given, outputs=name)
+            assert list(found) == [name]
+            keras.tree.map_structure(np.testing.assert_array_equal, found[name], whole[name])
+        both = backbone(given, outputs=["sequence_output", "first_token"])
+    np.testing.assert_array_equal(both["first_token"], whole["first_token"])
+    assert set(both) == {"sequence_output", "first_token"}
+
+
+def test_outputs_by_name_in_a_functional_model():
+    backbone = _build("bert")
+    inputs = backbone.token_inputs
+    model = keras.Model(inputs, backbone(inputs, outputs="pooled_output"))
+    given = _given(backbone, MASKS["left"])
+    wanted = backbone(given)["pooled_output"]
+    np.testing.assert_array_equal(model(given)["pooled_output"], wanted)
+    again = keras.Model.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(again(given)["pooled_output"], wanted)
+    for call in (backbone, keras.Model(inputs, backbone(inputs))):
+        assert set(call(given)) > {"pooled_output"}
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_unknown_outputs_are_refused(symbolic):
+    backbone = _build("bert")
+    given = backbone.token_inputs if symbolic else _given(backbone, MASKS["left"])
+    with pytest.raises(ValueError, match="Unknown output 'pooled'. Did you mean 'pooled_output'"):
+        backbone(given, outputs=["pooled"])
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
