@@ -99,12 +99,12 @@ def test_what_computes_in_int8(exported, card):
     assert all(0 < error < 0.05 for error in card["int8"]["errors"].values())
     products = _nodes(exported, KERNEL)
     fused = [b" ".join(node.attr["fused_ops"].list.s) for node in products]
-    # The block is in the graph for all tokens and for the first ones, and one product of each with
-    # its activation and without. What is not read is removed by the graph optimizer.
-    assert len(products) == 2 * (2 * (6 + 1) + 1)  # two signatures
-    assert fused.count(b"BiasAdd GeluExact Dequantize") == 2 * 2
-    # Query, key and value share their input, if it is that of all tokens.
-    assert len(_nodes(exported, "QuantizeV2")) == 2 * (4 + 5 + 1)
+    # One product is in the graph with its activation and without. What is not read is removed by
+    # the graph optimizer.
+    assert len(products) == 2 * (6 + 1 + 1)  # two signatures
+    assert fused.count(b"BiasAdd GeluExact Dequantize") == 2
+    # Key and value share their input, the query's is that of the first token alone.
+    assert len(_nodes(exported, "QuantizeV2")) == 2 * (5 + 1)
     # One copy of the weights, for both signatures.
     stored = sum(file.stat().st_size for file in (exported / "variables").glob("*.data-*"))
     whole = exported.parent.with_name("model-float32") / "5" / "variables"

@@ -35,7 +35,7 @@ ROWS = [
 BATCH, EPOCHS = 4, 3
 STEPS = -(-len(ROWS) // BATCH)
 # With these settings the second of three epochs is the best.
-BEST = {"learning_rate": 3e-2, "seed": 2, "patience": 2, "monitor": "accuracy"}
+BEST = {"learning_rate": 3e-2, "seed": 1, "patience": 2, "monitor": "accuracy"}
 
 
 @pytest.fixture(scope="module")
