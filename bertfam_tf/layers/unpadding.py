@@ -13,6 +13,7 @@ from keras import ops
 
 from bertfam_tf.layers.fused import split_rows, take, with_gradient
 from bertfam_tf.layers.masks import score_bounds
+from bertfam_tf.layers.tracing import call_once_traced
 
 # More groups have less padding, but each is eight operations in each layer, which take time even if
 # the batch is one example.
@@ -132,6 +133,9 @@ class AttentionGroups(keras.layers.Layer):
         self.num_heads = num_heads
 
     def call(self, layout):
+        return call_once_traced(self, "_call", layout)
+
+    def _call(self, layout):
         counts, rows, heads = layout.counts, layout.rows, self.num_heads
         starts = ops.cumsum(counts) - counts
         edges = _edges(counts)
