@@ -209,11 +209,13 @@ def _edges(counts):
     starting, ending = ops.expand_dims(starts, 1), ops.expand_dims(starts, 0)
     pairs = ops.cast(ending - starting, "float32") * ops.expand_dims(take(squares, starts), 1)
     pairs = ops.where(ending >= starting, pairs, float("inf"))  # (starts, ends)
+    index = ops.expand_dims(ops.arange(ops.shape(starts)[0], dtype="int32"), 1)
     fewest, last_starts = pairs[0], []
     for _ in range(_GROUPS - 1):
         choices = ops.expand_dims(fewest, 1) + pairs
-        last_starts.append(ops.cast(ops.argmin(choices, axis=0), "int32"))
         fewest = ops.min(choices, axis=0)
+        # The last index of the minimum; Keras' argmin is four times as many operations.
+        last_starts.append(ops.max(ops.where(choices <= fewest, index, 0), axis=0))
     edges = [ops.shape(starts)[0] - 1]
     for each in reversed(last_starts):
         edges.insert(0, each[edges[0]])
