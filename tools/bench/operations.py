@@ -302,12 +302,13 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="with exports (made anew)")
     parser.add_argument("--core", type=int, default=0, help="to run on (%(default)s)")
     options = parser.parse_args()
+    # Before TensorFlow makes its threads, which would be as many as there are cores.
+    pin([options.core])
     with contextlib.ExitStack() as stack:
         folder = options.models
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             _models(folder)
-        pin([options.core])
         found, products = measured(folder)
         text = report(found, products, Shape.of(folder / CLASSIFY / "checkpoint"))
     print(text)
