@@ -8,6 +8,7 @@ from typing import Any
 
 # Imported on first use, because some need TensorFlow and Keras may run on another backend.
 _HOME = {
+    "Boundaries": "span_boundary",
     "Masked": "masking",
     "MaskedTokens": "masked_lm",
     "Masking": "masking",
@@ -18,6 +19,8 @@ _HOME = {
     "PermutedTokens": "permuted_lm",
     "ReplacedTokens": "replaced",
     "Segments": "formats",
+    "SpanBoundary": "span_boundary",
+    "SpanBoundaryHead": "span_boundary",
     "doc_sentences": "formats",
     "full_sentences": "formats",
     "geometric": "masking",
@@ -26,6 +29,8 @@ _HOME = {
     "replaced_tokens_network": "replaced",
     "segment_pairs": "formats",
     "sentence_pairs": "formats",
+    "span_boundaries": "span_boundary",
+    "span_boundary_head": "span_boundary",
     "spans_at": "masking",
 }
 
