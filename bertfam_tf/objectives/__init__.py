@@ -21,6 +21,7 @@ _HOME = {
     "Segments": "formats",
     "SpanBoundary": "span_boundary",
     "SpanBoundaryHead": "span_boundary",
+    "TranslationPairs": "translation",
     "doc_sentences": "formats",
     "full_sentences": "formats",
     "geometric": "masking",
