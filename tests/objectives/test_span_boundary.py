@@ -20,6 +20,7 @@ from bertfam_tf.objectives import (
 )
 from bertfam_tf.text import WordPieceTokenizer
 from tests.objectives.test_masking import PIECES, _rows, _seeds
+from tests.selection import in_full
 
 SHAPE = dict(
     vocab_size=40, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24,
@@ -91,8 +92,11 @@ def _expected(head, backbone, batch, predictions=EXPECTED):
     return total, count
 
 
-@pytest.mark.parametrize("family", ["spanbert", "electra"])
-@pytest.mark.parametrize(("unpadded", "extra"), [(False, 0), (True, 0), (False, 5), (True, 5)])
+@pytest.mark.parametrize("family", in_full(["spanbert", "electra"], ["spanbert"]))
+@pytest.mark.parametrize(
+    ("unpadded", "extra"),
+    in_full([(False, 0), (True, 0), (False, 5), (True, 5)], [(False, 0), (True, 5)]),
+)
 def test_loss_is_that_by_hand(family, unpadded, extra):
     backbone, head = _made(family, **({"embedding_size": 12} if family == "electra" else {}))
     batch, objective = _batch(backbone, extra), SpanBoundary(head)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import heads
-from bertfam_tf.learner import Batch, Learner
+from bertfam_tf.learner import Batch
 from bertfam_tf.models import unpadding
 from bertfam_tf.objectives import MaskedTokens, Masking, TranslationPairs
 from bertfam_tf.text import BPETokenizer, Layout, SpecialTokens
@@ -83,17 +83,18 @@ def test_masks_and_loss(tokenizer):
     backbone = _backbone()
     masking = Masking(tokenizer, 0.5, masked=1.0, random=0.0)
     inputs = TranslationPairs(backbone, tokenizer)(FIRST, SECOND, [0, 1])
-    ids, changed = inputs["token_ids"].numpy(), np.zeros((3, 9), bool)
-    for seed in range(20):
-        masked = masking(ids, inputs["padding_mask"], np.stack([[seed] * 3, range(3)], axis=1))
-        changed |= masked.token_ids.numpy() != ids
-        assert set(masked.token_ids.numpy()[masked.token_ids.numpy() != ids]) == {MASK}
-    assert not changed[:, 0].any()
-    np.testing.assert_array_equal(changed, ids > 5)
+    ids, mask = inputs["token_ids"].numpy(), inputs["padding_mask"].numpy()
+    seeds = np.stack([np.repeat(range(20), 3), np.tile(range(3), 20)], axis=1)
+    often = masking(np.tile(ids, (20, 1)), np.tile(mask, (20, 1)), seeds).token_ids.numpy()
+    changed = often.reshape(20, 3, 9) != ids
+    assert (often.reshape(20, 3, 9)[changed] == MASK).all()
+    assert not changed[:, :, 0].any()
+    np.testing.assert_array_equal(changed.any(0), ids > 5)
 
     head = heads.build(backbone, "masked_lm")
     for weight in [*backbone.weights, *head.weights]:
         weight.assign_add(np.random.default_rng(0).normal(0, 0.3, weight.shape))
+    masked = masking(ids, mask, seeds[:3])
     inputs["token_ids"] = masked.token_ids
     logits = head(backbone(inputs)).numpy()
     rows, predictions = np.nonzero(masked.weights)
@@ -106,10 +107,6 @@ def test_masks_and_loss(tokenizer):
             batch = Batch(inputs, targets, masked.weights)
             [(total, count)] = objective.loss(backbone(inputs), objective.heads, batch).values()
         assert float(total / count) == pytest.approx(expected, rel=1e-5)
-    learner = Learner(backbone.token_inputs, backbone(backbone.token_inputs), [objective])
-    learner.compile("sgd")
-    data = tf.data.Dataset.from_tensors((inputs, targets, masked.weights))
-    assert learner.evaluate(data, verbose=0) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_masks_and_loss(tokenizer):
 )
 def test_families_without_languages_are_refused(tokenizer, family, shape, message):
     with pytest.raises(ValueError, match=f"inputs position_ids and language_ids, got {message}"):
-        TranslationPairs(bf.build(family, "tiny", **shape), tokenizer)
+        TranslationPairs(bf.build(family, "tiny", vocab_size=20, **shape), tokenizer)
 
 
 def test_mistakes(tokenizer):
