@@ -95,11 +95,16 @@ def copy_moments(before: keras.Model, after: keras.Model, paths: dict[str, str])
         ValueError: for weights of one model with the same path.
     """
     after.optimizer.build(after.trainable_variables)
-    sources = before.optimizer.moments
-    for path, moments in after.optimizer.moments.items():
+    sources = _inner(before.optimizer).moments
+    for path, moments in _inner(after.optimizer).moments.items():
         for moment, source in zip(moments, sources.get(paths.get(path, path), ()), strict=False):
             moment.assign(source)
     after.optimizer.iterations.assign(before.optimizer.iterations)
+
+
+def _inner(optimizer: Any) -> Any:
+    """The optimizer within Keras' loss scaling, which ``mixed_float16`` adds."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 class Trained(NamedTuple):
@@ -206,24 +211,36 @@ def train_in_stages(
                     f"of step {done} of {stage.steps}; remove it to train from the beginning."
                 )
             if done < stage.steps:
-                steps = stage.steps - done
+                steps, counter = stage.steps - done, _Counter()
                 logs = model.fit(
                     after(start + done).take(steps),
                     initial_epoch=i,
                     epochs=i + 1,
                     steps_per_epoch=steps,
                     # The checkpoint comes last: a stage is done when other callbacks have seen it.
-                    callbacks=[*callbacks, *([backup] if backup else [])],
+                    callbacks=[counter, *callbacks, *([backup] if backup else [])],
                     **{"shuffle": False, **fit},
                 ).history
-                if int(model.optimizer.iterations) != begun + stage.steps:
-                    raise ValueError(f"batches must be at least {total}, got fewer.")
+                if counter.steps < steps and not model.stop_training:
+                    raise ValueError(
+                        f"batches must be at least as many as the {total} steps of all stages, got "
+                        f"{start + done + counter.steps}."
+                    )
                 history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})
             if i and (last := backups[i - 1]):
                 last.clear()
         start += stage.steps
     assert model is not None
     return Trained(backbone, model, history)
+
+
+class _Counter(keras.callbacks.Callback):
+    """Counts steps: loss scaling leaves some out of the optimizer's number."""
+
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps = batch + 1
 
 
 def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: str) -> None:

@@ -322,7 +322,11 @@ def test_models_that_cannot_grow():
         (STAGES, {"growth": "double"}, "growth must be one of stack"),
         (STAGES, {"moments": "new"}, "moments must be one of fresh, copied, got 'new'"),
         (STAGES, {"batches": _batches(0, 4)}, "as many as the 5 steps of all stages, got 4"),
-        (STAGES, {"batches": lambda start: _batches(start, 2)}, "batches must be at least 5"),
+        (
+            STAGES,
+            {"batches": lambda start: _batches(start, 2)},
+            "as many as the 5 steps of all stages, got 2.",
+        ),
     ],
 )
 def test_mistakes_in_stages(stages, options, message):
