@@ -19,6 +19,7 @@ from bertfam_tf.names import unknown
 
 # The default batch size.
 EXAMPLES = 32
+OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class TrainConfig:
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
             ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
+        optimizer: ``adamw`` or ``lamb``; ``adamw_uncorrected`` as in BERT's code and
+            ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias.
         layer_decay: each block's learning rate is that of the next block times this factor, and
             the embeddings' that of the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the
@@ -128,8 +131,13 @@ class TrainConfig:
     class_weights: dict[str, float] | None = None
     metrics: list[str] | None = None
     backup_steps: int = 500
+    optimizer: str = "adamw"
 
     def __post_init__(self):
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."
+            )
         if self.batch_tokens is None and self.batch_size is None:
             object.__setattr__(self, "batch_size", EXAMPLES)
         elif self.batch_tokens is not None and self.batch_size is not None:
@@ -145,6 +153,37 @@ class TrainConfig:
             raise ValueError(
                 f"train.layer_decay must be above 0 and at most 1, got {self.layer_decay}."
             )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a pretraining run whose model becomes deeper; see ``train.train_in_stages``.
+
+    Attributes:
+        layers: the number of layers.
+        steps: the number of training steps.
+        learning_rate: the peak of a rise and fall of this stage alone; None to follow the one line
+            of the whole run.
+        warmup: with a learning rate, the fraction of the stage's steps in which it rises.
+    """
+
+    layers: int
+    steps: int
+    learning_rate: float | None = None
+    warmup: float = 0.0
+
+    def __post_init__(self):
+        for name in ("layers", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} of a stage must be at least 1, got {getattr(self, name)}."
+                )
+        if not 0 <= self.warmup < 1:
+            raise ValueError(
+                f"warmup of a stage must be at least 0 and below 1, got {self.warmup}."
+            )
+        if self.warmup and self.learning_rate is None:
+            raise ValueError("warmup of a stage must be 0 without a learning_rate of its own.")
 
 
 class _Yaml:
