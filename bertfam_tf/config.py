@@ -111,6 +111,8 @@ class TrainConfig:
         monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
         class_weights: factors of the loss of each label's examples.
         metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
+        steps: of pretraining on sentences, the number of steps in place of passes over the files;
+            ``epochs`` is then how often the model is evaluated.
         backup_steps: steps between training checkpoints, from which a killed run resumes; each
             epoch ends with one as well.
     """
@@ -131,6 +133,7 @@ class TrainConfig:
     class_weights: dict[str, float] | None = None
     metrics: list[str] | None = None
     backup_steps: int = 500
+    steps: int | None = None
     optimizer: str = "adamw"
 
     def __post_init__(self):
@@ -145,7 +148,7 @@ class TrainConfig:
                 "Either train.batch_size or train.batch_tokens must be null or omitted, got "
                 f"{self.batch_size} and {self.batch_tokens}."
             )
-        for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience"):
+        for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"train.{name} must be at least 1, got {value}.")
@@ -209,31 +212,85 @@ class NewModelConfig:
 
 
 @dataclass(frozen=True)
-class StreamConfig:
-    """Text files that are read as one stream; ``$NAME`` reads the environment.
+class CorpusConfig:
+    """Text files of pretraining; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev: the files.
-        end: a token after each line, such as ``<eos>``; None for none.
-        length: the number of tokens of a segment, which are processed in one step.
+        train, dev: the files, or patterns such as ``books/*.txt``.
+        format: ``stream``, all text as one stream of tokens, for causal models; or examples of
+            sentences in one of the formats of ``bertfam_tf.objectives``: ``full_sentences``,
+            ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
+        length: the number of tokens of an example, special tokens included; of a stream, of a
+            segment, which is processed in one step.
+        end: of a stream, a token after each line, such as ``<eos>``; None for none.
+        documents: ``blank_line``, a document is the lines up to an empty one; ``file``; or
+            ``line``.
+        sentences: ``line``, each line is a sentence; or ``split``, lines are split after full
+            stops.
+        shuffle: the number of examples among which the next one is drawn.
     """
 
     train: list[str]
     dev: list[str]
-    end: str | None = None
+    format: str = "stream"
     length: int = 128
+    end: str | None = None
+    documents: str = "blank_line"
+    sentences: str = "line"
+    shuffle: int = 10_000
+
+    def __post_init__(self):
+        formats = ("stream", "full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs")
+        if self.format not in formats:
+            raise ValueError(
+                f"data.format must be one of {', '.join(formats)}, got {self.format!r}."
+            )
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """How tokens are masked; see ``bertfam_tf.objectives.Masking``.
+
+    Attributes:
+        unit: ``piece``; ``word``, whole words; ``ngram``, up to three words, as ALBERT; or
+            ``span``, up to ten words that are replaced together, as SpanBERT.
+        rate: the share of tokens that are predicted.
+        masked, random: of these, the shares that become the mask and a random token.
+        copies: the number of passes over the files after which masks repeat, 1 for masks that are
+            drawn once (static masking); None for new masks in each pass (dynamic masking).
+    """
+
+    unit: str = "piece"
+    rate: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+    copies: int | None = None
+
+    def __post_init__(self):
+        units = ("piece", "word", "ngram", "span")
+        if self.unit not in units:
+            raise ValueError(f"masking.unit must be one of {', '.join(units)}, got {self.unit!r}.")
 
 
 @dataclass(frozen=True)
 class PretrainRecipe(_Yaml):
-    """One pretraining run of a language model. ``output`` is the directory that it writes into.
+    """One pretraining run. ``output`` is the directory that it writes into.
 
-    ``prompts`` are texts that the trained model continues.
+    Attributes:
+        objectives: the weight of each loss: ``causal_lm`` on a stream; on sentences ``masked_lm``,
+            ``nsp`` or ``sop`` (next sentence prediction, sentence order prediction), ``sbo`` (span
+            boundary objective), or ``rtd`` (replaced token detection).
+        masking: for all objectives on sentences.
+        generator: of ``rtd``, the config fields in which the generator differs from the model.
+        prompts: texts that a causal model continues.
     """
 
     output: str
     model: NewModelConfig
-    data: StreamConfig
+    data: CorpusConfig
+    objectives: dict[str, float] = field(default_factory=lambda: {"causal_lm": 1.0})
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    generator: dict[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
     prompts: list[str] = field(default_factory=list)
 

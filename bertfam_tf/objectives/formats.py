@@ -16,7 +16,7 @@ from typing import NamedTuple
 _WAITING = 32
 
 Sentence = Sequence[int]
-Document = Sequence[Sentence]
+Document = Iterable[Sentence]
 
 
 class Segments(NamedTuple):
