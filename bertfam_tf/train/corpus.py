@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
+from bertfam_tf.names import join_names
 from bertfam_tf.objectives.formats import (
     Segments,
     Sentence,
@@ -92,8 +93,16 @@ class Corpus:
 
         Args:
             number: of the pass, from 0.
+
+        Raises:
+            ValueError: if the files have no text, or are not UTF-8.
         """
-        return _shuffled(self._in_order(number), self.shuffle, random.Random(self._seed(number)))
+        found = None
+        draw = random.Random(self._seed(number))
+        for found in _shuffled(self._in_order(number), self.shuffle, draw):
+            yield found
+        if found is None:
+            raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
 
     def batches(
         self,
@@ -146,7 +155,11 @@ class Corpus:
         return (self.seed * 1_000_003 + number) % _SEEDS
 
     def _in_order(self, number: int) -> Iterator[Segments]:
-        documents = map(self._tokens, read_documents(self.files, self.documents, self.sentences))
+        documents: Any = read_documents(self.files, self.documents, self.sentences)
+        documents = map(self._tokens, documents)
+        if self.pairs and self.documents != "file":
+            # Several documents of a file are read in turns.
+            documents = map(list, documents)
         if self.format == "full_sentences":
             separator = self.tokenizer.special_ids.get("sep")
             return full_sentences(documents, self._room, separator)

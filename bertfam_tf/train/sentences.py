@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from bertfam_tf import optimizers
 from bertfam_tf.checkpoints.save import save_pretrained
@@ -37,10 +38,13 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     train, dev = (_corpus(recipe, files, tokenizer) for files in (data.train, data.dev))
     batch_size = _batch_size(recipe)
     held_out = dev.batches(batch_size, made.masking, copies=1).map(made.batch)
+    # Keras warns of a data set whose length it does not know.
+    number = -(-_count(dev) // batch_size)
+    held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
     found: dict[str, Any] = {}
     total = settings.steps
     if total is None:
-        found["examples"] = sum(1 for _ in train.examples())
+        found["examples"] = _count(train)
         total = -(-found["examples"] // batch_size) * settings.epochs
     steps = max(total // settings.epochs, 1)  # of an epoch, which ends with an evaluation
     made.learner.compile(optimizers.of(settings, steps * settings.epochs))
@@ -71,6 +75,10 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     last_row = history.rows[-1]
     found |= {n.removeprefix("val_"): float(v) for n, v in last_row.items() if n.startswith("val_")}
     return {**found, "steps": steps * settings.epochs}
+
+
+def _count(corpus: Corpus) -> int:
+    return sum(1 for _ in corpus.examples())
 
 
 def _corpus(recipe: PretrainRecipe, files: list[str], tokenizer: Tokenizer) -> Corpus:

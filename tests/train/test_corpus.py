@@ -42,6 +42,16 @@ def test_a_pass_has_all_tokens_once(corpus, format):
     assert orders[0] == orders[1] != orders[2]
 
 
+def test_long_documents_have_as_many_negatives(tiny, tmp_path):
+    for name in "abcd":
+        (tmp_path / name).write_text(f"good film {name} .\nbad plot {name} .\n" * 200)
+    files = sorted(tmp_path.iterdir())
+    made = Corpus(files, load_tokenizer(tiny), 32, "segment_pairs", documents="file")
+    labels = [example.label for example in made.examples()]
+    assert len(labels) > 100
+    assert 0.45 < labels.count(1) / len(labels) <= 0.5
+
+
 @pytest.mark.parametrize("format", ["full_sentences", "segment_pairs"])
 def test_batches_are_the_packed_examples_with_masks(corpus, format):
     made = corpus(format=format)
@@ -98,7 +108,7 @@ def test_static_masks_repeat_and_dynamic_ones_do_not(corpus):
         assert (found[:number] == found[2 * number :]) == (copies is not None)
 
 
-def test_errors(corpus):
+def test_errors(corpus, tiny, tmp_path):
     for options, message in (
         (dict(format="pages"), "format must be one of full_sentences"),
         (dict(task="next"), "task must be 'nsp' or 'sop'"),
@@ -108,6 +118,10 @@ def test_errors(corpus):
     ):
         with pytest.raises(ValueError, match=message):
             corpus(**options)
+    empty = tmp_path / "empty"
+    empty.write_text("\n\n")
+    with pytest.raises(ValueError, match=r"There is no text in .*empty"):
+        list(Corpus([empty], load_tokenizer(tiny), 16).examples())
     made = corpus()
     with pytest.raises(ValueError, match="copies must be at least 1, got 0"):
         made.batches(1, Masking(made.tokenizer), copies=0)
