@@ -19,6 +19,7 @@ from bertfam_tf.names import unknown
 
 # The default batch size.
 EXAMPLES = 32
+OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class TrainConfig:
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
             ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
+        optimizer: ``adamw`` or ``lamb``; ``adamw_uncorrected`` as in BERT's code and
+            ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias.
         layer_decay: each block's learning rate is that of the next block times this factor, and
             the embeddings' that of the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the
@@ -108,6 +111,8 @@ class TrainConfig:
         monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
         class_weights: factors of the loss of each label's examples.
         metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
+        steps: of pretraining on sentences, the number of steps in place of passes over the files;
+            ``epochs`` is then how often the model is evaluated.
         backup_steps: steps between training checkpoints, from which a killed run resumes; each
             epoch ends with one as well.
     """
@@ -128,8 +133,14 @@ class TrainConfig:
     class_weights: dict[str, float] | None = None
     metrics: list[str] | None = None
     backup_steps: int = 500
+    steps: int | None = None
+    optimizer: str = "adamw"
 
     def __post_init__(self):
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."
+            )
         if self.batch_tokens is None and self.batch_size is None:
             object.__setattr__(self, "batch_size", EXAMPLES)
         elif self.batch_tokens is not None and self.batch_size is not None:
@@ -137,7 +148,7 @@ class TrainConfig:
                 "Either train.batch_size or train.batch_tokens must be null or omitted, got "
                 f"{self.batch_size} and {self.batch_tokens}."
             )
-        for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience"):
+        for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"train.{name} must be at least 1, got {value}.")
@@ -145,6 +156,37 @@ class TrainConfig:
             raise ValueError(
                 f"train.layer_decay must be above 0 and at most 1, got {self.layer_decay}."
             )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a pretraining run whose model becomes deeper; see ``train.train_in_stages``.
+
+    Attributes:
+        layers: the number of layers.
+        steps: the number of training steps.
+        learning_rate: the peak of a rise and fall of this stage alone; None to follow the one line
+            of the whole run.
+        warmup: with a learning rate, the fraction of the stage's steps in which it rises.
+    """
+
+    layers: int
+    steps: int
+    learning_rate: float | None = None
+    warmup: float = 0.0
+
+    def __post_init__(self):
+        for name in ("layers", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} of a stage must be at least 1, got {getattr(self, name)}."
+                )
+        if not 0 <= self.warmup < 1:
+            raise ValueError(
+                f"warmup of a stage must be at least 0 and below 1, got {self.warmup}."
+            )
+        if self.warmup and self.learning_rate is None:
+            raise ValueError("warmup of a stage must be 0 without a learning_rate of its own.")
 
 
 class _Yaml:
@@ -170,31 +212,85 @@ class NewModelConfig:
 
 
 @dataclass(frozen=True)
-class StreamConfig:
-    """Text files that are read as one stream; ``$NAME`` reads the environment.
+class CorpusConfig:
+    """Text files of pretraining; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev: the files.
-        end: a token after each line, such as ``<eos>``; None for none.
-        length: the number of tokens of a segment, which are processed in one step.
+        train, dev: the files, or patterns such as ``books/*.txt``.
+        format: ``stream``, all text as one stream of tokens, for causal models; or examples of
+            sentences in one of the formats of ``bertfam_tf.objectives``: ``full_sentences``,
+            ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
+        length: the number of tokens of an example, special tokens included; of a stream, of a
+            segment, which is processed in one step.
+        end: of a stream, a token after each line, such as ``<eos>``; None for none.
+        documents: ``blank_line``, a document is the lines up to an empty one; ``file``; or
+            ``line``.
+        sentences: ``line``, each line is a sentence; or ``split``, lines are split after full
+            stops.
+        shuffle: the number of examples among which the next one is drawn.
     """
 
     train: list[str]
     dev: list[str]
-    end: str | None = None
+    format: str = "stream"
     length: int = 128
+    end: str | None = None
+    documents: str = "blank_line"
+    sentences: str = "line"
+    shuffle: int = 10_000
+
+    def __post_init__(self):
+        formats = ("stream", "full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs")
+        if self.format not in formats:
+            raise ValueError(
+                f"data.format must be one of {', '.join(formats)}, got {self.format!r}."
+            )
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """How tokens are masked; see ``bertfam_tf.objectives.Masking``.
+
+    Attributes:
+        unit: ``piece``; ``word``, whole words; ``ngram``, up to three words, as ALBERT; or
+            ``span``, up to ten words that are replaced together, as SpanBERT.
+        rate: the share of tokens that are predicted.
+        masked, random: of these, the shares that become the mask and a random token.
+        copies: the number of passes over the files after which masks repeat, 1 for masks that are
+            drawn once (static masking); None for new masks in each pass (dynamic masking).
+    """
+
+    unit: str = "piece"
+    rate: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+    copies: int | None = None
+
+    def __post_init__(self):
+        units = ("piece", "word", "ngram", "span")
+        if self.unit not in units:
+            raise ValueError(f"masking.unit must be one of {', '.join(units)}, got {self.unit!r}.")
 
 
 @dataclass(frozen=True)
 class PretrainRecipe(_Yaml):
-    """One pretraining run of a language model. ``output`` is the directory that it writes into.
+    """One pretraining run. ``output`` is the directory that it writes into.
 
-    ``prompts`` are texts that the trained model continues.
+    Attributes:
+        objectives: the weight of each loss: ``causal_lm`` on a stream; on sentences ``masked_lm``,
+            ``nsp`` or ``sop`` (next sentence prediction, sentence order prediction), ``sbo`` (span
+            boundary objective), or ``rtd`` (replaced token detection).
+        masking: for all objectives on sentences.
+        generator: of ``rtd``, the config fields in which the generator differs from the model.
+        prompts: texts that a causal model continues.
     """
 
     output: str
     model: NewModelConfig
-    data: StreamConfig
+    data: CorpusConfig
+    objectives: dict[str, float] = field(default_factory=lambda: {"causal_lm": 1.0})
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    generator: dict[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
     prompts: list[str] = field(default_factory=list)
 

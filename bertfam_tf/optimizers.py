@@ -1,6 +1,7 @@
-"""BERT's optimizer: AdamW without decay on norms and biases, linear warm-up and decay."""
+"""AdamW and LAMB without decay on norms and biases; linear warm-up and decay."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -47,7 +48,84 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class AdamW(keras.optimizers.AdamW):
+class Shifted(keras.optimizers.schedules.LearningRateSchedule):
+    """Another schedule, that many steps later: for an optimizer that counts its steps anew.
+
+    Args:
+        schedule: the schedule.
+        offset: added to each step; may be negative.
+    """
+
+    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, offset: int):
+        self.schedule = schedule
+        self.offset = offset
+
+    def __call__(self, step):
+        return self.schedule(ops.cast(step, "float32") + self.offset)
+
+    def get_config(self):
+        schedule = keras.saving.serialize_keras_object(self.schedule)
+        return {"schedule": schedule, "offset": self.offset}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["offset"])
+
+
+class _Adaptive(keras.optimizers.Optimizer):
+    """What AdamW and LAMB have in common: gradients are dense, and decay is their own."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        factors: Mapping[str, float] | None = None,
+        *,
+        bias_correction: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate, **kwargs)
+        self.factors = dict(factors or {})
+        self.bias_correction = bias_correction
+
+    def apply(self, grads, trainable_variables=None):
+        # An embedding's gradient has a slice for each token that was looked up.
+        grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        return super().apply(grads, trainable_variables)
+
+    def _factor(self, index: int) -> float:
+        return self.factors.get(self._trainable_variables[index].path, 1.0)
+
+    def _powers(self, dtype: str = "float32") -> tuple[Any, Any]:
+        """Both betas to the power of the step, which bias correction needs; or zeros without it."""
+        if not self.bias_correction:
+            return ops.zeros((), dtype), ops.zeros((), dtype)
+        step = ops.cast(self.iterations + 1, dtype)
+        return ops.power(self.beta_1, step), ops.power(self.beta_2, step)
+
+    def _apply_weight_decay(self, variables):
+        """Done in ``update_step``, at each variable's own rate."""
+
+    @property
+    def moments(self) -> dict[str, tuple[keras.Variable, keras.Variable]]:
+        """First and second moments by the path of the weight; empty before the first step.
+
+        Raises:
+            ValueError: for two weights with the same path.
+        """
+        if not self.built:
+            return {}
+        paths = [variable.path for variable in self._trainable_variables]
+        if len(set(paths)) < len(paths):
+            raise ValueError("Weights must have different paths.")
+        return dict(zip(paths, zip(self._momentums, self._velocities, strict=True), strict=True))
+
+    def get_config(self):
+        config = {"factors": self.factors, "bias_correction": self.bias_correction}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class AdamW(_Adaptive, keras.optimizers.AdamW):
     """AdamW as it was published (arXiv 1711.05101, algorithm 2), and as torch has it.
 
     Keras adds epsilon before it corrects the bias of the second moment. Early in training this
@@ -60,23 +138,20 @@ class AdamW(keras.optimizers.AdamW):
         learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``, but ``amsgrad``.
         factors: multipliers of the learning rate by variable path (as in ELECTRA, arXiv
             2003.10555, appendix B); 1 for the others.
+        bias_correction: whether moments are corrected for their start at zero; False as in BERT's
+            code (arXiv 1810.04805), whose first steps are about three times as large.
     """
 
-    def __init__(self, learning_rate, factors: Mapping[str, float] | None = None, **kwargs):
-        super().__init__(learning_rate, **kwargs)
+    def __init__(
+        self, learning_rate: Any, factors: Mapping[str, float] | None = None, **kwargs: Any
+    ):
+        super().__init__(learning_rate, factors, **kwargs)
         if self.amsgrad:
             raise ValueError("amsgrad is not supported.")
-        self.factors = dict(factors or {})
-
-    def apply(self, grads, trainable_variables=None):
-        # An embedding's gradient has a slice for each token that was looked up.
-        grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
-        return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # Scalars that all variables share; both bias corrections are in them.
-        step = ops.cast(self.iterations + 1, "float32")
-        powers = ops.power(self.beta_1, step), ops.power(self.beta_2, step)
+        powers = self._powers()
         epsilon = self.epsilon * ops.sqrt(1 - powers[1])
         rate = ops.cast(learning_rate, "float32")
         decay = rate * (self.weight_decay or 0.0)
@@ -88,7 +163,7 @@ class AdamW(keras.optimizers.AdamW):
         index = self._get_variable_index(variable)
         dtype = variable.dtype
         rate, decay, *powers_and_betas, epsilon = (tf.cast(x, dtype) for x in learning_rate)
-        factor = self.factors.get(self._trainable_variables[index].path, 1.0)
+        factor = self._factor(index)
         if factor != 1.0:
             rate, decay = rate * factor, decay * factor
         if self.weight_decay is not None and self._use_weight_decay(variable):
@@ -107,15 +182,56 @@ class AdamW(keras.optimizers.AdamW):
             grad=tf.cast(gradient, dtype),
         )
 
-    def _apply_weight_decay(self, variables):
-        """Done in ``update_step``, at each variable's own rate."""
 
-    def get_config(self):
-        return {**super().get_config(), "factors": self.factors}
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class Lamb(_Adaptive, keras.optimizers.Lamb):
+    """LAMB (arXiv 1904.00962, algorithm 2), with the norms themselves as its function phi.
+
+    The step of each weight is scaled to the norm of that weight. Keras subtracts weight decay from
+    the weight outside of this step; in the paper it is part of the step that is scaled, so a weight
+    without a gradient decays by the learning rate, whatever the decay.
+
+    As in the code of LAMB's and ALBERT's authors, weights that are excluded from decay (see
+    ``exclude_from_weight_decay``) have steps that are not scaled, those of Adam; the paper does not
+    mention any. Neither are those of weights or steps that are zero.
+
+    Args:
+        learning_rate: as ``keras.optimizers.Lamb`` takes it, and so ``kwargs``.
+        factors: as for ``AdamW``.
+        bias_correction: whether moments are corrected for their start at zero, as in the paper;
+            False as in ALBERT's code (arXiv 1909.11942).
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        first, second = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(gradient, dtype)
+        self.assign_add(first, (gradient - first) * (1 - self.beta_1))
+        self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
+        powers = (ops.cast(each, dtype) for each in self._powers())
+        mean, square = (m / (1 - power) for m, power in zip((first, second), powers, strict=True))
+        step = mean / (ops.sqrt(square) + self.epsilon)
+        rate = ops.cast(learning_rate, dtype) * self._factor(index)
+        if self._use_weight_decay(variable):
+            step = step + (self.weight_decay or 0.0) * variable
+            weight_norm = ops.sqrt(ops.sum(ops.square(variable)))
+            step_norm = ops.sqrt(ops.sum(ops.square(step)))
+            scaled = ops.logical_and(weight_norm > 0, step_norm > 0)
+            rate = rate * ops.where(scaled, ops.divide_no_nan(weight_norm, step_norm), 1.0)
+        self.assign_sub(variable, rate * step)
+
+
+# The names in recipes, ``config.OPTIMIZERS``; a recipe has no booleans.
+_NAMED: dict[str, tuple[type[_Adaptive], bool]] = {
+    "adamw": (AdamW, True),
+    "adamw_uncorrected": (AdamW, False),
+    "lamb": (Lamb, True),
+    "lamb_uncorrected": (Lamb, False),
+}
 
 
 def adamw(
-    learning_rate: float = 5e-5,
+    learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 5e-5,
     total_steps: int | None = None,
     warmup: float = 0.1,
     weight_decay: float = 0.01,
@@ -123,11 +239,12 @@ def adamw(
     epsilon: float = 1e-6,
     beta_2: float = 0.999,
     factors: Mapping[str, float] | None = None,
+    bias_correction: bool = True,
 ) -> AdamW:
     """AdamW as the BERT papers fine-tune with it (arXiv 1810.04805, appendix A.3).
 
     Args:
-        learning_rate: the peak of the schedule.
+        learning_rate: the peak of the schedule; or another schedule, in place of this one.
         total_steps: length of the schedule; None holds the peak.
         warmup: the fraction of ``total_steps`` in which the rate rises.
         weight_decay: decoupled decay (arXiv 1711.05101), not applied to biases and norms.
@@ -135,35 +252,90 @@ def adamw(
         epsilon: of Adam.
         beta_2: of Adam.
         factors: as ``AdamW`` takes them; None for one rate.
+        bias_correction: as ``AdamW`` takes it.
     """
-    if not 0 <= warmup < 1:
-        raise ValueError(
-            f"warmup must be at least 0 and below 1, a fraction of all steps, got {warmup}."
-        )
-    schedule = WarmupLinearDecay(learning_rate, round(warmup * (total_steps or 0)), total_steps)
-    optimizer = AdamW(
-        schedule,
-        factors,
+    return _scheduled(
+        AdamW,
+        learning_rate,
+        total_steps,
+        warmup,
         weight_decay=weight_decay,
         global_clipnorm=clip_norm,
         epsilon=epsilon,
         beta_2=beta_2,
+        factors=factors,
+        bias_correction=bias_correction,
     )
-    optimizer.exclude_from_weight_decay(var_names=list(_NO_DECAY))
-    return optimizer
+
+
+def lamb(
+    learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1.76e-3,
+    total_steps: int | None = None,
+    warmup: float = 0.025,
+    weight_decay: float = 0.01,
+    clip_norm: float | None = 1.0,
+    epsilon: float = 1e-6,
+    beta_2: float = 0.999,
+    factors: Mapping[str, float] | None = None,
+    bias_correction: bool = True,
+) -> Lamb:
+    """LAMB as ALBERT is pretrained with it (arXiv 1909.11942, section 4.1), in batches of 4096.
+
+    Arguments as for ``adamw``.
+    """
+    return _scheduled(
+        Lamb,
+        learning_rate,
+        total_steps,
+        warmup,
+        weight_decay=weight_decay,
+        global_clipnorm=clip_norm,
+        epsilon=epsilon,
+        beta_2=beta_2,
+        factors=factors,
+        bias_correction=bias_correction,
+    )
 
 
 def of(
-    settings: TrainConfig, total_steps: int, factors: Mapping[str, float] | None = None
-) -> AdamW:
-    """The optimizer of a recipe's ``train`` section, for that many steps."""
-    return adamw(
-        settings.learning_rate,
-        total_steps=total_steps,
-        warmup=settings.warmup,
+    settings: TrainConfig,
+    total_steps: int,
+    factors: Mapping[str, float] | None = None,
+    schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
+) -> AdamW | Lamb:
+    """The optimizer of a recipe's ``train`` section, for that many steps.
+
+    Args:
+        settings: the section.
+        total_steps: the length of its schedule.
+        factors: as for ``adamw``.
+        schedule: the learning rate, in place of the section's.
+    """
+    kind, bias_correction = _NAMED[settings.optimizer]
+    return _scheduled(
+        kind,
+        settings.learning_rate if schedule is None else schedule,
+        total_steps,
+        settings.warmup,
         weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
+        global_clipnorm=settings.clip_norm,
         epsilon=settings.epsilon,
         beta_2=settings.beta_2,
         factors=factors,
+        bias_correction=bias_correction,
     )
+
+
+def _scheduled(
+    kind: Any, learning_rate: Any, total_steps: int | None, warmup: float, **settings: Any
+) -> Any:
+    if not 0 <= warmup < 1:
+        raise ValueError(
+            f"warmup must be at least 0 and below 1, a fraction of all steps, got {warmup}."
+        )
+    if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        steps = round(warmup * (total_steps or 0))
+        learning_rate = WarmupLinearDecay(learning_rate, steps, total_steps)
+    optimizer = kind(learning_rate, **settings)
+    optimizer.exclude_from_weight_decay(var_names=list(_NO_DECAY))
+    return optimizer

@@ -28,7 +28,7 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
         ValueError: for more blocks than the backbone has.
     """
     depths = _depths(backbone)
-    count = len(_blocks(backbone))
+    count = len(blocks_of(backbone))
     if blocks is not None and not 0 <= blocks <= count:
         raise ValueError(f"{blocks} blocks cannot be frozen; the backbone has {count}.")
     for layer, depth in depths.items():
@@ -46,7 +46,7 @@ def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
     ``decay`` squared for the previous one, and so on down to the embeddings. Weights that several
     blocks share have the factor of the last of these blocks.
     """
-    top = len(_blocks(backbone)) + 1
+    top = len(blocks_of(backbone)) + 1
     return {
         variable.path: decay ** (top - depth)
         for layer, depth in _depths(backbone).items()
@@ -86,7 +86,7 @@ def add_lora(
 
 def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:
     """The depth of layers: 0 for embeddings, 1, 2, … for blocks, and one more for later layers."""
-    layers, blocks = backbone.layers, _blocks(backbone)
+    layers, blocks = backbone.layers, blocks_of(backbone)
     last = layers.index(blocks[-1])
     depths = {block: number for number, block in enumerate(blocks, 1)}
     return {
@@ -95,5 +95,6 @@ def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:
     }
 
 
-def _blocks(backbone: Backbone) -> list[keras.layers.Layer]:
+def blocks_of(backbone: Backbone) -> list[keras.layers.Layer]:
+    """The blocks, from first to last; a layer may consist of several."""
     return [layer for layer in backbone.layers if re.fullmatch(r"layer_[\d_]+", layer.name)]

@@ -46,6 +46,7 @@ def test_defaults_and_round_trip(recipe):
         ("train.learning_rate=5e-5", "train", "learning_rate", 5e-5),
         ("train.weight_decay=1", "train", "weight_decay", 1.0),
         ("train.clip_norm=null", "train", "clip_norm", None),
+        ("train.optimizer=lamb", "train", "optimizer", "lamb"),
         ("data.labels=[a, b]", "data", "labels", ["a", "b"]),
         ('data.labels={"0": a, "1": b}', "data", "labels", {"0": "a", "1": "b"}),
         ("data.text=0", "data", "text", 0),

@@ -1,4 +1,4 @@
-"""The schedule's values, and AdamW against a computation by hand."""
+"""The schedules' values, and AdamW and LAMB against computations by hand."""
 
 from unittest import mock
 
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf import TextClassifier
+from bertfam_tf import TextClassifier, optimizers
+from bertfam_tf.config import OPTIMIZERS, TrainConfig
 from bertfam_tf.learner import Learner
-from bertfam_tf.optimizers import AdamW, WarmupLinearDecay, adamw
+from bertfam_tf.optimizers import AdamW, Lamb, Shifted, WarmupLinearDecay, adamw, lamb
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,19 @@ def test_warmup_is_a_part(warmup):
         adamw(warmup=warmup, total_steps=10)
 
 
-def test_steps_by_hand():
+def test_a_shifted_schedule():
+    line = WarmupLinearDecay(2.0, 10, 110)
+    shifted = Shifted(line, 50)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(shifted))
+    for step in (0, 10, 59):
+        assert float(shifted(step)) == float(again(step)) == float(line(step + 50))
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+@pytest.mark.parametrize("make", [adamw, lamb])
+def test_steps_by_hand(make, bias_correction):
     rate, decay, clip, epsilon, beta_1, beta_2, steps = 0.1, 0.3, 0.7, 1e-2, 0.9, 0.98, 6
-    optimizer = adamw(
+    optimizer = make(
         rate,
         total_steps=steps,
         warmup=0.34,
@@ -53,9 +64,12 @@ def test_steps_by_hand():
         clip_norm=clip,
         epsilon=epsilon,
         beta_2=beta_2,
+        factors={"kernel": 0.5},
+        bias_correction=bias_correction,
     )
+    factors = {"kernel": 0.5, "bias": 1.0, "zeros": 1.0}
     rng = np.random.default_rng(0)
-    values = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
+    values = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2), "zeros": np.zeros(3)}
     variables = {name: keras.Variable(v, name=name) for name, v in values.items()}
     first = {name: np.zeros_like(v) for name, v in values.items()}
     second = {name: np.zeros_like(v) for name, v in values.items()}
@@ -71,23 +85,50 @@ def test_steps_by_hand():
         lr = rate * min(step / 2, (steps - step) / (steps - 2))
         for name, g in gradients.items():
             g = g * min(1, clip / norm)
-            if name == "kernel":
-                values[name] -= lr * decay * values[name]
             first[name] = beta_1 * first[name] + (1 - beta_1) * g
             second[name] = beta_2 * second[name] + (1 - beta_2) * g**2
-            mean = first[name] / (1 - beta_1 ** (step + 1))
-            square = second[name] / (1 - beta_2 ** (step + 1))
-            values[name] -= lr * mean / (np.sqrt(square) + epsilon)
+            mean, square = first[name], second[name]
+            if bias_correction:
+                mean = mean / (1 - beta_1 ** (step + 1))
+                square = square / (1 - beta_2 ** (step + 1))
+            update = mean / (np.sqrt(square) + epsilon)
+            if name != "bias":
+                update += decay * values[name]
+                weight = np.linalg.norm(values[name])
+                if make is lamb and weight > 0:
+                    update *= weight / np.linalg.norm(update)
+            values[name] -= lr * factors[name] * update
         for name, variable in variables.items():
             np.testing.assert_allclose(variable.numpy(), values[name], rtol=2e-5, atol=1e-6)
+    assert optimizer.moments.keys() == values.keys()
+    for name, (mean, square) in optimizer.moments.items():
+        np.testing.assert_allclose(mean.numpy(), first[name], rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(square.numpy(), second[name], rtol=2e-5, atol=1e-6)
 
 
+def test_optimizers_of_recipes():
+    kinds = {"adamw": AdamW, "lamb": Lamb}
+    for name in OPTIMIZERS:
+        kind, _, uncorrected = name.partition("_")
+        found = optimizers.of(TrainConfig(optimizer=name, beta_2=0.98, clip_norm=0.5), 10)
+        assert type(found) is kinds[kind]
+        assert found.bias_correction == (not uncorrected)
+        assert (found.beta_2, found.global_clipnorm, found.weight_decay) == (0.98, 0.5, 0.01)
+        again = keras.optimizers.deserialize(keras.optimizers.serialize(found))
+        assert again.get_config() == found.get_config()
+    constant = Shifted(WarmupLinearDecay(3.0, 0, None), 0)
+    assert float(optimizers.of(TrainConfig(), 10, schedule=constant).learning_rate) == 3.0
+    with pytest.raises(ValueError, match=r"train.optimizer must be one of adamw.*, got 'adam'"):
+        TrainConfig(optimizer="adam")
+
+
+@pytest.mark.parametrize("make", [adamw, lamb])
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_parts_of_a_gradient_are_added_first(clip):
+def test_parts_of_a_gradient_are_added_first(clip, make):
     parts = tf.IndexedSlices(tf.constant([[1.0], [3.0], [2.0]]), tf.constant([0, 0, 1]), [3, 1])
     found = []
     for gradient in (parts, tf.convert_to_tensor(parts)):
-        optimizer = adamw(0.1, clip_norm=clip, epsilon=1.0)
+        optimizer = make(0.1, clip_norm=clip, epsilon=1.0)
         variable = keras.Variable(np.zeros((3, 1), "float32"))
         for _ in range(2):
             optimizer.apply([gradient], [variable])

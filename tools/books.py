@@ -3,7 +3,8 @@
     python -m tools.books runs/books
 
 Each line is a paragraph; Project Gutenberg's header and footer are removed. ``train.txt`` has all
-books except two, which are in ``dev.txt``; ``train.words.txt`` and ``dev.words.txt`` have the same
+books except two, which are in ``dev.txt``; ``train`` and ``dev`` have a file for each book;
+``train.words.txt`` and ``dev.words.txt`` have the same
 text in lower case with spaces around punctuation, for word vocabularies.
 """
 
@@ -44,6 +45,10 @@ def main() -> None:
         ("dev", [book for book in books if book.name in HELD_OUT]),
     ):
         lines = [line for book in chosen for line in paragraphs(book)]
+        (directory / name).mkdir(exist_ok=True)
+        for book in chosen:
+            text = "\n".join(paragraphs(book)) + "\n"
+            (directory / name / book.name).write_text(text, "utf-8")
         (directory / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")
         words = "\n".join(map(in_words, lines)) + "\n"
         (directory / f"{name}.words.txt").write_text(words, "utf-8")

@@ -8,22 +8,30 @@ from typing import Any
 
 # Imported on first use, because some need TensorFlow and Keras may run on another backend.
 _HOME = {
+    "Boundaries": "span_boundary",
     "Masked": "masking",
     "MaskedTokens": "masked_lm",
     "Masking": "masking",
+    "NextTokens": "causal_lm",
     "PairLabels": "pairs",
     "Permutation": "permutation",
     "Permuted": "permutation",
     "PermutedTokens": "permuted_lm",
     "ReplacedTokens": "replaced",
     "Segments": "formats",
+    "SpanBoundary": "span_boundary",
+    "SpanBoundaryHead": "span_boundary",
+    "TranslationPairs": "translation",
     "doc_sentences": "formats",
     "full_sentences": "formats",
     "geometric": "masking",
+    "next_tokens": "causal_lm",
     "ngrams": "masking",
     "replaced_tokens_network": "replaced",
     "segment_pairs": "formats",
     "sentence_pairs": "formats",
+    "span_boundaries": "span_boundary",
+    "span_boundary_head": "span_boundary",
     "spans_at": "masking",
 }
 

@@ -9,14 +9,18 @@ that hold a few examples at a time, so that a corpus can have any size.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 # Pairs that wait for a pair of another document to exchange segments with.
 _WAITING = 32
+# Documents that are read in turns, so that long ones have pairs of other documents beside theirs.
+_IN_TURNS = 16
 
 Sentence = Sequence[int]
-Document = Sequence[Sentence]
+Document = Iterable[Sentence]
 
 
 class Segments(NamedTuple):
@@ -75,11 +79,11 @@ def segment_pairs(
     With ``task="nsp"`` the second segment is from another document in half of the pairs: two pairs
     exchange their second segments. With ``task="sop"`` the segments of half of the pairs are
     swapped (ALBERT, arXiv 1909.11942, section 3.1). Both kinds are equally frequent
-    but for a few pairs at the end for which there is no pair of another document. A sentence alone
+    but for pairs of a last long document, for which there is no pair of another. A sentence alone
     at the end of a document is an example of one segment, without a label.
 
     Args:
-        documents: in the order in which they are read.
+        documents: in the order in which they are read, sixteen of them in turns.
         length: maximum number of tokens of a pair, without special tokens.
         task: ``"nsp"``, next sentence prediction; or ``"sop"``, sentence order prediction.
         short: share of the examples with a random smaller maximum (BERT's ``short_seq_prob``).
@@ -122,14 +126,15 @@ def _chunks(
     limit: Callable[[], int],
     most: int | None = None,
 ) -> Iterator[tuple[int, list[Sentence]]]:
-    """Consecutive sentences that fit, with the number of their document.
+    """Consecutive sentences that fit, with the number of their document; documents take turns.
 
     Args:
         length: maximum number of tokens of a sentence; longer ones are divided.
         limit: returns the maximum number of tokens of the next chunk, if it has several sentences.
         most: maximum number of sentences.
     """
-    for number, document in enumerate(documents):
+
+    def of_document(number: int, document: Document) -> Iterator[tuple[int, list[Sentence]]]:
         chunk: list[Sentence] = []
         size = allowed = 0
         for sentence in _pieces(document, length):
@@ -142,6 +147,17 @@ def _chunks(
             size += len(sentence)
         if chunk:
             yield number, chunk
+
+    unread = enumerate(documents)
+    turns = deque(of_document(*each) for each in islice(unread, _IN_TURNS))
+    while turns:
+        chunks = turns.popleft()
+        found = next(chunks, None)
+        if found is not None:
+            yield found
+            turns.append(chunks)
+        else:
+            turns.extend(of_document(*each) for each in islice(unread, 1))
 
 
 def _pieces(document: Document, length: int) -> Iterator[Sentence]:
@@ -196,15 +212,14 @@ def _next_sentence(
             yield Segments(first, [], None)
             continue
         pair = _Waiting(number, first, second)
-        if len(positive) < len(waiting) + len(exchanged):
+        other = next((each for each in waiting if each.fits(pair, length)), None)
+        if len(positive) < len(exchanged):
             positive.append(Segments(first, second, 0))
+        elif other is None:
+            waiting.append(pair)
         else:
-            other = next((each for each in waiting if each.fits(pair, length)), None)
-            if other is None:
-                waiting.append(pair)
-            else:
-                waiting.remove(other)
-                exchanged += [Segments(other.first, second, 1), Segments(first, other.second, 1)]
+            waiting.remove(other)
+            exchanged += [Segments(other.first, second, 1), Segments(first, other.second, 1)]
         if len(waiting) > _WAITING:  # of a long document
             oldest = waiting.pop(0)
             positive.append(Segments(oldest.first, oldest.second, 0))

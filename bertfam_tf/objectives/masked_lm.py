@@ -9,7 +9,7 @@ from keras import ops
 
 from bertfam_tf.heads import Head
 from bertfam_tf.learner import Batch, SumAndCount
-from bertfam_tf.models.base import leaving_padding_out
+from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 
 
 class MaskedTokens:
@@ -37,15 +37,6 @@ class MaskedTokens:
         x = head.select(outputs)  # (batch, length, width)
         positions, tokens = batch.targets["positions"], batch.targets["token_ids"]
         weights = ops.ones_like(positions) if batch.weights is None else batch.weights
-        rows = ops.cumsum(ops.ones_like(positions[:, :1]), axis=0) - 1
-        index = positions + rows * ops.cast(ops.shape(x)[1], positions.dtype)
-        index, tokens, weights = (ops.reshape(each, (-1,)) for each in (index, tokens, weights))
-        if leaving_padding_out():
-            counted = ops.nonzero(weights)[0]
-            index, tokens, weights = (
-                ops.take(each, counted, axis=0) for each in (index, tokens, weights)
-            )
-        x = ops.take(ops.reshape(x, (-1, x.shape[-1])), index, axis=0)  # (tokens, width)
-        losses = -ops.cast(head.logits(x, tokens), "float32")
-        weights = ops.cast(weights, "float32")
+        weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
+        losses = -ops.cast(head.logits(vectors(x, index), tokens), "float32")
         return {"masked_lm": (ops.sum(losses * weights), ops.sum(weights))}

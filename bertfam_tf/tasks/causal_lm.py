@@ -17,6 +17,7 @@ from bertfam_tf.generation import Options as GenerationOptions
 from bertfam_tf.learner import SumAndCount
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
+from bertfam_tf.objectives import next_tokens
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors, as_text
 from bertfam_tf.tasks.preprocessing import Packed
@@ -342,7 +343,7 @@ class _NextTokens(Targets):
             )
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
-        return _shifted(encoded)
+        return next_tokens(encoded["token_ids"], encoded["padding_mask"])
 
 
 def _token_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
@@ -354,7 +355,7 @@ def _token_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
 
 def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
     """Logits (batch, length, vocabulary) to sums over each text."""
-    targets, weights = _shifted(inputs)
+    targets, weights = next_tokens(inputs["token_ids"], inputs["padding_mask"])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
     return {
         "log_likelihood": 0.0 - tf.reduce_sum(losses * weights, axis=1),
@@ -365,14 +366,6 @@ def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
 def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
     columns = [value.numpy().tolist() for value in answers.values()]
     return [dict(zip(answers, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _shifted(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The token after each, and 1.0 where there is one."""
-    mask = inputs["padding_mask"]
-    targets = tf.roll(inputs["token_ids"], -1, axis=1)
-    there = tf.concat([mask[:, 1:], tf.zeros_like(mask[:, :1])], axis=1)
-    return targets, tf.cast(there, tf.float32)
 
 
 def _seed(seed: int | None) -> tf.Tensor:

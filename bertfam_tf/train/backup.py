@@ -137,8 +137,11 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     model.optimizer.build(model.trainable_variables)
     # The names of Keras' seed generators contain a counter, so they are named by their order.
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]
+    weights = {v.path: v for v in model.weights}
+    if len(weights) != len(model.weights):
+        raise ValueError("Two weights of the model have the same path.")
     return {
-        **{v.path: v for v in model.weights},
+        **weights,
         **optimizer_variables(model.optimizer),
         **{f"seed/{i}": v for i, v in enumerate(seeds)},
     }

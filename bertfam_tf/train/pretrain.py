@@ -13,19 +13,24 @@ from bertfam_tf.data.token_streams import read_lines, segments, token_stream
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
+from bertfam_tf.train.sentences import pretrain_on_sentences
 from bertfam_tf.train.stream_lm import StreamLM
 
 
 def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
-    """Trains a language model from random weights, on text files read as one stream.
+    """Trains a language model from random weights on text files.
 
-    The output directory contains the recipe, the trained ``CausalLM``, the history as CSV with the
-    perplexity of the held-out text after each epoch, and samples. An interrupted run resumes after
-    the last complete epoch; a finished run returns its stored metrics.
+    The output directory contains the recipe, the trained model, and the history as CSV with the
+    losses of the held-out text after each epoch. Causal models are trained on a stream of text, and
+    saved as a ``CausalLM``; an interrupted run resumes after the last complete epoch. Others are
+    trained on sentences, and saved as a checkpoint in transformers' format with the heads that were
+    trained and the tokenizer, which ``from_pretrained`` of any task reads; an interrupted run
+    resumes after the last training checkpoint. A finished run returns its stored metrics.
 
     Returns:
-        ``perplexity`` of the held-out text, ``tokens``, the size of the training text, and
-        ``samples``, a text for each prompt.
+        Of a stream ``perplexity`` of the held-out text, ``tokens``, the size of the training text,
+        and ``samples``, a text for each prompt; else what ``sentences.pretrain_on_sentences``
+        returns.
 
     Raises:
         ValueError: for an invalid recipe or file, an output directory that contains the run of
@@ -34,15 +39,24 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()
-        return _pretrain(recipe, directory) if done is None else done
+        if done is None:
+            on_stream = recipe.data.format == "stream"
+            train = _pretrain_on_stream if on_stream else pretrain_on_sentences
+            done = train(recipe, directory)
+            directory.finish(done)
+        return done
 
 
-def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
+def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     settings, length = recipe.train, recipe.data.length
     if settings.batch_size is None:
         raise ValueError(
             "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
             "train.batch_size parts of data.length tokens."
+        )
+    if list(recipe.objectives) != ["causal_lm"]:
+        raise ValueError(
+            f"objectives must be causal_lm on a stream, got {', '.join(recipe.objectives)}."
         )
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
 
@@ -70,7 +84,7 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]
         callbacks=[history, backup],
     )
     task.save(directory.path / MODEL)
-    metrics = {
+    return {
         "perplexity": float(history.rows[-1]["val_perplexity"]),
         "tokens": len(train),
         "samples": {
@@ -78,5 +92,3 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]
             for prompt in recipe.prompts
         },
     }
-    directory.finish(metrics)
-    return metrics

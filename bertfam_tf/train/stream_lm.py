@@ -11,27 +11,9 @@ import tensorflow as tf
 
 from bertfam_tf.data.token_streams import segments
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, Learner, PerplexityTracker, SumAndCount
+from bertfam_tf.learner import Batch, Learner, PerplexityTracker
 from bertfam_tf.models import Backbone
-
-
-class NextToken:
-    """The objective of predicting the next token at each position of a stream.
-
-    Args:
-        head: computes log-probabilities of targets.
-    """
-
-    weights: Mapping[str, float] = {"loss": 1.0}
-
-    def __init__(self, head: Head):
-        self.heads: Mapping[str, keras.layers.Layer] = {"causal_lm": head}
-
-    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        """The sum of the losses over tokens, and the number of tokens."""
-        found = heads["causal_lm"](outputs, targets=batch.targets)  # (batch, length)
-        losses = -keras.ops.cast(found, "float32") * batch.weights
-        return {"loss": (keras.ops.sum(losses), keras.ops.sum(batch.weights))}
+from bertfam_tf.objectives import NextTokens
 
 
 class ReadMemory(keras.layers.Layer):
@@ -141,7 +123,7 @@ class StreamLM(Learner):
         super().__init__(
             {"token_ids": tokens, "begins": begins},
             {"sequence_output": x},
-            [NextToken(head)],
+            [NextTokens(head)],
             **kwargs,
         )
         self.backbone = backbone
@@ -163,7 +145,7 @@ class StreamLM(Learner):
         outputs = self.backbone(given, training=False)
         [objective] = self._objectives.value
         found = objective.loss(outputs, objective.heads, Batch(inputs, targets, weights))
-        return *found["loss"], outputs["memory"] if memory else ()
+        return *found["causal_lm"], outputs["memory"] if memory else ()
 
     def perplexity(
         self,

@@ -1,15 +1,27 @@
-"""Losses of pretraining against the reference's classes, on perturbed weights."""
+"""Losses and steps of pretraining against the reference's classes, on perturbed weights."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import heads
+from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.learner import Batch
-from bertfam_tf.models import unpadding
-from bertfam_tf.objectives import MaskedTokens, PairLabels, ReplacedTokens
+from bertfam_tf.learner import Batch, Learner
+from bertfam_tf.models import Backbone, unpadding
+from bertfam_tf.objectives import (
+    MaskedTokens,
+    Masking,
+    NextTokens,
+    PairLabels,
+    Permutation,
+    PermutedTokens,
+    ReplacedTokens,
+    replaced_tokens_network,
+)
+from bertfam_tf.text import WordPieceTokenizer
+from tests.objectives import test_masking, test_replaced
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -119,3 +131,222 @@ def test_replaced_tokens(tmp_path):
     outputs = {"generator": hidden, "discriminator": hidden, "token_ids": ids}
     total, count = objective.loss(outputs, objective.heads, batch)["rtd"]
     assert float(total / count) == pytest.approx(float(found.loss), rel=1e-5)
+
+
+# One step of gradient descent, in float64 --------------------------------------------------------
+
+RATE = 0.1
+
+
+def _loaded(directory, family, *kinds):
+    """Our backbone and heads with the weights of a directory, without dropout."""
+    fields = registry.get(family).config.__dataclass_fields__
+    quiet = {name: 0.0 for name in fields if "dropout" in name}
+    checkpoint = Checkpoint(directory, family, **quiet)
+    backbone = checkpoint.backbone(dtype="float64")
+    made = [heads.build(backbone, kind) for kind in kinds]
+    for kind, head in zip(kinds, made, strict=True):
+        checkpoint.fill_head(head, kind)
+    return backbone, *made
+
+
+def _values(*layers):
+    return {w.path: w.numpy() for layer in layers for w in layer.weights}
+
+
+def _same_step(learner, batch, ours, theirs, loss):
+    """Takes a step, and compares the loss before it and all weights after it.
+
+    Args:
+        learner: a model with the reference's weights before its step.
+        batch: the reference's.
+        ours, theirs: functions that return all weights of the model now, and the reference's after
+            its step, by the same paths.
+        loss: the reference's.
+    """
+    start = ours()
+    learner.compile(keras.optimizers.SGD(RATE))
+    data = tf.data.Dataset.from_tensors(tuple(each for each in batch if each is not None))
+    [found] = learner.fit(data, shuffle=False, verbose=0).history["loss"]
+    end, expected = ours(), theirs()
+    assert end.keys() == expected.keys()
+    largest = max(np.abs(end[path] - expected[path]).max() for path in expected)
+    moved = max(np.abs(expected[path] - start[path]).max() for path in expected)
+    print(
+        f"loss {found:.6f}, the reference's {loss:.6f}; a step of up to {moved:.1e}, "
+        f"largest difference {largest:.1e}"
+    )
+    assert found == pytest.approx(loss, abs=1e-5)
+    assert largest <= 1e-5
+    assert moved > 1e-2
+
+
+def _stepped(losses, *models):
+    """The reference's loss, after a step of its own."""
+    parameters = dict.fromkeys(p for model in models for p in model.parameters())
+    loss = losses()
+    loss.backward()
+    torch.optim.SGD(parameters, RATE).step()
+    return float(loss.detach())
+
+
+def _pretraining(name, model):
+    ids, mask, segments, positions, weights, targets, labels = _batch(model.config.vocab_size)
+    pair = np.array([0, 1, 1, 0])
+    sentence = "next_sentence_label" if name == "bert" else "sentence_order_label"
+    theirs = {"token_type_ids": segments, "labels": labels, sentence: pair}
+    given = {"token_ids": ids, "padding_mask": mask, "segment_ids": segments}
+    targets = {"positions": positions, "token_ids": targets, "pair": pair.astype("int32")}
+    return Batch(given, targets, weights), theirs
+
+
+def _causal(_, model):
+    ids, mask, *_ = _batch(model.config.vocab_size)
+    given = {"token_ids": ids, "padding_mask": mask}
+    return Batch(given), {"labels": np.where(mask > 0, ids, -100)}
+
+
+def _permuted(_, model):
+    tokenizer = WordPieceTokenizer(test_masking.PIECES)
+    assert tokenizer.vocab_size <= model.config.vocab_size
+    ids, mask = test_masking._rows(4, length=14)
+    found = Permutation(Masking(tokenizer, 0.4))(ids, mask, test_masking._seeds(4))
+    given = {
+        "token_ids": ids, "padding_mask": mask, "segment_ids": mask * 0,
+        "perm_mask": found.perm_mask.numpy(), "target_mapping": found.target_mapping.numpy(),
+    }  # fmt: skip
+    labels = np.where(found.weights > 0, found.targets, -100)
+    theirs = {
+        "token_type_ids": mask * 0, "labels": labels,
+        **{name: given[name].astype("float64") for name in ("perm_mask", "target_mapping")},
+    }  # fmt: skip
+    return Batch(given, {"token_ids": found.targets}, found.weights), theirs
+
+
+# For each family, the reference's class, our objectives by the heads that they need, and a batch.
+STEPS = {
+    "bert": ("BertForPreTraining", {"masked_lm": MaskedTokens, "pair": PairLabels}, _pretraining),
+    "albert": (
+        "AlbertForPreTraining",
+        {"masked_lm": MaskedTokens, "pair": PairLabels},
+        _pretraining,
+    ),
+    "gpt2": ("GPT2LMHeadModel", {"causal_lm": NextTokens}, _causal),
+    "xlnet": ("XLNetLMHeadModel", {"permutation_lm": PermutedTokens}, _permuted),
+}
+
+
+def _reference_loss(model, batch, more):
+    arguments = {
+        "input_ids": batch.inputs["token_ids"], "attention_mask": batch.inputs["padding_mask"],
+        **more,
+    }  # fmt: skip
+    arguments = {
+        name: torch.tensor(x) if x.dtype.kind == "f" else torch.tensor(x).long()
+        for name, x in arguments.items()
+    }
+    return model(**arguments).loss
+
+
+@pytest.mark.parametrize("family", STEPS)
+def test_losses_and_one_step(family, tmp_path):
+    """MLM with NSP and with SOP, CLM, and PLM; the losses also with padding."""
+    name, objectives, batch = STEPS[family]
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(reference.config(family, **reference.SMALL[family]))
+    reference.perturbed(model)
+    with reference._doubled(model):
+        reference.save(model, tmp_path)
+        backbone, *made = _loaded(tmp_path, family, *objectives)
+        batch, more = batch(family, model)
+        loss = _stepped(lambda: _reference_loss(model, batch, more), model)
+        reference.save(model, tmp_path)
+    built = [each(head) for each, head in zip(objectives.values(), made, strict=True)]
+    outputs, padded = backbone(batch.inputs), {}
+    for each in built:
+        padded |= each.loss(outputs, each.heads, batch)
+    assert sum(float(x / n) for x, n in padded.values()) == pytest.approx(loss, abs=1e-5)
+    inputs = {name: backbone.input[name] for name in batch.inputs}
+    _same_step(
+        Learner(inputs, backbone(inputs), built),
+        batch,
+        lambda: _values(backbone, *made),
+        lambda: _values(*_loaded(tmp_path, family, *objectives)),
+        loss,
+    )
+
+
+def _electra(directory):
+    """Our generator, discriminator with the same embedding, and their heads."""
+    generator, generator_head = _loaded(directory / "masked_lm", "electra", "masked_lm")
+    alone, head = _loaded(directory / "rtd", "electra", "rtd")
+    discriminator = Backbone(
+        "electra",
+        alone.config,
+        parts=generator.parts.subset(*test_replaced.SHARED),
+        dtype="float64",
+        name="discriminator",
+    )
+    values = _values(alone)
+    for weight in discriminator.weights:
+        weight.assign(values[weight.path])
+    return generator, generator_head, discriminator, head
+
+
+def _electra_values(generator, generator_head, discriminator, head):
+    named = {f"generator/{path}": x for path, x in _values(generator).items()}
+    return named | _values(generator_head, discriminator, head)
+
+
+def test_one_step_of_replaced_tokens(tmp_path):
+    """RTD: a generator and a discriminator with one embedding, for the same samples."""
+    torch.manual_seed(0)
+    settings = {**reference.SMALL["electra"], "hidden_size": 8}
+    generator = transformers.ElectraForMaskedLM(reference.config("electra", **settings))
+    settings = reference.SMALL["electra"]
+    discriminator = transformers.ElectraForPreTraining(reference.config("electra", **settings))
+    discriminator.electra.embeddings = generator.electra.embeddings
+    models = {"masked_lm": generator, "rtd": discriminator}
+    for model in models.values():
+        reference.perturbed(model)
+
+    def save():
+        for name, model in models.items():
+            reference.save(model, tmp_path / name)
+
+    ids, mask, segments, positions, weights, targets, labels = _batch(settings["vocab_size"])
+    originals = np.where(labels >= 0, labels, ids).astype("int32")
+    with reference._doubled(generator), reference._doubled(discriminator):
+        save()
+        ours = _electra(tmp_path)
+        objective = ReplacedTokens(ours[1], ours[3])
+        inputs, outputs = replaced_tokens_network(*ours[:3], seed=0)
+        learner = Learner(inputs, outputs, [objective])
+        given = {"token_ids": ids, "padding_mask": mask, "segment_ids": segments}
+        given |= {"positions": positions, "weights": weights}
+        # Samples are drawn again in the step: the same, from the same state.
+        state = learner.get_layer("sampled_tokens").draw.state
+        drawn = state.numpy()
+        sampled = learner(given)["token_ids"].numpy()
+        state.assign(drawn)
+        assert (sampled != ids).any()
+
+        def losses():
+            of_both = {"input_ids": ids, "labels": labels}, {
+                "input_ids": sampled, "labels": (sampled != originals).astype("float64"),
+            }  # fmt: skip
+            first, second = (
+                _reference_loss(model, Batch(given), {"token_type_ids": segments, **more})
+                for model, more in zip(models.values(), of_both, strict=True)
+            )
+            return first + 50 * second
+
+        loss = _stepped(losses, *models.values())
+        save()
+    _same_step(
+        learner,
+        Batch(given, {"token_ids": targets, "originals": originals}),
+        lambda: _electra_values(*ours),
+        lambda: _electra_values(*_electra(tmp_path)),
+        loss,
+    )

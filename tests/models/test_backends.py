@@ -10,7 +10,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import heads
 from bertfam_tf.learner import Batch
-from bertfam_tf.objectives import MaskedTokens
+from bertfam_tf.objectives import MaskedTokens, NextTokens, SpanBoundary, span_boundary_head
 from tests.selection import in_full
 
 SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=24)
@@ -41,13 +41,18 @@ outputs = backbone({name: stored[name] for name in ("token_ids", "padding_mask")
 found = {"sequence_output": outputs["sequence_output"], "logits": layer(outputs)}
 if head == "causal_lm":
     from bertfam_tf.learner import Batch
-    from bertfam_tf.objectives import MaskedTokens
+    from bertfam_tf.objectives import MaskedTokens, NextTokens, SpanBoundary, span_boundary_head
 
-    objective = MaskedTokens(layer)
-    targets = {name: stored[name] for name in ("positions", "token_ids")}
-    targets["token_ids"] = targets["token_ids"][:, :2]
-    batch = Batch(None, targets, stored["weights"])
-    found["loss"] = sum(objective.loss(outputs, objective.heads, batch)["masked_lm"])
+    inputs = {name: stored[name] for name in ("token_ids", "padding_mask")}
+    targets = {name: stored[name] for name in ("positions", "starts", "ends")}
+    targets["token_ids"] = stored["token_ids"][:, :2]
+    spans = span_boundary_head(backbone)
+    for variable in spans.weights:
+        variable.assign(stored[variable.path])
+    for objective in (MaskedTokens(layer), NextTokens(layer), SpanBoundary(spans)):
+        given = () if isinstance(objective, NextTokens) else (targets, stored["weights"])
+        [(name, sums)] = objective.loss(outputs, objective.heads, Batch(inputs, *given)).items()
+        found[name] = sum(sums)
 for name, value in found.items():
     difference = np.abs(np.asarray(value) - stored[name]).max() / np.abs(stored[name]).max()
     print(family, name, f"{difference:.1e}")
@@ -70,13 +75,19 @@ def test_jax_computes_what_tensorflow_does(family, head, tmp_path):
     expected = {"sequence_output": outputs["sequence_output"], "logits": layer(outputs)}
     if head == "causal_lm":
         given |= {
-            "positions": np.array([[1, 6], [2, 0]], "int32"),
+            "positions": np.array([[1, 5], [2, 0]], "int32"),
+            "starts": np.array([[1, 4], [2, 0]], "int32"),
+            "ends": np.array([[2, 5], [2, 0]], "int32"),
             "weights": np.array([[1, 0.5], [1, 0]], "float32"),
         }
-        targets = {"positions": given["positions"], "token_ids": given["token_ids"][:, :2]}
-        objective = MaskedTokens(layer)
-        found = objective.loss(outputs, objective.heads, Batch(None, targets, given["weights"]))
-        expected["loss"] = sum(found["masked_lm"])
+        targets = {name: given[name] for name in ("positions", "starts", "ends")}
+        targets["token_ids"] = given["token_ids"][:, :2]
+        spans = span_boundary_head(backbone)
+        weights += spans.weights
+        for objective in (MaskedTokens(layer), NextTokens(layer), SpanBoundary(spans)):
+            more = () if isinstance(objective, NextTokens) else (targets, given["weights"])
+            [(name, sums)] = objective.loss(outputs, objective.heads, Batch(given, *more)).items()
+            expected[name] = sum(sums)
     file = tmp_path / "expected.npz"
     np.savez(file, **given, **expected, **{v.path: v.numpy() for v in weights})
     run = subprocess.run(

@@ -8,6 +8,7 @@ import bertfam_tf as bf
 from bertfam_tf import heads
 from bertfam_tf.learner import Batch, Learner
 from bertfam_tf.objectives import Masking, Permutation, PermutedTokens, ngrams
+from bertfam_tf.objectives.masking import ORDER, Numbers
 from bertfam_tf.text import WordPieceTokenizer
 from tests.objectives.test_masking import CLS, PAD, PIECES, SEP, _rows, _seeds
 
@@ -37,6 +38,45 @@ def test_order(permutation):
         places = seen[ordered[row]] - itself[ordered[row]]
         assert sorted(places) == list(range(ordered[row].sum()))
         assert (np.diagonal(hidden[row]) == predicted[row]).all()
+
+
+def _published_masks(predicted, special, index):
+    """Masks of one example as XLNet's published ``_local_perm`` defines them, pair by pair.
+
+    Args:
+        predicted, special: bool (length,).
+        index: int (length,), the place of each position in a permutation of all.
+
+    Returns:
+        int (length, length) and (predictions, length): ``perm_mask`` and ``target_mapping``.
+    """
+    length = len(index)
+    hidden = np.zeros((length, length), int)
+    for query in range(length):
+        place = index[query] if predicted[query] or special[query] else -1
+        # All but predicted tokens also see what has their own place, which is themselves.
+        first_hidden = place if predicted[query] else place + 1
+        for key in range(length):
+            in_order = predicted[key] or special[key]
+            hidden[query, key] = in_order and index[key] >= first_hidden
+    return hidden, np.eye(length, dtype=int)[predicted]
+
+
+def test_masks_are_those_of_the_published_code(permutation):
+    rng = np.random.default_rng(5)
+    ids = rng.integers(5, len(PIECES), (20, 24)).astype("int32")
+    ids[:, [9, 22]], ids[:, 23] = SEP, CLS  # XLNet's layout: a, b, and both at their ends
+    mask, seeds = np.ones_like(ids), _seeds(20, 7)
+    found = permutation(ids, mask, seeds)
+    draws = Numbers(seeds).positions(ORDER, tf.constant(ids)).numpy()
+    for row in range(20):
+        predicted = found.target_mapping.numpy()[row].sum(0) > 0
+        index = np.argsort(np.argsort(draws[row]))
+        hidden, mapping = _published_masks(predicted, np.isin(ids[row], [SEP, CLS]), index)
+        np.testing.assert_array_equal(found.perm_mask[row], hidden)
+        real = found.weights.numpy()[row] > 0
+        np.testing.assert_array_equal(found.target_mapping[row][real], mapping)
+        np.testing.assert_array_equal(found.targets[row][real], ids[row][predicted])
 
 
 def test_gradients_are_zero_for_what_must_not_be_seen(permutation):

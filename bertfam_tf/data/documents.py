@@ -1,0 +1,110 @@
+"""Documents and sentences of text files."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCUMENTS = ("blank_line", "file", "line")
+SENTENCES = ("line", "split")
+
+# A full stop and what closes a quotation or bracket, before a capital letter, digit or opening
+# quotation. Abbreviations before names are split too: sentences of pretraining need not be exact.
+_END = re.compile(r"(?<=[.!?…。！？])([\"'”’»)\]]*)\s+(?=[\"'“‘«(\[]*[^\W_a-z])")
+
+
+def split_sentences(text: str) -> list[str]:
+    """Splits a paragraph after full stops, question marks and exclamation marks."""
+    found, start = [], 0
+    for match in _END.finditer(text):
+        found.append(text[start : match.end(1)])
+        start = match.end()
+    return [*found, text[start:]]
+
+
+def find_files(patterns: Iterable[str | Path]) -> list[Path]:
+    """Files by their names, or by patterns such as ``books/*.txt``, whose files are sorted.
+
+    Raises:
+        ValueError: for a name or pattern without any file.
+    """
+    found: list[Path] = []
+    for pattern in map(str, patterns):
+        matches = sorted(glob.glob(pattern, recursive=True)) or [pattern]
+        files = [Path(each) for each in matches if Path(each).is_file()]
+        if not files:
+            raise ValueError(f"There is no file {pattern}.")
+        found += files
+    return found
+
+
+def read_documents(
+    files: Sequence[str | Path], documents: str = "blank_line", sentences: str = "line"
+) -> Iterator[Iterator[str]]:
+    """The documents of UTF-8 text files, of which one line at a time is in memory.
+
+    Args:
+        files: read in this order.
+        documents: what a document is: ``"blank_line"``, the lines up to an empty one; ``"file"``;
+            or ``"line"``.
+        sentences: ``"line"``, each line is a sentence, as BERT's code reads text; or ``"split"``,
+            each line is a paragraph, see ``split_sentences``.
+
+    Returns:
+        For each document an iterator over its sentences, to be read before the next document.
+
+    Raises:
+        ValueError: for unknown values; while reading, for a file that is missing or not UTF-8.
+    """
+    for name, value, known in (
+        ("documents", documents, DOCUMENTS),
+        ("sentences", sentences, SENTENCES),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+    return _documents(files, documents, sentences)
+
+
+def _documents(files: Sequence[Any], documents: str, sentences: str) -> Iterator[Iterator[str]]:
+    for file in files:
+        for document in _split(_lines(file), documents):
+            yield (
+                sentence
+                for line in document
+                for sentence in (split_sentences(line) if sentences == "split" else [line])
+                if sentence
+            )
+
+
+def _split(lines: Iterator[str], documents: str) -> Iterator[Iterable[str]]:
+    if documents == "file":
+        yield lines
+        return
+    if documents == "line":
+        yield from ([line] for line in lines if line)
+        return
+    for line in lines:
+        if line:
+            document = _up_to_blank(line, lines)
+            yield document
+            for _ in document:  # what was not read
+                pass
+
+
+def _up_to_blank(first: str, lines: Iterator[str]) -> Iterator[str]:
+    line = first
+    while line:
+        yield line
+        line = next(lines, "")
+
+
+def _lines(file: str | Path) -> Iterator[str]:
+    try:
+        with Path(file).open(encoding="utf-8-sig") as stream:
+            for line in stream:
+                yield line.strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be UTF-8: {error}.") from None

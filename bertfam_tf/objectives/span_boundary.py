@@ -1,0 +1,240 @@
+"""The span boundary objective (SpanBERT, arXiv 1907.10529, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from bertfam_tf import layers
+from bertfam_tf.heads.head import TiedOutput
+from bertfam_tf.learner import Batch, SumAndCount
+from bertfam_tf.models import Backbone
+from bertfam_tf.objectives.predictions import counted, in_batch, vectors
+
+
+class Boundaries(NamedTuple):
+    """The tokens outside of both ends of spans, for each token inside.
+
+    Fields:
+        left, right: int (batch, predictions), the positions before a span's first token and after
+            its last one; 0 where the weight is 0.
+        places: int (batch, predictions), the index of the token in its span; 0 where the weight is
+            0.
+        weights: float32 (batch, predictions), 0 where a span has no token outside of one end.
+    """
+
+    left: Any
+    right: Any
+    places: Any
+    weights: Any
+
+
+def span_boundaries(
+    positions: Any,
+    starts: Any,
+    ends: Any,
+    padding_mask: Any,
+    weights: Any = None,
+    longest: int | None = None,
+) -> Boundaries:
+    """Which tokens the tokens of spans are predicted from.
+
+    Keras operations alone, for use in an input pipeline or in a loss. Special tokens count as
+    tokens outside: a span after ``[CLS]`` has a left boundary. A span at an end of its row has only
+    one boundary, and weights of 0.
+
+    Args:
+        positions, starts, ends: int (batch, predictions): positions of tokens, and of the first and
+            the last token of the span of each, as ``Masking`` selected them or as given.
+        padding_mask: int (batch, length), 1 at real tokens.
+        weights: float (batch, predictions), 0 where there is no prediction; None for 1.
+        longest: number of tokens of a span that are predicted, from its first; others have a weight
+            of 0. None for all.
+
+    Raises:
+        ValueError: for positions, starts, ends or weights of different shapes.
+    """
+    shape = ops.convert_to_tensor(positions).shape
+    given = {"starts": starts, "ends": ends, **({} if weights is None else {"weights": weights})}
+    for name, value in given.items():
+        found = ops.convert_to_tensor(value).shape
+        if len(found) != len(shape) or any(
+            None not in pair and pair[0] != pair[1] for pair in zip(found, shape, strict=True)
+        ):
+            raise ValueError(f"{name} must have the shape of positions, {shape}, got {found}.")
+    positions, starts, ends, mask = (
+        ops.cast(each, "int32") for each in (positions, starts, ends, padding_mask)
+    )
+    length = ops.shape(mask)[1]
+    left, right, places = starts - 1, ends + 1, positions - starts
+    there = ops.logical_and(left >= 0, right < length)
+    there = ops.logical_and(there, places >= 0)
+    if longest is not None:
+        there = ops.logical_and(there, places < longest)
+    left, right, places = (ops.where(there, each, 0) for each in (left, right, places))
+    # Next to a span is padding where the row is shorter than the batch.
+    real = ops.take_along_axis(mask, left, axis=1) * ops.take_along_axis(mask, right, axis=1)
+    there = ops.logical_and(there, real > 0)
+    found = ops.cast(there, "float32")
+    return Boundaries(left, right, places, found if weights is None else found * weights)
+
+
+class SpanBoundaryHead(keras.layers.Layer):
+    """From the outputs at a span's boundaries and a place in the span to logits of the token there.
+
+    The two outputs and the embedding of the place are concatenated; two dense layers, each with
+    GELU and a norm; an output projection tied to the token embedding.
+
+    Args:
+        parts: the layers after the concatenation, applied one after the other.
+        places: embedding of the places.
+
+    Call:
+        left, right: (…, width), outputs at the boundaries.
+        places: int (…), from 0 to the number of places - 1.
+        targets: int (…), one token for each; None for all logits.
+
+    Returns:
+        (…, vocabulary); with ``targets`` their log-probabilities, (…).
+    """
+
+    def __init__(
+        self, parts: list[keras.layers.Layer], places: keras.layers.Embedding, **kwargs: Any
+    ):
+        super().__init__(**kwargs)
+        self.parts = parts
+        self.places = places
+
+    @property
+    def longest(self) -> int:
+        """The number of places."""
+        return self.places.input_dim
+
+    def build(self, left_shape, right_shape=None, places_shape=None):
+        self.places.build(places_shape)
+        shape = (*left_shape[:-1], 2 * left_shape[-1] + self.places.output_dim)
+        for part in self.parts:
+            part.build(shape)
+            shape = part.compute_output_shape(shape)
+
+    def call(self, left, right, places, targets=None):
+        x = ops.concatenate([left, right, self.places(places)], axis=-1)
+        for part in self.parts[:-1]:
+            x = part(x)
+        return self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
+
+
+def span_boundary_head(
+    backbone: Backbone, longest: int = 15, place_size: int = 200
+) -> SpanBoundaryHead:
+    """A head for ``backbone`` with random weights, as SpanBERT's code has it.
+
+    Its dtype policy is the backbone's, except that logits are float32 if that computes in half
+    precision.
+
+    Args:
+        backbone: whose token embedding the output projection is tied to.
+        longest: number of places in a span that have an embedding, ``max-pair-targets`` of
+            SpanBERT's recipe; a span can be longer than those that are drawn, because spans that
+            touch are one.
+        place_size: width of the embedding of places.
+
+    Raises:
+        ValueError: for a backbone whose token embedding is not one table, or sizes below 1.
+    """
+    for name, size in (("longest", longest), ("place_size", place_size)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}.")
+    embedding, config = backbone.parts["token_embedding"], backbone.config
+    if not isinstance(embedding, keras.layers.Embedding):
+        raise ValueError(
+            f"token_embedding must be one table, got {type(embedding).__name__} of "
+            f"{backbone.family}."
+        )
+    policy = backbone.dtype_policy
+    scale = config.initializer_range
+
+    def dense(width: int, name: str) -> keras.layers.Layer:
+        return layers.Dense(
+            width,
+            activation=layers.activation("gelu"),
+            kernel_initializer=layers.normal(scale),
+            name=name,
+            dtype=policy,
+        )
+
+    def norm(name: str) -> keras.layers.Layer:
+        return layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=policy)
+
+    parts = [
+        dense(config.hidden_size, "dense"),
+        norm("norm"),
+        dense(embedding.output_dim, "second_dense"),
+        norm("second_norm"),
+        TiedOutput(
+            lambda: embedding.embeddings,
+            config.vocab_size,
+            name="decoder",
+            dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
+        ),
+    ]
+    places = keras.layers.Embedding(
+        longest,
+        place_size,
+        embeddings_initializer=layers.normal(scale),
+        name="place_embedding",
+        dtype=policy,
+    )
+    head = SpanBoundaryHead(parts, places, name="sbo_head", dtype=policy)
+    shape = (None, backbone.output["sequence_output"].shape[-1])
+    head.build(shape, shape, (None,))
+    return head
+
+
+class SpanBoundary:
+    """Cross-entropy of spans' tokens, from the outputs outside of both ends: the loss ``sbo``.
+
+    A batch has the targets and weights of ``MaskedTokens``, so that both train together, and the
+    targets ``starts`` and ``ends``, int32 (batch, predictions), as ``Masking`` returns them with
+    ``lengths=geometric(), unit="word", together=True``. The input ``padding_mask`` of the network
+    is read. Spans at a row's end, and places beyond the head's, have no loss.
+
+    The loss is the mean over the sum of the weights. SpanBERT's code divides the sum by the number
+    of predicted tokens of each replica, plus 1.
+
+    Args:
+        head: ``span_boundary_head(backbone)``.
+        weight: of the loss.
+
+    Raises:
+        ValueError: in training, for a batch without one of the targets.
+    """
+
+    def __init__(self, head: SpanBoundaryHead, weight: float = 1.0):
+        self.heads: Mapping[str, SpanBoundaryHead] = {"sbo": head}
+        self.weights: Mapping[str, float] = {"sbo": weight}
+
+    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
+        head, targets = heads["sbo"], batch.targets
+        for name in ("positions", "token_ids", "starts", "ends"):
+            if name not in targets:
+                raise ValueError(f"targets must have {name!r}, got {', '.join(targets)}.")
+        found = span_boundaries(
+            targets["positions"],
+            targets["starts"],
+            targets["ends"],
+            batch.inputs["padding_mask"],
+            batch.weights,
+            head.longest,
+        )
+        x = outputs["sequence_output"]  # (batch, length, width)
+        left, right = (in_batch(each, ops.shape(x)[1]) for each in (found.left, found.right))
+        weights, left, right, places, tokens = counted(
+            found.weights, left, right, found.places, targets["token_ids"]
+        )
+        losses = -head(vectors(x, left), vectors(x, right), places, targets=tokens)
+        losses = ops.cast(losses, "float32")
+        return {"sbo": (ops.sum(losses * weights), ops.sum(weights))}

@@ -1,0 +1,121 @@
+"""Pretrains encoders on the sentences of text files with a recipe."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import optimizers
+from bertfam_tf.checkpoints.save import save_pretrained
+from bertfam_tf.config import PretrainRecipe, expand
+from bertfam_tf.data.documents import find_files
+from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.text.published import save_published
+from bertfam_tf.train import objectives
+from bertfam_tf.train.corpus import Corpus
+from bertfam_tf.train.directory import MODEL, RunDirectory
+
+_log = logging.getLogger(__name__)
+
+
+def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
+    """Trains, and writes a checkpoint in transformers' format with its heads and tokenizer.
+
+    Returns:
+        The losses of the held-out text, ``examples``, their number in one pass over the training
+        text (where the recipe has no ``train.steps``), and ``steps``.
+
+    Raises:
+        ValueError: for an invalid recipe or file.
+    """
+    settings, data = recipe.train, recipe.data
+    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+    keras.utils.set_random_seed(settings.seed)
+    made = objectives.build(recipe, tokenizer)
+    train, dev = (_corpus(recipe, files, tokenizer) for files in (data.train, data.dev))
+    batch_size = _batch_size(recipe)
+    held_out = dev.batches(batch_size, made.masking, copies=1).map(made.batch)
+    # Keras warns of a data set whose length it does not know.
+    number = -(-_count(dev) // batch_size)
+    held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
+    found: dict[str, Any] = {}
+    total = settings.steps
+    if total is None:
+        found["examples"] = _count(train)
+        total = -(-found["examples"] // batch_size) * settings.epochs
+    steps = max(total // settings.epochs, 1)  # of an epoch, which ends with an evaluation
+    made.learner.compile(optimizers.of(settings, steps * settings.epochs))
+    directory.begin()
+    backup, history = directory.backup(settings.backup_steps), directory.history()
+    done = backup.restore(made.learner)
+    if done:
+        _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
+    batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
+    epoch, within = divmod(done, steps)
+    if within:
+        made.learner.evaluate(held_out.take(1), verbose=0)
+    # An epoch that is not complete has fewer steps than the others.
+    parts = [(epoch, epoch + 1, steps - within)] if within else []
+    parts.append((epoch + len(parts), settings.epochs, steps))
+    for first, last, length in parts:
+        if first < last:
+            made.learner.fit(
+                batches.skip(last * steps - (last - first) * length).map(made.batch),
+                initial_epoch=first,
+                epochs=last,
+                steps_per_epoch=length,
+                shuffle=False,
+                validation_data=held_out,
+                callbacks=[history, backup],
+            )
+    _save(made, tokenizer, recipe, directory)
+    last_row = history.rows[-1]
+    found |= {n.removeprefix("val_"): float(v) for n, v in last_row.items() if n.startswith("val_")}
+    return {**found, "steps": steps * settings.epochs}
+
+
+def _count(corpus: Corpus) -> int:
+    return sum(1 for _ in corpus.examples())
+
+
+def _corpus(recipe: PretrainRecipe, files: list[str], tokenizer: Tokenizer) -> Corpus:
+    data = recipe.data
+    return Corpus(
+        find_files(map(expand, files)),
+        tokenizer,
+        data.length,
+        data.format,
+        task="sop" if "sop" in recipe.objectives else "nsp",
+        documents=data.documents,
+        sentences=data.sentences,
+        shuffle=data.shuffle,
+        seed=recipe.train.seed,
+    )
+
+
+def _batch_size(recipe: PretrainRecipe) -> int:
+    size = recipe.train.batch_size
+    if size is None:
+        raise ValueError("train.batch_tokens is for fine-tuning; pretraining needs batch_size.")
+    return size
+
+
+def _save(
+    made: objectives.Pretraining,
+    tokenizer: Tokenizer,
+    recipe: PretrainRecipe,
+    directory: RunDirectory,
+) -> None:
+    target = directory.path / MODEL
+    target.mkdir(exist_ok=True)
+    save_published(
+        tokenizer,
+        target,
+        inputs=["input_ids", "token_type_ids", "attention_mask"],
+        max_length=made.backbone.max_length or recipe.data.length,
+        pad_id=tokenizer.special_ids.get("pad"),
+    )
+    save_pretrained(made.backbone, target, heads=made.heads)

@@ -1,0 +1,127 @@
+"""Batches of pretraining from text files."""
+
+import numpy as np
+import pytest
+
+from bertfam_tf.objectives import Masking
+from bertfam_tf.text import load_tokenizer
+from bertfam_tf.train.corpus import Corpus
+
+TEXT = "\n".join(
+    "\n".join(f"good film {'the ' * (i % 5)}bad plot {'dull ' * (i % 3)}." for i in range(n)) + "\n"
+    for n in (7, 1, 12, 4)
+)
+
+
+@pytest.fixture
+def corpus(tiny, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+
+    def make(length=24, format="full_sentences", **options):
+        return Corpus([tmp_path / "text"], load_tokenizer(tiny), length, format, **options)
+
+    return make
+
+
+def _words(corpus, examples):
+    tokens = [t for each in examples for t in (*each.first, *each.second)]
+    separator = corpus.tokenizer.special_ids["sep"]
+    return [token for token in tokens if token != separator]
+
+
+@pytest.mark.parametrize(
+    "format", ["full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs"]
+)
+def test_a_pass_has_all_tokens_once(corpus, format):
+    made = corpus(format=format, shuffle=1, task="sop")
+    shuffled = corpus(format=format, shuffle=5, task="sop")
+    everything = made.tokenizer.tokenize(TEXT.split("\n")).flat_values.numpy()
+    assert sorted(_words(made, made.examples())) == sorted(everything)
+    assert sorted(_words(shuffled, shuffled.examples())) == sorted(everything)
+    orders = [[each.first for each in shuffled.examples(number)] for number in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_long_documents_have_as_many_negatives(tiny, tmp_path):
+    for name in "abcd":
+        (tmp_path / name).write_text(f"good film {name} .\nbad plot {name} .\n" * 200)
+    files = sorted(tmp_path.iterdir())
+    made = Corpus(files, load_tokenizer(tiny), 32, "segment_pairs", documents="file")
+    labels = [example.label for example in made.examples()]
+    assert len(labels) > 100
+    assert 0.45 < labels.count(1) / len(labels) <= 0.5
+
+
+@pytest.mark.parametrize("format", ["full_sentences", "segment_pairs"])
+def test_batches_are_the_packed_examples_with_masks(corpus, format):
+    made = corpus(format=format)
+    tokenizer, masking = made.tokenizer, Masking(made.tokenizer, 0.3)
+    [(inputs, targets, weights)] = made.batches(1000, masking)
+    layout = tokenizer.special_ids
+    for row, example in enumerate(made.examples()):
+        ids = [layout["cls"], *example.first, layout["sep"]]
+        segments = [0] * len(ids)
+        if example.second:
+            ids += [*example.second, layout["sep"]]
+            segments += [1] * (len(example.second) + 1)
+        length = len(ids)
+        assert targets["originals"][row, :length].numpy().tolist() == ids
+        assert inputs["segment_ids"][row, :length].numpy().tolist() == segments
+        assert inputs["padding_mask"][row].numpy().sum() == length
+        assert targets["pair"][row] == (-1 if example.label is None else example.label)
+    where = weights.numpy() > 0
+    positions = targets["positions"].numpy()
+    rows = np.repeat(np.arange(len(positions))[:, None], positions.shape[1], 1)
+    originals = targets["originals"].numpy()
+    np.testing.assert_array_equal(
+        targets["token_ids"].numpy()[where], originals[rows, positions][where]
+    )
+    changed = inputs["token_ids"].numpy() != originals
+    assert 0 < changed.sum() <= where.sum()
+
+
+def _all(batches):
+    """Examples with their masks, without padding."""
+    found = []
+    for inputs, _, _ in batches:
+        for ids, mask in zip(inputs["token_ids"], inputs["padding_mask"], strict=True):
+            found.append(tuple(ids.numpy()[mask.numpy() > 0]))
+    return found
+
+
+def test_batches_of_any_size_and_a_resumed_pass_have_the_same_examples(corpus):
+    made = corpus(seed=3)
+    masking = Masking(made.tokenizer)
+    whole = _all(made.batches(1, masking, passes=2))
+    assert whole == _all(made.batches(4, masking, passes=2))
+    assert whole[8:] == _all(made.batches(4, masking, passes=2).skip(2))
+    assert whole != _all(corpus(seed=4).batches(1, masking, passes=2))
+
+
+def test_static_masks_repeat_and_dynamic_ones_do_not(corpus):
+    made = corpus(shuffle=1)
+    masking = Masking(made.tokenizer)
+    number = sum(1 for _ in made.examples())
+    for copies, repeats in ((1, True), (2, False), (None, False)):
+        found = _all(made.batches(4, masking, copies=copies, passes=3))
+        assert (found[:number] == found[number : 2 * number]) == repeats
+        assert (found[:number] == found[2 * number :]) == (copies is not None)
+
+
+def test_errors(corpus, tiny, tmp_path):
+    for options, message in (
+        (dict(format="pages"), "format must be one of full_sentences"),
+        (dict(task="next"), "task must be 'nsp' or 'sop'"),
+        (dict(length=3), "length must leave room for two tokens, got 3"),
+        (dict(shuffle=0), "shuffle must be at least 1"),
+        (dict(documents="page"), "documents must be one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            corpus(**options)
+    empty = tmp_path / "empty"
+    empty.write_text("\n\n")
+    with pytest.raises(ValueError, match=r"There is no text in .*empty"):
+        list(Corpus([empty], load_tokenizer(tiny), 16).examples())
+    made = corpus()
+    with pytest.raises(ValueError, match="copies must be at least 1, got 0"):
+        made.batches(1, Masking(made.tokenizer), copies=0)
