@@ -308,9 +308,10 @@ def _conclusion(found: dict[tuple[str, str], Profile], fixed: float, read: float
     }
     return f"""\
 Of the fixed time, {read:.1f} ms is what it takes to read the weights from memory once, which any
-library must for so few rows; copying them is the rest. Libraries that put weights in order when they
-load them, such as ONNX Runtime, save between {fixed - read:.1f} and {fixed:.1f} ms of each batch, by
-how much of the reading they do while they compute. TensorFlow has no product for such weights.
+library must for so few rows; copying them is the rest. Libraries that put weights in order when
+they load them, such as ONNX Runtime, save between {fixed - read:.1f} and {fixed:.1f} ms of each
+batch, by how much of the reading they do while they compute. TensorFlow has no product for such
+weights.
 
 With int8 the products of batch 1 take {products["int8", "batch 1"]:.1f} ms, in float32 \
 {products["unpadded", "batch 1"]:.1f} ms; those of batch 32 {products["int8", "batch 32"]:.0f} and \
