@@ -107,7 +107,7 @@ def _tasks(family, tokenizer):
         bf.MaskedLM(backbone, tokenizer, top_k=3, **short),
         language_model,
     ]
-    perturb([variable for task in tasks for variable in task.weights], 0.5)
+    perturb([variable for task in tasks for variable in task.weights], 0.6)
     return {type(task).__name__: task for task in tasks}
 
 
