@@ -47,7 +47,7 @@ def _given(backbone, mask, seed=0):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "albert", "roberta", "xlm"]))
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "xlm"]))
 def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     backbone = _build(family)
     mask = MASKS[mask]
