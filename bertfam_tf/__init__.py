@@ -6,8 +6,8 @@ program that only serves a SavedModel never loads Keras.
 
 import os
 import sys
-from importlib import import_module
-from typing import Any
+
+from bertfam_tf.lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -50,12 +50,4 @@ def _quiet() -> None:
 
 _quiet()
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__)

@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 
 LAYERS = [
-    {"names", "files", "generation"},
+    {"lazy", "names", "files", "generation"},
     {"parsing"},
     {"registry", "sources", "config"},
     {"layers"},

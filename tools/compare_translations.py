@@ -47,7 +47,7 @@ def sentences(split: str) -> Pairs:
         gzip.decompress((folder / f"{split}.{language}.gz").read_bytes()).decode()
         for language in LANGUAGES
     )
-    return list(zip(*(text.strip().split("\\n") for text in texts), strict=True))
+    return list(zip(*(text.strip().split("\n") for text in texts), strict=True))
 
 
 class Batches:
@@ -113,7 +113,7 @@ def run(epochs: int, limit: int | None, folder: Path) -> dict[str, float]:
     for epoch in range(epochs):
         order = np.random.default_rng(epoch).permutation(len(train))
         data = batches([train[i] for i in order], 1 + epoch, hidden=0.5)
-        history = learner.fit(data, verbose=2)
+        history = learner.fit(data, verbose=2, shuffle=False)
     found = {"trained": history.history["loss"][-1], "seconds": time.perf_counter() - begin}
     others = [
         (first, second)

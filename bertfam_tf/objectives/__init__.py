@@ -3,8 +3,7 @@
 Losses use Keras operations alone; masks and orders are drawn in TensorFlow's input pipeline.
 """
 
-from importlib import import_module
-from typing import Any
+from bertfam_tf.lazy import lazy
 
 # Imported on first use, because some need TensorFlow and Keras may run on another backend.
 _HOME = {
@@ -37,12 +36,4 @@ _HOME = {
 
 __all__ = list(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__)

@@ -8,8 +8,9 @@ Keras nor the code that created the model.
         httpx.post(f"{server.url}/v1/models/model:predict", json={"instances": ["a fine film"]})
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bertfam_tf.lazy import lazy
 
 if TYPE_CHECKING:
     from bertfam_tf.serve.inference import Observer
@@ -48,8 +49,4 @@ __all__ = [
     "serve",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__)

@@ -3,9 +3,7 @@
 ``kernels`` is below ``tokenizers``, and both are below packing and windows.
 """
 
-from importlib import import_module
-from typing import Any
-
+from bertfam_tf.lazy import lazy
 from bertfam_tf.text.loading import load_tokenizer
 from bertfam_tf.text.packing import Packer
 from bertfam_tf.text.special_tokens import Layout, SpecialTokens
@@ -35,12 +33,4 @@ __all__ = [
     *_HOME,
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__)
