@@ -218,7 +218,7 @@ def test_low_rank_updates_are_merged(smallest):
     layers = _layers(task)
     assert "layer_0/attention/query" in layers.in_int8
     expected, found = _answers(task, layers, TEXTS)
-    assert 1e-5 < np.abs(found["scores"] - expected["scores"]).max() < 0.1
+    assert 1e-5 < np.abs(found["scores"] - expected["scores"]).max() < 0.15
 
 
 @pytest.mark.parametrize("family", ["xlnet", pytest.param("gpt2", marks=pytest.mark.full)])
