@@ -282,6 +282,8 @@ class PretrainRecipe(_Yaml):
             boundary objective), or ``rtd`` (replaced token detection).
         masking: for all objectives on sentences.
         generator: of ``rtd``, the config fields in which the generator differs from the model.
+        stages: layers and steps of progressive stacking, in place of ``train.epochs`` and
+            ``train.steps``; see ``bertfam_tf.train.train_in_stages``.
         prompts: texts that a causal model continues.
     """
 
@@ -291,6 +293,7 @@ class PretrainRecipe(_Yaml):
     objectives: dict[str, float] = field(default_factory=lambda: {"causal_lm": 1.0})
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     generator: dict[str, Any] = field(default_factory=dict)
+    stages: list[Stage] = field(default_factory=list)
     train: TrainConfig = field(default_factory=TrainConfig)
     prompts: list[str] = field(default_factory=list)
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic
 
-_STATE, _METRIC = "state.safetensors", "metric/"
+STATE, _METRIC = "state.safetensors", "metric/"
 
 
 class Backup(keras.callbacks.Callback):
@@ -42,7 +42,7 @@ class Backup(keras.callbacks.Callback):
     @property
     def exists(self) -> bool:
         """Whether there is a checkpoint."""
-        return (self.directory / _STATE).is_file()
+        return (self.directory / STATE).is_file()
 
     def restore(self, model: keras.Model) -> int:
         """Loads the last checkpoint into a compiled model and returns its number of training steps.
@@ -55,8 +55,8 @@ class Backup(keras.callbacks.Callback):
         """
         if not self.exists:
             return 0
-        stored = read_state(self.directory / _STATE, self.directory)
-        assign_state(_variables(model), stored, self.directory / _STATE, self.directory)
+        stored = read_state(self.directory / STATE, self.directory)
+        assign_state(_variables(model), stored, self.directory / STATE, self.directory)
         self._metrics = [stored[name] for name in _metric_names(stored)]
         return int(model.optimizer.iterations)
 
@@ -77,7 +77,7 @@ class Backup(keras.callbacks.Callback):
         variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
         # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
-        with atomic(self.directory / _STATE) as path:
+        with atomic(self.directory / STATE) as path:
             write(state, path)
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertfam_tf.config import PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
-from bertfam_tf.train.backup import Backup
+from bertfam_tf.train.backup import STATE, Backup
 from bertfam_tf.train.history import History
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
@@ -46,7 +46,8 @@ class RunDirectory:
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
         # A recipe that failed before the first checkpoint may be changed.
-        begun = self.backup().exists or (self.path / MODEL).exists()
+        folder = self.backup().directory
+        begun = any(folder.rglob(STATE)) or (self.path / MODEL).exists()
         if begun and self._stored not in (None, recipe.to_yaml()):
             others = set(self._stored.splitlines())
             changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]

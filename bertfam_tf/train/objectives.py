@@ -57,8 +57,15 @@ class Pretraining:
     batch: Callable[..., tuple]
 
 
-def build(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Pretraining:
-    """A model with random weights, and the objectives that the recipe names.
+def build(
+    recipe: PretrainRecipe, tokenizer: Tokenizer, backbone: Backbone | None = None
+) -> Pretraining:
+    """A model, and the objectives that the recipe names.
+
+    Args:
+        recipe: of sentences.
+        tokenizer: of the model.
+        backbone: the model; None for a new one with random weights.
 
     Raises:
         ValueError: for an unknown objective, objectives that exclude each other, or one that the
@@ -67,7 +74,10 @@ def build(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Pretraining:
     _check(recipe)
     model, weights = recipe.model, recipe.objectives
     fields = {"vocab_size": tokenizer.vocab_size, **model.overrides}
-    backbone = models.build(model.family, model.size, **fields)
+    if recipe.stages:
+        fields["num_layers"] = recipe.stages[0].layers
+    if backbone is None:
+        backbone = models.build(model.family, model.size, **fields)
     masking = _masking(recipe.masking, tokenizer)
     if "rtd" in weights:
         return _replaced_tokens(recipe, backbone, fields, masking)
@@ -104,6 +114,8 @@ def _check(recipe: PretrainRecipe) -> None:
         raise ValueError("objectives must have either nsp or sop, got both.")
     if "rtd" in names and len(names) > 1:
         raise ValueError("rtd trains its generator with masked_lm itself, and allows no other.")
+    if "rtd" in names and recipe.stages:
+        raise ValueError("stages must be empty for rtd, whose generator would not grow.")
     if {"nsp", "sop"} & set(names) and recipe.data.format not in PAIR_FORMATS:
         raise ValueError(
             f"data.format must be {' or '.join(PAIR_FORMATS)} for nsp and sop, "

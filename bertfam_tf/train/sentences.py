@@ -12,11 +12,14 @@ from bertfam_tf import optimizers
 from bertfam_tf.checkpoints.save import save_pretrained
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
+from bertfam_tf.learner import Learner
+from bertfam_tf.models import Backbone
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
 from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
+from bertfam_tf.train.stacking import train_in_stages
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +44,13 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     # Keras warns of a data set whose length it does not know.
     number = -(-_count(dev) // batch_size)
     held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
+    batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
     found: dict[str, Any] = {}
+    if recipe.stages:
+        made = _in_stages(recipe, tokenizer, made, batches, held_out, directory)
+        _save(made, tokenizer, recipe, directory)
+        steps = sum(stage.steps for stage in recipe.stages)
+        return {**_losses(directory), "steps": steps}
     total = settings.steps
     if total is None:
         found["examples"] = _count(train)
@@ -53,7 +62,6 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     done = backup.restore(made.learner)
     if done:
         _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
-    batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
     epoch, within = divmod(done, steps)
     if within:
         made.learner.evaluate(held_out.take(1), verbose=0)
@@ -72,9 +80,43 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
                 callbacks=[history, backup],
             )
     _save(made, tokenizer, recipe, directory)
-    last_row = history.rows[-1]
-    found |= {n.removeprefix("val_"): float(v) for n, v in last_row.items() if n.startswith("val_")}
-    return {**found, "steps": steps * settings.epochs}
+    return {**found, **_losses(directory), "steps": steps * settings.epochs}
+
+
+def _in_stages(
+    recipe: PretrainRecipe,
+    tokenizer: Tokenizer,
+    first: objectives.Pretraining,
+    batches: tf.data.Dataset,
+    held_out: tf.data.Dataset,
+    directory: RunDirectory,
+) -> objectives.Pretraining:
+    """Trains a model that grows; returns that of the last stage."""
+    made = first
+
+    def learner(backbone: Backbone) -> Learner:
+        nonlocal made
+        made = objectives.build(recipe, tokenizer, backbone)
+        return made.learner
+
+    directory.begin()
+    train_in_stages(
+        first.backbone,
+        recipe.stages,
+        learner,
+        lambda step: batches.skip(step).map(first.batch),
+        settings=recipe.train,
+        directory=directory.backup().directory,
+        callbacks=[directory.history()],
+        validation_data=held_out,
+    )
+    return made
+
+
+def _losses(directory: RunDirectory) -> dict[str, float]:
+    """Of the held-out text, after the last epoch."""
+    last = directory.history().rows[-1]
+    return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
 
 
 def _count(corpus: Corpus) -> int:

@@ -98,6 +98,25 @@ class Killed(Exception):
 
 
 @pytest.mark.full
+def test_a_model_that_grows(recipe, tmp_path):
+    stages = [{"layers": 1, "steps": 3}, {"layers": 2, "steps": 3, "learning_rate": 1e-3}]
+    file = recipe(objectives={"masked_lm": 1.0, "nsp": 1.0})
+    values = {**yaml.safe_load(file.read_text()), "stages": stages}
+    file.write_text(yaml.safe_dump(values))
+    grown = load_recipe(file, kind=PretrainRecipe)
+    metrics = pretrain(grown)
+    assert metrics["steps"] == 6
+    assert np.isfinite([metrics["masked_lm"], metrics["pair"]]).all()
+    assert bf.load_backbone(f"{grown.output}/model").config.num_layers == 2
+    assert len((tmp_path / "run" / "history.csv").read_text().splitlines()) == 3
+    values |= {"objectives": {"rtd": 1.0}, "output": str(tmp_path / "other")}
+    file.write_text(yaml.safe_dump(values))
+    other = load_recipe(file, kind=PretrainRecipe)
+    with pytest.raises(ValueError, match="stages must be empty for rtd"):
+        pretrain(other)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("objectives", [{"masked_lm": 1.0, "nsp": 1.0}, {"masked_lm": 1.0}])
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_a_killed_run_ends_as_one_that_was_not(recipe, monkeypatch, objectives, at):
