@@ -79,7 +79,8 @@ def main() -> None:
     packages = machine.versions(("tensorflow", "keras"))
     text = f"""# Fine-tuning with and without adaptation to unlabelled text
 
-`python -m tools.compare_adaptation --sentences {number}`, {datetime.date.today()}. {machine.cpu()}; {packages}.
+`python -m tools.compare_adaptation --sentences {number}`, \
+{datetime.date.today()}. {machine.cpu()}; {packages}.
 
 MiniLM-L6, one pass of `MaskedLM.fit` over {number:,} sentences of SST-2 without labels
 ({found["seconds"] / 60:.0f} minutes; the package has no head for masks, which is trained from

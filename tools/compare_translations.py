@@ -139,7 +139,8 @@ def report(found: dict[str, float], epochs: int) -> str:
     packages = machine.versions(("tensorflow", "keras"))
     return f"""# Masked words with and without their translation
 
-`python -m tools.compare_translations --epochs {epochs}`, {datetime.date.today()}. {machine.cpu()}; {packages}.
+`python -m tools.compare_translations --epochs {epochs}`, \
+{datetime.date.today()}. {machine.cpu()}; {packages}.
 
 A small XLM ({sizes}), trained on {epochs} passes over the 29,000 pairs of Multi30k's English and
 French, half of which are seen without French; {found["seconds"] / 60:.0f} minutes. Words
