@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
 
 # Names of a backbone's inputs in transformers.
-_INPUTS = {
+INPUTS = {
     "token_ids": "input_ids",
     "segment_ids": "token_type_ids",
     "padding_mask": "attention_mask",
@@ -58,7 +58,7 @@ def _publish(task: Task, directory: str | Path) -> None:
             values["tokenizer_class"] = save_published(
                 tokenizer,
                 temporary,
-                inputs=[_INPUTS[name] for name in _INPUTS if name in task.published_inputs],
+                inputs=[INPUTS[name] for name in INPUTS if name in task.published_inputs],
                 max_length=task.max_length,
                 pad_id=pad_id,
             )

@@ -9,11 +9,13 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers
-from bertfam_tf.checkpoints.save import save_pretrained
+from bertfam_tf.checkpoints import save
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
+from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.publish import INPUTS
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
@@ -96,7 +98,8 @@ def _in_stages(
 
     def learner(backbone: Backbone) -> Learner:
         nonlocal made
-        made = objectives.build(recipe, tokenizer, backbone)
+        if backbone is not first.backbone:
+            made = objectives.build(recipe, tokenizer, backbone)
         return made.learner
 
     directory.begin()
@@ -151,13 +154,10 @@ def _save(
     recipe: PretrainRecipe,
     directory: RunDirectory,
 ) -> None:
-    target = directory.path / MODEL
-    target.mkdir(exist_ok=True)
-    save_published(
-        tokenizer,
-        target,
-        inputs=["input_ids", "token_type_ids", "attention_mask"],
-        max_length=made.backbone.max_length or recipe.data.length,
-        pad_id=tokenizer.special_ids.get("pad"),
-    )
-    save_pretrained(made.backbone, target, heads=made.heads)
+    names = [INPUTS[name] for name in INPUTS if name in made.backbone.token_inputs]
+    pad_id = tokenizer.special_ids.get("pad")
+    length = made.backbone.max_length or recipe.data.length
+    with atomic(directory.path / MODEL) as target:
+        target.mkdir()
+        kind = save_published(tokenizer, target, inputs=names, max_length=length, pad_id=pad_id)
+        save.write(made.backbone, target, heads=made.heads, values={"tokenizer_class": kind})
