@@ -31,9 +31,9 @@ RENAMED = {
 
 # Known reasons of failures.
 REASONS = {
-    "testPredictOnTfLite": "needs model.tflite, experimental upstream; only SavedModels are supported",
-    "testPredictWithSignatureDefOnTfLite": "needs model.tflite; only SavedModels are supported",
-    "test_profiler_service_with_valid_trace_request": "needs the profiler service, which is not supported",
+    "testPredictOnTfLite": "needs model.tflite, which is experimental upstream",
+    "testPredictWithSignatureDefOnTfLite": "needs model.tflite, which is experimental upstream",
+    "test_profiler_service_with_valid_trace_request": "needs the profiler service",
 }
 
 _NO_MODEL = "the model's saved_model.pb is missing in the checkout, so this case is not tested"
