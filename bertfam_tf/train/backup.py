@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -13,6 +14,33 @@ from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic
 
 STATE, _METRIC = "state.safetensors", "metric/"
+
+
+class Part(NamedTuple):
+    """Epochs of one call of ``fit``.
+
+    Fields:
+        first, last: numbers of the first epoch and of the one after the last.
+        steps: of each epoch.
+    """
+
+    first: int
+    last: int
+    steps: int
+
+
+def remaining(done: int, steps: int, epochs: int) -> list[Part]:
+    """What is left of a run: the rest of an unfinished epoch, and the epochs after it.
+
+    Args:
+        done: number of training steps that are done.
+        steps: of a whole epoch.
+        epochs: of the run.
+    """
+    epoch, within = divmod(done, steps)
+    unfinished = [Part(epoch, epoch + 1, steps - within)] if within else []
+    parts = [*unfinished, Part(epoch + len(unfinished), epochs, steps)]
+    return [part for part in parts if part.first < part.last]
 
 
 class Backup(keras.callbacks.Callback):

@@ -6,19 +6,19 @@ import logging
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import optimizers
-from bertfam_tf.checkpoints import save
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.publish import INPUTS
+from bertfam_tf.tasks import publish
 from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
+from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
 from bertfam_tf.train.stacking import train_in_stages
@@ -42,10 +42,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     made = objectives.build(recipe, tokenizer)
     train, dev = (_corpus(recipe, files, tokenizer) for files in (data.train, data.dev))
     batch_size = _batch_size(recipe)
-    held_out = dev.batches(batch_size, made.masking, copies=1).map(made.batch)
-    # Keras warns of a data set whose length it does not know.
-    number = -(-_count(dev) // batch_size)
-    held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
+    held_out = _held_out(dev, batch_size, made)
     batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
     found: dict[str, Any] = {}
     if recipe.stages:
@@ -64,23 +61,18 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     done = backup.restore(made.learner)
     if done:
         _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
-    epoch, within = divmod(done, steps)
-    if within:
+    if done % steps:
         made.learner.evaluate(held_out.take(1), verbose=0)
-    # An epoch that is not complete has fewer steps than the others.
-    parts = [(epoch, epoch + 1, steps - within)] if within else []
-    parts.append((epoch + len(parts), settings.epochs, steps))
-    for first, last, length in parts:
-        if first < last:
-            made.learner.fit(
-                batches.skip(last * steps - (last - first) * length).map(made.batch),
-                initial_epoch=first,
-                epochs=last,
-                steps_per_epoch=length,
-                shuffle=False,
-                validation_data=held_out,
-                callbacks=[history, backup],
-            )
+    for part in remaining(done, steps, settings.epochs):
+        made.learner.fit(
+            batches.skip(part.last * steps - (part.last - part.first) * part.steps).map(made.batch),
+            initial_epoch=part.first,
+            epochs=part.last,
+            steps_per_epoch=part.steps,
+            shuffle=False,
+            validation_data=held_out,
+            callbacks=[history, backup],
+        )
     _save(made, tokenizer, recipe, directory)
     return {**found, **_losses(directory), "steps": steps * settings.epochs}
 
@@ -122,6 +114,14 @@ def _losses(directory: RunDirectory) -> dict[str, float]:
     return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
 
 
+def _held_out(corpus: Corpus, batch_size: int, made: objectives.Pretraining) -> tf.data.Dataset:
+    """Batches that are the same in each evaluation, in memory: the text is tokenized once."""
+    batches = corpus.batches(batch_size, made.masking, copies=1).map(made.batch).cache()
+    # Keras warns of a data set whose length it does not know.
+    number = batches.reduce(np.int64(0), lambda count, *_: count + 1)
+    return batches.apply(tf.data.experimental.assert_cardinality(number))
+
+
 def _count(corpus: Corpus) -> int:
     return sum(1 for _ in corpus.examples())
 
@@ -154,10 +154,13 @@ def _save(
     recipe: PretrainRecipe,
     directory: RunDirectory,
 ) -> None:
-    names = [INPUTS[name] for name in INPUTS if name in made.backbone.token_inputs]
-    pad_id = tokenizer.special_ids.get("pad")
-    length = made.backbone.max_length or recipe.data.length
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
-        kind = save_published(tokenizer, target, inputs=names, max_length=length, pad_id=pad_id)
-        save.write(made.backbone, target, heads=made.heads, values={"tokenizer_class": kind})
+        publish.write(
+            target,
+            made.backbone,
+            tokenizer,
+            list(made.heads.values()),
+            inputs=made.backbone.token_inputs,
+            max_length=made.backbone.max_length or recipe.data.length,
+        )
