@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads, models, registry
 from bertfam_tf.config import MaskingConfig, PretrainRecipe
-from bertfam_tf.learner import Learner, Objective, PerplexityTracker
+from bertfam_tf.learner import Learner, Objective
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import (
@@ -32,10 +32,6 @@ OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd")
 # What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
 # section 3.2).
 _SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedding_norm")
-
-
-class MaskedLearner(Learner):
-    tracker = PerplexityTracker
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,7 @@ def build(
             objectives.append(PairLabels(made["pair"], weight))
     outputs = {"sequence_output", *(head.reads for head in made.values())}
     inputs = _inputs(backbone)
-    kind = MaskedLearner if list(weights) == ["masked_lm"] else Learner
-    learner = kind(inputs, backbone(inputs, outputs=outputs), objectives)
+    learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
     return Pretraining(backbone, made, learner, masking, _with_inputs(inputs))
 
 

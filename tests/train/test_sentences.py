@@ -68,7 +68,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "objectives", "unit"), in_full(CASES, CASES[:1]))
-def test_a_checkpoint_from_text(recipe, capfd, family, objectives, unit):
+def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, unit):
     sizes = {"electra": dict(embedding_size=8), "albert": dict(embedding_size=8)}
     generator = {"generator": {"num_heads": 1, "hidden_size": 8}} if "rtd" in objectives else {}
     overrides = {"overrides": sizes.get(family, {})}
@@ -80,8 +80,12 @@ def test_a_checkpoint_from_text(recipe, capfd, family, objectives, unit):
     assert wanted <= metrics.keys() or wanted == {"masked_lm"}
     assert metrics["steps"] == 6
     assert all(np.isfinite(value) for value in metrics.values())
-    if objectives == {"masked_lm": 1.0}:
-        assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]), rel=1e-4)
+    assert all(0 <= metrics[f"{name}_accuracy"] <= 1 for name in wanted)
+    for name in wanted & {"masked_lm", "sbo"}:
+        loss = metrics.get(name, metrics["loss"])
+        assert metrics[f"{name}_perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
+    history = (tmp_path / "run" / "history.csv").read_text().splitlines()[0].split(",")
+    assert {f"{split}{name}_accuracy" for name in wanted for split in ("", "val_")} <= {*history}
     model = str(load_recipe(file, kind=PretrainRecipe).output) + "/model"
     task = bf.TextClassifier.from_pretrained(model, labels=["a", "b"])
     assert len(task.predict(["The good film."])) == 1
