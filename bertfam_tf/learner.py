@@ -106,8 +106,8 @@ class LossTracker(keras.metrics.Metric):
     ):
         super().__init__(name=name, **kwargs)
         self._weights = dict(weights)
-        self._metrics = dict(metrics or {})
-        names = [*self._weights, *self._metrics]
+        self._reported = dict(metrics or {})
+        names = [*self._weights, *self._reported]
         self._sums = {n: self.add_weight(name=f"{n}_sum", initializer="zeros") for n in names}
         self._counts = {n: self.add_weight(name=f"{n}_count", initializer="zeros") for n in names}
 
@@ -125,7 +125,7 @@ class LossTracker(keras.metrics.Metric):
         }
         losses = {name: means[name] for name in self._weights}
         loss = sum(self._weights[name] * value for name, value in losses.items())
-        metrics = {name: function(means[name]) for name, function in self._metrics.items()}
+        metrics = {name: function(means[name]) for name, function in self._reported.items()}
         return {"loss": loss, **(losses if len(losses) > 1 else {}), **metrics}
 
 

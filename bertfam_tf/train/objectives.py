@@ -70,7 +70,7 @@ def build(
     _check(recipe)
     model, weights = recipe.model, recipe.objectives
     fields = {"vocab_size": tokenizer.vocab_size, **model.overrides}
-    if recipe.stages:
+    if recipe.stages and recipe.stages[0].layers is not None:
         fields["num_layers"] = recipe.stages[0].layers
     if backbone is None:
         backbone = models.build(model.family, model.size, **fields)
@@ -109,8 +109,10 @@ def _check(recipe: PretrainRecipe) -> None:
         raise ValueError("objectives must have either nsp or sop, got both.")
     if "rtd" in names and len(names) > 1:
         raise ValueError("rtd trains its generator with masked_lm itself, and allows no other.")
-    if "rtd" in names and recipe.stages:
-        raise ValueError("stages must be empty for rtd, whose generator would not grow.")
+    if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
+        raise ValueError(
+            "layers of stages must be null or omitted for rtd, whose generator would not grow."
+        )
     if {"nsp", "sop"} & set(names) and recipe.data.format not in PAIR_FORMATS:
         raise ValueError(
             f"data.format must be {' or '.join(PAIR_FORMATS)} for nsp and sop, "
