@@ -160,27 +160,37 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a pretraining run whose model becomes deeper; see ``train.train_in_stages``.
+    """A part of a pretraining run; see ``train.train_in_stages``.
 
     Attributes:
-        layers: the number of layers.
+        layers: the number of layers, to which the model grows; None for those it has.
         steps: the number of training steps.
         learning_rate: the peak of a rise and fall of this stage alone; None to follow the one line
             of the whole run.
         warmup: with a learning rate, the fraction of the stage's steps in which it rises.
+        length: the number of tokens of an example; None for ``data.length``.
+        batch_size: the number of examples in a batch; None for ``train.batch_size``.
+        epochs: the number of parts of equal length, after each of which the model is evaluated.
     """
 
-    layers: int
-    steps: int
+    layers: int | None = None
+    steps: int = 0
     learning_rate: float | None = None
     warmup: float = 0.0
+    length: int | None = None
+    batch_size: int | None = None
+    epochs: int = 1
 
     def __post_init__(self):
-        for name in ("layers", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} of a stage must be at least 1, got {getattr(self, name)}."
-                )
+        for name in ("layers", "steps", "length", "batch_size", "epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} of a stage must be at least 1, got {value}.")
+        if self.steps % self.epochs:
+            raise ValueError(
+                f"steps of a stage must be a multiple of its {self.epochs} epochs, got "
+                f"{self.steps}."
+            )
         if not 0 <= self.warmup < 1:
             raise ValueError(
                 f"warmup of a stage must be at least 0 and below 1, got {self.warmup}."
@@ -282,8 +292,9 @@ class PretrainRecipe(_Yaml):
             boundary objective), or ``rtd`` (replaced token detection).
         masking: for all objectives on sentences.
         generator: of ``rtd``, the config fields in which the generator differs from the model.
-        stages: layers and steps of progressive stacking, in place of ``train.epochs`` and
-            ``train.steps``; see ``bertfam_tf.train.train_in_stages``.
+        stages: on sentences, parts with lengths, batch sizes and numbers of layers of their own
+            (progressive stacking), in place of ``train.epochs`` and ``train.steps``; see
+            ``bertfam_tf.train.train_in_stages``.
         prompts: texts that a causal model continues.
     """
 

@@ -37,6 +37,9 @@ class Objective(Protocol):
         heads: layers with weights of their own, by name, that are trained with the network; every
             one is built.
         weights: what each of the losses is multiplied with in the total, by name.
+
+    It may also have ``metrics``, by name the function of a mean that is reported: ``ops.exp`` for
+    a perplexity, ``mean`` for the mean itself, such as an accuracy.
     """
 
     heads: Mapping[str, keras.layers.Layer]
@@ -54,8 +57,14 @@ class Objective(Protocol):
 
         Returns:
             for each name in ``weights`` the sum of the losses, from which gradients flow, and the
-            number that it is divided by. Each replica gives its own; they are added up.
+            number that it is divided by; the same for each name in ``metrics``. Each replica gives
+            its own; they are added up.
         """
+
+
+def mean(value: Any) -> Any:
+    """The metric of an objective that is a mean."""
+    return value
 
 
 class Supervised:
@@ -82,16 +91,25 @@ class LossTracker(keras.metrics.Metric):
 
     Args:
         weights: of the losses, by name.
+        metrics: functions of means that are only reported, by name.
 
-    The result is ``loss``, the weighted sum, and where there are several losses each under its
-    own name.
+    The result is ``loss``, the weighted sum, where there are several losses each under its own
+    name, and the metrics.
     """
 
-    def __init__(self, weights: Mapping[str, float], name: str = "loss", **kwargs: Any):
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        metrics: Mapping[str, Callable[[Any], Any]] | None = None,
+        name: str = "loss",
+        **kwargs: Any,
+    ):
         super().__init__(name=name, **kwargs)
         self._weights = dict(weights)
-        self._sums = {n: self.add_weight(name=f"{n}_sum", initializer="zeros") for n in weights}
-        self._counts = {n: self.add_weight(name=f"{n}_count", initializer="zeros") for n in weights}
+        self._reported = dict(metrics or {})
+        names = [*self._weights, *self._reported]
+        self._sums = {n: self.add_weight(name=f"{n}_sum", initializer="zeros") for n in names}
+        self._counts = {n: self.add_weight(name=f"{n}_count", initializer="zeros") for n in names}
 
     def update_state(self, found: Mapping[str, SumAndCount]) -> None:
         for name, (total, count) in found.items():
@@ -105,16 +123,18 @@ class LossTracker(keras.metrics.Metric):
             )
             for name, count in self._counts.items()
         }
-        loss = sum(self._weights[name] * mean for name, mean in means.items())
-        return {"loss": loss, **(means if len(means) > 1 else {})}
+        losses = {name: means[name] for name in self._weights}
+        loss = sum(self._weights[name] * value for name, value in losses.items())
+        metrics = {name: function(means[name]) for name, function in self._reported.items()}
+        return {"loss": loss, **(losses if len(losses) > 1 else {}), **metrics}
 
 
-class PerplexityTracker(LossTracker):
-    """A ``LossTracker`` that also reports ``perplexity``, exp of the loss."""
+class SingleLossTracker(LossTracker):
+    """Of one loss, without whose name metrics are reported: ``perplexity``, ``accuracy``."""
 
     def result(self) -> dict[str, Any]:
-        found = super().result()
-        return {**found, "perplexity": ops.exp(found["loss"])}
+        [name] = self._weights
+        return {each.removeprefix(f"{name}_"): x for each, x in super().result().items()}
 
 
 class Learner(keras.Model):
@@ -135,7 +155,8 @@ class Learner(keras.Model):
         weights: replaces weights of the objectives' losses, by name.
 
     Raises:
-        ValueError: for two losses of one name, or a weight for a loss that is not there.
+        ValueError: for two losses or metrics of one name, or a weight for a loss that is not
+            there.
     """
 
     tracker: type[LossTracker] = LossTracker
@@ -150,7 +171,9 @@ class Learner(keras.Model):
     ):
         objectives = tuple(objectives)
         names = [name for objective in objectives for name in objective.weights]
-        repeated = [name for name in names if names.count(name) > 1]
+        metrics = [item for each in objectives for item in getattr(each, "metrics", {}).items()]
+        found = [*names, *(name for name, _ in metrics)]
+        repeated = [name for name in found if found.count(name) > 1]
         if repeated:
             raise ValueError(f"Two objectives have a loss named {repeated[0]!r}.")
         for name in weights or {}:
@@ -162,7 +185,9 @@ class Learner(keras.Model):
         self._objective_weights = _Untracked({**given, **(weights or {})})
         # Attributes, so that Keras finds their weights.
         self._objective_heads = [head for each in objectives for head in each.heads.values()]
-        self._losses_seen = self.tracker(self._objective_weights.value) if objectives else None
+        self._losses_seen = (
+            self.tracker(self._objective_weights.value, dict(metrics)) if objectives else None
+        )
 
     @property
     def _by_objective(self) -> bool:
@@ -218,8 +243,8 @@ class Learner(keras.Model):
         self._losses_seen.update_state(found)
         weights = self._objective_weights.value
         parts = [
-            weights[name] * ops.divide_no_nan(total, replicas.total(ops.cast(count, total.dtype)))
-            for name, (total, count) in found.items()
+            weight * ops.divide_no_nan(total, replicas.total(ops.cast(count, total.dtype)))
+            for weight, (total, count) in ((weights[name], found[name]) for name in weights)
         ]
         return sum(parts + [self._aggregate_additional_loss(loss) for loss in self.losses])
 

@@ -1,6 +1,6 @@
 """AdamW and LAMB without decay on norms and biases; linear warm-up and decay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -70,6 +70,44 @@ class Shifted(keras.optimizers.schedules.LearningRateSchedule):
     @classmethod
     def from_config(cls, config):
         return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["offset"])
+
+
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class Consecutive(keras.optimizers.schedules.LearningRateSchedule):
+    """Several schedules, one after the other.
+
+    Args:
+        schedules: functions of the step of the whole.
+        ends: for each schedule but the last, the first step that is not its own; ascending.
+    """
+
+    def __init__(
+        self,
+        schedules: Sequence[keras.optimizers.schedules.LearningRateSchedule],
+        ends: Sequence[int],
+    ):
+        if len(ends) != len(schedules) - 1:
+            raise ValueError(
+                f"ends must be one less than the {len(schedules)} schedules, got {len(ends)}."
+            )
+        self.schedules = list(schedules)
+        self.ends = list(ends)
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        rate = self.schedules[-1](step)
+        for schedule, end in zip(self.schedules[-2::-1], self.ends[::-1], strict=True):
+            rate = ops.where(step < end, schedule(step), rate)
+        return rate
+
+    def get_config(self):
+        schedules = [keras.saving.serialize_keras_object(each) for each in self.schedules]
+        return {"schedules": schedules, "ends": self.ends}
+
+    @classmethod
+    def from_config(cls, config):
+        schedules = [keras.saving.deserialize_keras_object(each) for each in config["schedules"]]
+        return cls(schedules, config["ends"])
 
 
 class _Adaptive(keras.optimizers.Optimizer):

@@ -20,7 +20,7 @@ class NextTokens:
     ``data.segments``, whose last one is the first token of the next segment, they are int32
     (batch, length), and weights are float (batch, length), or None for 1. The loss is the mean
     over the sum of the weights. Logits of weight 0 are not computed where shapes may depend on
-    values (see ``Learner.unpadded``).
+    values (see ``Learner.unpadded``). The metric is ``causal_lm_perplexity``.
 
     Args:
         head: over the vocabulary, such as ``heads.build(backbone, "causal_lm")``.
@@ -39,6 +39,7 @@ class NextTokens:
             )
         self.heads: Mapping[str, Head] = {"causal_lm": head}
         self.weights: Mapping[str, float] = {"causal_lm": weight}
+        self.metrics: Mapping[str, Any] = {"causal_lm_perplexity": ops.exp}
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
         head, tokens, weights = heads["causal_lm"], batch.targets, batch.weights
@@ -52,7 +53,8 @@ class NextTokens:
         positions = ops.cumsum(ops.ones_like(tokens), axis=1) - 1
         weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
         losses = -ops.cast(head.logits(vectors(x, index), tokens), "float32")
-        return {"causal_lm": (ops.sum(losses * weights), ops.sum(weights))}
+        found = ops.sum(losses * weights), ops.sum(weights)
+        return {"causal_lm": found, "causal_lm_perplexity": found}
 
 
 def next_tokens(token_ids: Any, padding_mask: Any) -> tuple[Any, Any]:

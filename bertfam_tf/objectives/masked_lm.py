@@ -9,7 +9,13 @@ from keras import ops
 
 from bertfam_tf.heads import Head
 from bertfam_tf.learner import Batch, SumAndCount
-from bertfam_tf.objectives.predictions import counted, in_batch, vectors
+from bertfam_tf.objectives.predictions import (
+    counted,
+    in_batch,
+    token_loss,
+    token_metrics,
+    vectors,
+)
 
 
 class MaskedTokens:
@@ -21,7 +27,8 @@ class MaskedTokens:
     A batch has as targets ``positions`` and ``token_ids``, int32 (batch, predictions): positions in
     the row of each example, and the tokens that stood there before they were masked; as weights
     float (batch, predictions), 0 where an example has fewer predictions, or None for 1. The loss is
-    the mean over the sum of the weights.
+    the mean over the sum of the weights. Metrics are ``masked_lm_accuracy``, the share of tokens
+    whose logit is the highest, and ``masked_lm_perplexity``.
 
     Args:
         head: over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
@@ -31,6 +38,7 @@ class MaskedTokens:
     def __init__(self, head: Head, weight: float = 1.0):
         self.heads: Mapping[str, Head] = {"masked_lm": head}
         self.weights: Mapping[str, float] = {"masked_lm": weight}
+        self.metrics = token_metrics("masked_lm")
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
         head = heads["masked_lm"]
@@ -38,5 +46,4 @@ class MaskedTokens:
         positions, tokens = batch.targets["positions"], batch.targets["token_ids"]
         weights = ops.ones_like(positions) if batch.weights is None else batch.weights
         weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
-        losses = -ops.cast(head.logits(vectors(x, index), tokens), "float32")
-        return {"masked_lm": (ops.sum(losses * weights), ops.sum(weights))}
+        return token_loss("masked_lm", head.logits(vectors(x, index)), tokens, weights)

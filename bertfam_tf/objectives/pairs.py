@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, SumAndCount
+from bertfam_tf.learner import Batch, SumAndCount, mean
 
 
 class PairLabels:
@@ -19,7 +19,8 @@ class PairLabels:
     ``segment_pairs``.
 
     A batch has as target ``pair``, int32 (batch,): 0 if the second segment follows the first, 1 if
-    not, -1 in examples without a label. The loss is the mean over the labels.
+    not, -1 in examples without a label. The loss is the mean over the labels, and so is the metric
+    ``pair_accuracy``.
 
     Args:
         head: for two labels, such as ``heads.build(backbone, "pair")``.
@@ -29,6 +30,7 @@ class PairLabels:
     def __init__(self, head: Head, weight: float = 1.0):
         self.heads: Mapping[str, Head] = {"pair": head}
         self.weights: Mapping[str, float] = {"pair": weight}
+        self.metrics: Mapping[str, Any] = {"pair_accuracy": mean}
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
         logits = ops.cast(heads["pair"](outputs), "float32")
@@ -36,4 +38,9 @@ class PairLabels:
         valid = ops.cast(labels >= 0, "float32")
         labels = ops.maximum(labels, 0)
         losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        return {"pair": (ops.sum(losses * valid), ops.sum(valid))}
+        hits = ops.cast(ops.equal(ops.argmax(logits, axis=-1), labels), "float32")
+        count = ops.sum(valid)
+        return {
+            "pair": (ops.sum(losses * valid), count),
+            "pair_accuracy": (ops.sum(hits * valid), count),
+        }

@@ -9,6 +9,7 @@ from keras import ops
 
 from bertfam_tf.heads import Head
 from bertfam_tf.learner import Batch, SumAndCount
+from bertfam_tf.objectives.predictions import token_loss, token_metrics
 
 
 class PermutedTokens:
@@ -16,6 +17,7 @@ class PermutedTokens:
 
     Inputs of the network are those of the backbone with ``perm_mask`` and ``target_mapping``; the
     target is ``token_ids``, int32 (batch, predictions), and weights are those of ``Permuted``.
+    Metrics are ``permutation_lm_accuracy`` and ``permutation_lm_perplexity``.
 
     Args:
         head: over the vocabulary, such as ``heads.build(backbone, "permutation_lm")``.
@@ -25,9 +27,8 @@ class PermutedTokens:
     def __init__(self, head: Head, weight: float = 1.0):
         self.heads: Mapping[str, Head] = {"permutation_lm": head}
         self.weights: Mapping[str, float] = {"permutation_lm": weight}
+        self.metrics = token_metrics("permutation_lm")
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        found = heads["permutation_lm"](outputs, targets=batch.targets["token_ids"])
-        weights = ops.cast(batch.weights, "float32")
-        losses = -ops.cast(found, "float32") * weights
-        return {"permutation_lm": (ops.sum(losses), ops.sum(weights))}
+        logits, tokens = heads["permutation_lm"](outputs), batch.targets["token_ids"]
+        return token_loss("permutation_lm", logits, tokens, ops.cast(batch.weights, "float32"))

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras import ops
 
+from bertfam_tf.learner import SumAndCount, mean
 from bertfam_tf.models.base import leaving_padding_out
+
+
+def token_metrics(name: str) -> Mapping[str, Callable[[Any], Any]]:
+    """The metrics of a loss over tokens that ``token_loss`` returns."""
+    return {f"{name}_accuracy": mean, f"{name}_perplexity": ops.exp}
+
+
+def token_loss(name: str, logits: Any, tokens: Any, weights: Any) -> dict[str, SumAndCount]:
+    """The cross-entropy of tokens, and how many of them are the most probable ones.
+
+    Args:
+        name: of the loss.
+        logits: (…, vocabulary).
+        tokens: int (…).
+        weights: float32 (…).
+    """
+    losses = ops.sparse_categorical_crossentropy(tokens, logits, from_logits=True)
+    # The highest logit takes a thirtieth of the time of its index. Equal ones all count.
+    chosen = ops.take_along_axis(logits, ops.expand_dims(tokens, -1), axis=-1)
+    hits = ops.cast(ops.squeeze(chosen, -1) >= ops.max(logits, axis=-1), "float32")
+    total, count = ops.sum(ops.cast(losses, "float32") * weights), ops.sum(weights)
+    return {
+        name: (total, count),
+        f"{name}_accuracy": (ops.sum(hits * weights), count),
+        f"{name}_perplexity": (total, count),
+    }
 
 
 def in_batch(positions: Any, length: Any) -> Any:

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, SumAndCount
+from bertfam_tf.learner import Batch, SumAndCount, mean
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.masked_lm import MaskedTokens
 
@@ -97,6 +97,10 @@ class ReplacedTokens:
     (section 2). Targets are ``token_ids``, int32 (batch, predictions), and ``originals``, int32
     (batch, length), the tokens before masking.
 
+    Metrics are those of ``MaskedTokens`` for the generator, and ``rtd_accuracy``, the share of real
+    tokens that are classified correctly. Most are original: one that never finds a replaced token
+    has the share of original tokens.
+
     Args:
         generator_head: over the vocabulary.
         head: of the discriminator, one logit for each token.
@@ -107,6 +111,7 @@ class ReplacedTokens:
         self.heads: Mapping[str, Head] = {"masked_lm": generator_head, "rtd": head}
         self.weights: Mapping[str, float] = {"masked_lm": 1.0, "rtd": weight}
         self._masked = MaskedTokens(generator_head)
+        self.metrics: Mapping[str, Any] = {**self._masked.metrics, "rtd_accuracy": mean}
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
         targets = {
@@ -118,7 +123,9 @@ class ReplacedTokens:
         replaced = ops.not_equal(outputs["token_ids"], batch.targets["originals"])
         losses = ops.binary_crossentropy(ops.cast(replaced, "float32"), logits, from_logits=True)
         real = ops.cast(batch.inputs["padding_mask"], "float32")
+        hits, count = ops.cast(ops.equal(logits > 0, replaced), "float32"), ops.sum(real)
         return {
             **self._masked.loss(outputs["generator"], heads, masked),
-            "rtd": (ops.sum(losses * real), ops.sum(real)),
+            "rtd": (ops.sum(losses * real), count),
+            "rtd_accuracy": (ops.sum(hits * real), count),
         }

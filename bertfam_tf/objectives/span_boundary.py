@@ -12,7 +12,13 @@ from bertfam_tf import layers
 from bertfam_tf.heads.head import TiedOutput
 from bertfam_tf.learner import Batch, SumAndCount
 from bertfam_tf.models import Backbone
-from bertfam_tf.objectives.predictions import counted, in_batch, vectors
+from bertfam_tf.objectives.predictions import (
+    counted,
+    in_batch,
+    token_loss,
+    token_metrics,
+    vectors,
+)
 
 
 class Boundaries(NamedTuple):
@@ -203,7 +209,8 @@ class SpanBoundary:
     is read. Spans at a row's end, and places beyond the head's, have no loss.
 
     The loss is the mean over the sum of the weights. SpanBERT's code divides the sum by the number
-    of predicted tokens of each replica, plus 1.
+    of predicted tokens of each replica, plus 1. Metrics are ``sbo_accuracy`` and
+    ``sbo_perplexity``, as those of ``MaskedTokens``.
 
     Args:
         head: ``span_boundary_head(backbone)``.
@@ -216,6 +223,7 @@ class SpanBoundary:
     def __init__(self, head: SpanBoundaryHead, weight: float = 1.0):
         self.heads: Mapping[str, SpanBoundaryHead] = {"sbo": head}
         self.weights: Mapping[str, float] = {"sbo": weight}
+        self.metrics = token_metrics("sbo")
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
         head, targets = heads["sbo"], batch.targets
@@ -235,6 +243,5 @@ class SpanBoundary:
         weights, left, right, places, tokens = counted(
             found.weights, left, right, found.places, targets["token_ids"]
         )
-        losses = -head(vectors(x, left), vectors(x, right), places, targets=tokens)
-        losses = ops.cast(losses, "float32")
-        return {"sbo": (ops.sum(losses * weights), ops.sum(weights))}
+        logits = head(vectors(x, left), vectors(x, right), places)
+        return token_loss("sbo", logits, tokens, weights)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads
 from bertfam_tf.data.inputs import TEXT, Fields
-from bertfam_tf.learner import PerplexityTracker
+from bertfam_tf.learner import SingleLossTracker
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import MaskedTokens, Masking
 from bertfam_tf.tasks.base import Task
@@ -42,8 +42,8 @@ class MaskedLM(Task):
     ``fit`` adapts a checkpoint to the language of a domain (arXiv 2004.10964), and
     ``save_pretrained`` writes one that other tasks start from. Masks are redrawn in each epoch;
     those of ``evaluate`` and of validation data are the same for the same batches. Texts that are
-    longer than ``max_length`` are split into several examples. Metrics are the loss and the
-    ``perplexity``, exp of it, of masked tokens.
+    longer than ``max_length`` are split into several examples. Metrics are the loss, the
+    ``perplexity``, exp of it, and the ``accuracy`` of masked tokens.
 
     ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
     Keras model returns ``logits`` (batch, length, vocabulary) and the hidden states that they are
@@ -66,7 +66,7 @@ class MaskedLM(Task):
 
     options_type = MaskedOptions
     head_name = "masked_lm"
-    tracker = PerplexityTracker
+    tracker = SingleLossTracker
     answer_name = "masks"
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfam_tf.checkpoints import CheckpointError, save
+from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
+from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.published import save_published
 
 if TYPE_CHECKING:
@@ -38,54 +41,87 @@ def save_pretrained(model: Backbone | Task, directory: str | Path) -> None:
 
 
 def _publish(task: Task, directory: str | Path) -> None:
-    head, backbone, tokenizer = task.head, task.backbone, task.tokenizer
     if task.language_id is not None:
         raise CheckpointError(
             f"Not written: the answers depend on the language ({task.language_id}), which "
             "transformers' pipelines do not pass to a model. backbone.save_pretrained writes the "
             "backbone alone."
         )
-    ids, pad_id = tokenizer.special_ids, _pad_id(task)
-    values: dict[str, Any] = {f"{role}_token_id": ids.get(role) for role in ("bos", "eos")}
+    with save.new_directory(directory) as temporary:
+        write(
+            temporary,
+            task.backbone,
+            task.tokenizer,
+            [] if task.head is None else [task.head],
+            inputs=task.published_inputs,
+            max_length=task.max_length,
+            labels=task.class_names,
+            values={"problem_type": task.problem_type} if task.problem_type else {},
+        )
+
+
+def write(
+    directory: Path,
+    backbone: Backbone,
+    tokenizer: Tokenizer,
+    heads: Sequence[Head],
+    *,
+    inputs: Collection[str],
+    max_length: int,
+    labels: Sequence[str] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a model and its tokenizer, as transformers loads them, into an existing directory.
+
+    Args:
+        directory: the directory.
+        backbone: the model.
+        tokenizer: its tokenizer.
+        heads: on the model.
+        inputs: of the model, by the names of this package.
+        max_length: the maximum number of tokens of an input.
+        labels: names of the classes of a head that has labels; None for numbers.
+        values: additional entries of ``config.json``.
+
+    Raises:
+        CheckpointError: for what the format cannot represent, or weights that are not finite.
+    """
+    ids, configured = tokenizer.special_ids, getattr(backbone.config, "pad_id", None)
+    last = any(head.reads == "last_token" for head in heads)
+    pad_id = _pad_id(ids, configured, last)
+    described: dict[str, Any] = {f"{role}_token_id": ids.get(role) for role in ("bos", "eos")}
     # Some families compute position ids from the config's pad id, so it is kept; heads that read
     # the last token need the tokenizer's.
-    if pad_id is not None and (_reads_last(task) or _configured(task) is None):
-        values["pad_token_id"] = pad_id
-    if task.problem_type:
-        values["problem_type"] = task.problem_type
-    with save.new_directory(directory) as temporary:
-        try:
-            values["tokenizer_class"] = save_published(
-                tokenizer,
-                temporary,
-                inputs=[INPUTS[name] for name in INPUTS if name in task.published_inputs],
-                max_length=task.max_length,
-                pad_id=pad_id,
-            )
-        except (ValueError, ImportError) as error:
-            raise CheckpointError(
-                f"Not written, because transformers would tokenize texts otherwise: {error}. "
-                "backbone.save_pretrained writes the backbone alone."
-            ) from error
-        heads = {} if head is None else {head.kind: head}
-        save.write(backbone, temporary, heads=heads, labels=task.class_names, values=values)
+    if pad_id is not None and (last or configured is None):
+        described["pad_token_id"] = pad_id
+    try:
+        described["tokenizer_class"] = save_published(
+            tokenizer,
+            directory,
+            inputs=[INPUTS[name] for name in INPUTS if name in inputs],
+            max_length=max_length,
+            pad_id=pad_id,
+        )
+    except (ValueError, ImportError) as error:
+        raise CheckpointError(
+            f"Not written, because transformers would tokenize texts otherwise: {error}. "
+            "backbone.save_pretrained writes the backbone alone."
+        ) from error
+    save.write(
+        backbone,
+        directory,
+        heads={head.kind: head for head in heads},
+        labels=labels,
+        values={**described, **(values or {})},
+    )
 
 
-def _pad_id(task: Task) -> int | None:
+def _pad_id(ids: Mapping[str, int], configured: int | None, last: bool) -> int | None:
     """The pad token's id: the tokenizer's, else another special token that may replace it."""
-    ids = task.tokenizer.special_ids
     if "pad" in ids:
         return ids["pad"]
-    if _configured(task) in ids.values():
-        return _configured(task)
+    if configured in ids.values():
+        return configured
     # transformers' heads for last tokens look for what is not padding, and refuse batches where
     # no token is.
-    return ids.get("eos") if _reads_last(task) else None
-
-
-def _configured(task: Task) -> int | None:
-    return getattr(task.backbone.config, "pad_id", None)
-
-
-def _reads_last(task: Task) -> bool:
-    return task.head is not None and task.head.reads == "last_token"
+    return ids.get("eos") if last else None

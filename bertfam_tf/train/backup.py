@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -12,17 +13,44 @@ from safetensors.numpy import load_file
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic
 
-STATE, _METRIC = "state.safetensors", "metric/"
+STATE, _METRIC, _BATCHES = "state.safetensors", "metric/", "batches"
+
+
+class Part(NamedTuple):
+    """Epochs of one call of ``fit``.
+
+    Fields:
+        first, last: numbers of the first epoch and of the one after the last.
+        steps: of each epoch.
+    """
+
+    first: int
+    last: int
+    steps: int
+
+
+def remaining(done: int, steps: int, epochs: int) -> list[Part]:
+    """What is left of a run: the rest of an unfinished epoch, and the epochs after it.
+
+    Args:
+        done: number of training steps that are done.
+        steps: of a whole epoch.
+        epochs: of the run.
+    """
+    epoch, within = divmod(done, steps)
+    unfinished = [Part(epoch, epoch + 1, steps - within)] if within else []
+    parts = [*unfinished, Part(epoch + len(unfinished), epochs, steps)]
+    return [part for part in parts if part.first < part.last]
 
 
 class Backup(keras.callbacks.Callback):
     """Writes a training checkpoint every ``every`` steps and after each epoch.
 
-    It contains weights, optimizer state by variable path, random state, and the metrics of an
-    unfinished epoch. Keras' ``BackupAndRestore`` repeats an interrupted epoch and loses the random
-    state of dropout; here the optimizer's step count determines the number of batches to skip, so
-    that a resumed run ends with the same result as an uninterrupted one. Checkpoints are written
-    atomically.
+    It contains weights, optimizer state by variable path, random state, the number of batches, and
+    the metrics of an unfinished epoch. Keras' ``BackupAndRestore`` repeats an interrupted epoch and
+    loses the random state of dropout; with this one, a resumed run ends with the same result as an
+    uninterrupted one. Batches are counted here, because loss scaling (``mixed_float16``) leaves out
+    steps of the optimizer. Checkpoints are written atomically.
 
     After the last step of an epoch, no checkpoint is written until the epoch has been evaluated and
     the preceding callbacks have been called: a run that is killed in between repeats the last steps
@@ -37,6 +65,7 @@ class Backup(keras.callbacks.Callback):
         super().__init__()
         self.directory = directory
         self.every = every
+        self.batches = self._begin = 0
         self._metrics: list[np.ndarray] = []
 
     @property
@@ -45,7 +74,7 @@ class Backup(keras.callbacks.Callback):
         return (self.directory / STATE).is_file()
 
     def restore(self, model: keras.Model) -> int:
-        """Loads the last checkpoint into a compiled model and returns its number of training steps.
+        """Loads the last checkpoint into a compiled model and returns its number of batches.
 
         Metrics are restored when the next epoch begins; metrics that Keras creates at the first
         batch must exist by then.
@@ -56,18 +85,23 @@ class Backup(keras.callbacks.Callback):
         if not self.exists:
             return 0
         stored = read_state(self.directory / STATE, self.directory)
+        if _BATCHES not in stored:
+            raise _damaged(self.directory / STATE, self.directory, f"{_BATCHES} is missing")
         assign_state(_variables(model), stored, self.directory / STATE, self.directory)
         self._metrics = [stored[name] for name in _metric_names(stored)]
-        return int(model.optimizer.iterations)
+        self.batches = int(stored[_BATCHES])
+        return self.batches
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._begin = self.batches
         for variable, value in zip(self.model.metrics_variables, self._metrics, strict=False):
             variable.assign(value)
         self._metrics = []
 
     def on_train_batch_end(self, batch, logs=None):
+        self.batches = self._begin + batch + 1
         last = batch + 1 == self.params["steps"]
-        if not last and int(self.model.optimizer.iterations) % self.every == 0:
+        if not last and self.batches % self.every == 0:
             self._write(dict(enumerate(self.model.metrics_variables)))
 
     def on_epoch_end(self, epoch, logs=None):
@@ -77,6 +111,7 @@ class Backup(keras.callbacks.Callback):
         variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
         # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
+        state[_BATCHES] = np.asarray(self.batches)
         with atomic(self.directory / STATE) as path:
             write(state, path)
 
@@ -134,7 +169,9 @@ def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """All state that a training step reads, under names that are the same in each process."""
-    model.optimizer.build(model.trainable_variables)
+    # Loss scaling is not built twice: it would add its variables again.
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     # The names of Keras' seed generators contain a counter, so they are named by their order.
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]
     weights = {v.path: v for v in model.weights}
@@ -150,11 +187,17 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
     """The state of a built optimizer, by ``optimizer/`` and the weight's path with the slot's name.
 
+    That of loss scaling, which ``mixed_float16`` adds, is under ``loss_scale/``.
+
     Raises:
         ValueError: for two variables with the same name.
     """
+    inner = {id(v) for v in getattr(optimizer, "inner_optimizer", optimizer).variables}
     # The first part of a path is the optimizer's name, which contains a counter of the process.
-    named = [(f"optimizer/{v.path.partition('/')[2]}", v) for v in optimizer.variables]
+    named = [
+        (f"{'optimizer' if id(v) in inner else 'loss_scale'}/{v.path.partition('/')[2]}", v)
+        for v in optimizer.variables
+    ]
     found = dict(named)
     if len(found) != len(named):
         raise ValueError("Two variables of the optimizer have the same path.")

@@ -111,6 +111,7 @@ class Corpus:
         *,
         copies: int | None = None,
         passes: int | None = 1,
+        start: int = 0,
     ) -> tf.data.Dataset:
         """Batches of masked examples.
 
@@ -121,6 +122,8 @@ class Corpus:
                 are drawn once (BERT's code draws 10 or 5 times, arXiv 1907.11692, section 4.1,
                 calls it static masking); None for new ones in each pass.
             passes: number of passes over the files; None for no end.
+            start: number of examples of these passes that are left out at their beginning. Their
+                texts are read, but not masked.
 
         Returns:
             A data set of (inputs, targets, weights): ``token_ids``, ``padding_mask`` and
@@ -130,19 +133,26 @@ class Corpus:
             float32 (batch, predictions), 1 for predictions.
 
         Raises:
-            ValueError: for sizes below 1.
+            ValueError: for sizes below 1, or a negative start.
         """
         for name, value in (("batch_size", batch_size), ("copies", copies), ("passes", passes)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
 
-        def examples() -> Iterator[tuple]:
+        if start < 0:
+            raise ValueError(f"start must be at least 0, got {start}.")
+
+        def numbered() -> Iterator[tuple[int, int, Segments]]:
             for number in count() if passes is None else range(passes):
-                mask_seed = self._seed(number if copies is None else number % copies)
                 for index, example in enumerate(self.examples(number)):
-                    label = -1 if example.label is None else example.label
-                    seeds = [mask_seed, index % _SEEDS]
-                    yield example.first, example.second, label, seeds
+                    yield number, index, example
+
+        def examples() -> Iterator[tuple]:
+            for number, index, example in islice(numbered(), start, None):
+                mask_seed = self._seed(number if copies is None else number % copies)
+                label = -1 if example.label is None else example.label
+                seeds = [mask_seed, index % _SEEDS]
+                yield example.first, example.second, label, seeds
 
         ids = tf.TensorSpec([None], tf.int32)
         signature = (ids, ids, tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32))

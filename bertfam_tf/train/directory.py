@@ -9,10 +9,11 @@ from typing import Any
 from bertfam_tf.config import PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
 from bertfam_tf.train.backup import STATE, Backup
+from bertfam_tf.train.curves import Curves
 from bertfam_tf.train.history import History
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
-_HISTORY = "history.csv"
+_HISTORY, _CURVES = "history.csv", "curves.png"
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +30,7 @@ def run_directory(recipe: Recipe | PretrainRecipe) -> Iterator["RunDirectory"]:
 
 
 class RunDirectory:
-    """Recipe, training checkpoint, model, history and metrics of a run.
+    """Recipe, training checkpoint, model, history, its picture and metrics of a run.
 
     Args:
         recipe: the recipe, whose ``output`` is the directory.
@@ -41,13 +42,12 @@ class RunDirectory:
     def __init__(self, recipe: Recipe | PretrainRecipe) -> None:
         self.recipe = recipe
         self.path = expand(recipe.output)
-        for name in (RECIPE, MODEL, METRICS, _HISTORY):
+        for name in (RECIPE, MODEL, METRICS, _HISTORY, _CURVES):
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
         # A recipe that failed before the first checkpoint may be changed.
-        folder = self.backup().directory
-        begun = any(folder.rglob(STATE)) or (self.path / MODEL).exists()
+        begun = self._has_checkpoint or (self.path / MODEL).exists()
         if begun and self._stored not in (None, recipe.to_yaml()):
             others = set(self._stored.splitlines())
             changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]
@@ -65,6 +65,10 @@ class RunDirectory:
         """The callback that logs each epoch."""
         return History(self.path / _HISTORY)
 
+    def curves(self) -> Curves:
+        """The callback that draws the epochs that ``history`` has logged."""
+        return Curves(self.history(), self.path / _CURVES)
+
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of a finished run, or None."""
         file = self.path / METRICS
@@ -74,9 +78,14 @@ class RunDirectory:
         self.backup().clear()
         return json.loads(file.read_text("utf-8"))
 
+    @property
+    def _has_checkpoint(self) -> bool:
+        """Whether there is one, in one of the folders of stages for example."""
+        return any(self.backup().directory.rglob(STATE))
+
     def begin(self) -> None:
         """Creates the directory and writes the recipe."""
-        if not self.backup().exists:
+        if not self._has_checkpoint:
             # Without a checkpoint, an interrupted run starts from the beginning.
             self.backup().clear()
             self.history().file.unlink(missing_ok=True)

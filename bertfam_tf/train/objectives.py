@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads, models, registry
 from bertfam_tf.config import MaskingConfig, PretrainRecipe
-from bertfam_tf.learner import Learner, Objective, PerplexityTracker
+from bertfam_tf.learner import Learner, Objective
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import (
@@ -32,10 +32,6 @@ OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd")
 # What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
 # section 3.2).
 _SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedding_norm")
-
-
-class MaskedLearner(Learner):
-    tracker = PerplexityTracker
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def build(
     _check(recipe)
     model, weights = recipe.model, recipe.objectives
     fields = {"vocab_size": tokenizer.vocab_size, **model.overrides}
-    if recipe.stages:
+    if recipe.stages and recipe.stages[0].layers is not None:
         fields["num_layers"] = recipe.stages[0].layers
     if backbone is None:
         backbone = models.build(model.family, model.size, **fields)
@@ -94,8 +90,7 @@ def build(
             objectives.append(PairLabels(made["pair"], weight))
     outputs = {"sequence_output", *(head.reads for head in made.values())}
     inputs = _inputs(backbone)
-    kind = MaskedLearner if list(weights) == ["masked_lm"] else Learner
-    learner = kind(inputs, backbone(inputs, outputs=outputs), objectives)
+    learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
     return Pretraining(backbone, made, learner, masking, _with_inputs(inputs))
 
 
@@ -114,8 +109,10 @@ def _check(recipe: PretrainRecipe) -> None:
         raise ValueError("objectives must have either nsp or sop, got both.")
     if "rtd" in names and len(names) > 1:
         raise ValueError("rtd trains its generator with masked_lm itself, and allows no other.")
-    if "rtd" in names and recipe.stages:
-        raise ValueError("stages must be empty for rtd, whose generator would not grow.")
+    if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
+        raise ValueError(
+            "layers of stages must be null or omitted for rtd, whose generator would not grow."
+        )
     if {"nsp", "sop"} & set(names) and recipe.data.format not in PAIR_FORMATS:
         raise ValueError(
             f"data.format must be {' or '.join(PAIR_FORMATS)} for nsp and sop, "

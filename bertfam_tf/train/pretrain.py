@@ -21,7 +21,8 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     """Trains a language model from random weights on text files.
 
     The output directory contains the recipe, the trained model, and the history as CSV with the
-    losses of the held-out text after each epoch. Causal models are trained on a stream of text, and
+    losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
+    installed, as the picture ``curves.png``. Causal models are trained on a stream of text, and
     saved as a ``CausalLM``; an interrupted run resumes after the last complete epoch. Others are
     trained on sentences, and saved as a checkpoint in transformers' format with the heads that were
     trained and the tokenizer, which ``from_pretrained`` of any task reads; an interrupted run
@@ -54,6 +55,8 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
             "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
             "train.batch_size parts of data.length tokens."
         )
+    if recipe.stages:
+        raise ValueError("stages must be empty on a stream; they are for sentences.")
     if list(recipe.objectives) != ["causal_lm"]:
         raise ValueError(
             f"objectives must be causal_lm on a stream, got {', '.join(recipe.objectives)}."
@@ -81,7 +84,7 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
         initial_epoch=backup.restore(learner) // steps,
         epochs=settings.epochs,
         validation_data=segments(dev, 1, length),
-        callbacks=[history, backup],
+        callbacks=[history, directory.curves(), backup],
     )
     task.save(directory.path / MODEL)
     return {

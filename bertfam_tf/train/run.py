@@ -24,6 +24,7 @@ from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
+from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 
@@ -188,15 +189,11 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
             raise ValueError("train.patience needs a dev split to compare epochs by.")
         best = BestEpoch(backup.directory / "best", f"val_{settings.monitor}", settings.patience)
         callbacks.insert(-1, best)
-    epoch, within = divmod(done, steps)
-    if within:
+    if done % steps:
         # Keras makes metrics at their first batch; the checkpoint has their values.
         task.evaluate(rows.take(1).batch(1), verbose=0)
-    for first, last, length in (
-        (epoch, epoch + 1, steps - within),
-        (epoch + 1, settings.epochs, steps),
-    ):
-        if first < last <= settings.epochs and not (best and best.exhausted):
+    for first, last, length in remaining(done, steps, settings.epochs):
+        if not (best and best.exhausted):
             task.fit(
                 # Batches that are done are skipped before they are encoded.
                 reduce(tf.data.Dataset.concatenate, map(shuffled, range(first, last))).skip(

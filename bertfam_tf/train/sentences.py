@@ -2,99 +2,51 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import optimizers
-from bertfam_tf.checkpoints import save
-from bertfam_tf.config import PretrainRecipe, expand
+from bertfam_tf.config import PretrainRecipe, Stage, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.publish import INPUTS
+from bertfam_tf.tasks import publish
 from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
 from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
 from bertfam_tf.train.stacking import train_in_stages
-
-_log = logging.getLogger(__name__)
 
 
 def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     """Trains, and writes a checkpoint in transformers' format with its heads and tokenizer.
 
     Returns:
-        The losses of the held-out text, ``examples``, their number in one pass over the training
-        text (where the recipe has no ``train.steps``), and ``steps``.
+        The losses and metrics of the held-out text, ``examples``, their number in one pass over the
+        training text (where the recipe has neither ``train.steps`` nor stages), and ``steps``.
 
     Raises:
         ValueError: for an invalid recipe or file.
     """
-    settings, data = recipe.train, recipe.data
+    settings = recipe.train
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
     keras.utils.set_random_seed(settings.seed)
-    made = objectives.build(recipe, tokenizer)
-    train, dev = (_corpus(recipe, files, tokenizer) for files in (data.train, data.dev))
-    batch_size = _batch_size(recipe)
-    held_out = dev.batches(batch_size, made.masking, copies=1).map(made.batch)
-    # Keras warns of a data set whose length it does not know.
-    number = -(-_count(dev) // batch_size)
-    held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
-    batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
+    first = made = objectives.build(recipe, tokenizer)
+    data = _Data(recipe, tokenizer, first)
     found: dict[str, Any] = {}
-    if recipe.stages:
-        made = _in_stages(recipe, tokenizer, made, batches, held_out, directory)
-        _save(made, tokenizer, recipe, directory)
-        steps = sum(stage.steps for stage in recipe.stages)
-        return {**_losses(directory), "steps": steps}
-    total = settings.steps
-    if total is None:
-        found["examples"] = _count(train)
-        total = -(-found["examples"] // batch_size) * settings.epochs
-    steps = max(total // settings.epochs, 1)  # of an epoch, which ends with an evaluation
-    made.learner.compile(optimizers.of(settings, steps * settings.epochs))
-    directory.begin()
-    backup, history = directory.backup(settings.backup_steps), directory.history()
-    done = backup.restore(made.learner)
-    if done:
-        _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
-    epoch, within = divmod(done, steps)
-    if within:
-        made.learner.evaluate(held_out.take(1), verbose=0)
-    # An epoch that is not complete has fewer steps than the others.
-    parts = [(epoch, epoch + 1, steps - within)] if within else []
-    parts.append((epoch + len(parts), settings.epochs, steps))
-    for first, last, length in parts:
-        if first < last:
-            made.learner.fit(
-                batches.skip(last * steps - (last - first) * length).map(made.batch),
-                initial_epoch=first,
-                epochs=last,
-                steps_per_epoch=length,
-                shuffle=False,
-                validation_data=held_out,
-                callbacks=[history, backup],
-            )
-    _save(made, tokenizer, recipe, directory)
-    return {**found, **_losses(directory), "steps": steps * settings.epochs}
-
-
-def _in_stages(
-    recipe: PretrainRecipe,
-    tokenizer: Tokenizer,
-    first: objectives.Pretraining,
-    batches: tf.data.Dataset,
-    held_out: tf.data.Dataset,
-    directory: RunDirectory,
-) -> objectives.Pretraining:
-    """Trains a model that grows; returns that of the last stage."""
-    made = first
+    stages = recipe.stages
+    if not stages:
+        total = settings.steps
+        if total is None:
+            found["examples"] = sum(1 for _ in data.train(recipe.data.length).examples())
+            total = -(-found["examples"] // data.batch_size) * settings.epochs
+        steps = max(total // settings.epochs, 1)
+        stages = [Stage(steps=steps * settings.epochs, epochs=settings.epochs)]
 
     def learner(backbone: Backbone) -> Learner:
         nonlocal made
@@ -102,50 +54,119 @@ def _in_stages(
             made = objectives.build(recipe, tokenizer, backbone)
         return made.learner
 
+    data.check(stages)
     directory.begin()
     train_in_stages(
         first.backbone,
-        recipe.stages,
+        stages,
         learner,
-        lambda step: batches.skip(step).map(first.batch),
-        settings=recipe.train,
+        lambda step: data.batches(stages, step),
+        settings=settings,
         directory=directory.backup().directory,
-        callbacks=[directory.history()],
-        validation_data=held_out,
+        callbacks=[directory.history(), directory.curves()],
+        validation_data=lambda i: data.held_out(data.length(stages[i])),
     )
-    return made
+    _save(made, tokenizer, recipe, directory)
+    return {**found, **_losses(directory), "steps": sum(stage.steps for stage in stages)}
+
+
+class _Data:
+    """The batches of a recipe's text files.
+
+    Args:
+        recipe: of sentences.
+        tokenizer: of the model.
+        made: the masking, and the learner that the batches are for.
+
+    Raises:
+        ValueError: for a recipe without ``train.batch_size``.
+    """
+
+    def __init__(self, recipe: PretrainRecipe, tokenizer: Tokenizer, made: objectives.Pretraining):
+        size = recipe.train.batch_size
+        if size is None:
+            raise ValueError("train.batch_tokens is for fine-tuning; pretraining needs batch_size.")
+        self.batch_size = size
+        self.recipe = recipe
+        self.tokenizer = tokenizer
+        self.made = made
+        # One for each length.
+        self.train = cache(partial(self._corpus, recipe.data.train))
+        self.held_out = cache(self._held_out)
+
+    def length(self, stage: Stage) -> int:
+        return stage.length or self.recipe.data.length
+
+    def check(self, stages: Sequence[Stage]) -> None:
+        """Reads the names of all files, before the training begins.
+
+        Raises:
+            ValueError: for a length that the model or the format does not allow, or files that are
+                missing.
+        """
+        most = self.made.backbone.max_length
+        for length in sorted({self.length(stage) for stage in stages}):
+            if most is not None and length > most:
+                raise ValueError(
+                    f"data.length, and that of stages, must be at most the {most} positions of the "
+                    f"model, got {length}."
+                )
+            self.train(length)
+            self._corpus(self.recipe.data.dev, length)
+
+    def batches(self, stages: Sequence[Stage], step: int) -> tf.data.Dataset:
+        """The batches of the stage that a step is in, from this step on.
+
+        A stage begins with the example after the last one of the previous stage. If examples have
+        another length, it leaves out as many as have about the same number of tokens as those
+        before.
+        """
+        start, before, length = 0, 0, self.length(stages[0])
+        for stage in stages:
+            size = stage.batch_size or self.batch_size
+            start = start * length // self.length(stage)
+            length = self.length(stage)
+            if step < before + stage.steps:
+                break
+            start += stage.steps * size
+            before += stage.steps
+        batches = self.train(length).batches(
+            size,
+            self.made.masking,
+            copies=self.recipe.masking.copies,
+            passes=None,
+            start=start + (step - before) * size,
+        )
+        return batches.map(self.made.batch)
+
+    def _held_out(self, length: int) -> tf.data.Dataset:
+        """Batches that are the same in each evaluation, in memory: the text is tokenized once."""
+        corpus = self._corpus(self.recipe.data.dev, length)
+        batches = corpus.batches(self.batch_size, self.made.masking, copies=1)
+        batches = batches.map(self.made.batch).cache()
+        # Keras warns of a data set whose length it does not know.
+        number = batches.reduce(np.int64(0), lambda count, *_: count + 1)
+        return batches.apply(tf.data.experimental.assert_cardinality(number))
+
+    def _corpus(self, files: list[str], length: int) -> Corpus:
+        data = self.recipe.data
+        return Corpus(
+            find_files(map(expand, files)),
+            self.tokenizer,
+            length,
+            data.format,
+            task="sop" if "sop" in self.recipe.objectives else "nsp",
+            documents=data.documents,
+            sentences=data.sentences,
+            shuffle=data.shuffle,
+            seed=self.recipe.train.seed,
+        )
 
 
 def _losses(directory: RunDirectory) -> dict[str, float]:
-    """Of the held-out text, after the last epoch."""
+    """Losses and metrics of the held-out text, after the last epoch."""
     last = directory.history().rows[-1]
     return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
-
-
-def _count(corpus: Corpus) -> int:
-    return sum(1 for _ in corpus.examples())
-
-
-def _corpus(recipe: PretrainRecipe, files: list[str], tokenizer: Tokenizer) -> Corpus:
-    data = recipe.data
-    return Corpus(
-        find_files(map(expand, files)),
-        tokenizer,
-        data.length,
-        data.format,
-        task="sop" if "sop" in recipe.objectives else "nsp",
-        documents=data.documents,
-        sentences=data.sentences,
-        shuffle=data.shuffle,
-        seed=recipe.train.seed,
-    )
-
-
-def _batch_size(recipe: PretrainRecipe) -> int:
-    size = recipe.train.batch_size
-    if size is None:
-        raise ValueError("train.batch_tokens is for fine-tuning; pretraining needs batch_size.")
-    return size
 
 
 def _save(
@@ -154,10 +175,13 @@ def _save(
     recipe: PretrainRecipe,
     directory: RunDirectory,
 ) -> None:
-    names = [INPUTS[name] for name in INPUTS if name in made.backbone.token_inputs]
-    pad_id = tokenizer.special_ids.get("pad")
-    length = made.backbone.max_length or recipe.data.length
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
-        kind = save_published(tokenizer, target, inputs=names, max_length=length, pad_id=pad_id)
-        save.write(made.backbone, target, heads=made.heads, values={"tokenizer_class": kind})
+        publish.write(
+            target,
+            made.backbone,
+            tokenizer,
+            list(made.heads.values()),
+            inputs=made.backbone.token_inputs,
+            max_length=made.backbone.max_length or recipe.data.length,
+        )

@@ -1,13 +1,14 @@
-"""Progressive stacking: a shallow model is trained, then a deeper one made of copies of its layers.
+"""Pretraining in stages, between which a model can grow by copies of its layers.
 
 Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking".
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,12 +21,13 @@ from bertfam_tf.config import Stage, TrainConfig
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks import Task
-from bertfam_tf.train.backup import Backup
+from bertfam_tf.train.backup import Backup, remaining
 from bertfam_tf.tuning import blocks_of
 
 GROWTHS = ("stack", "interleave", "identity")
 MOMENTS = ("fresh", "copied")
 Model = TypeVar("Model", Backbone, Task)
+_log = logging.getLogger(__name__)
 
 
 def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> Model:
@@ -113,7 +115,8 @@ class Trained(NamedTuple):
     Fields:
         backbone: of the last stage.
         learner: the compiled model of the last stage.
-        history: for each stage that was trained in this call its logs and its ``stage``, from 0.
+        history: for each stage that was trained in this call its last logs and its ``stage``, from
+            0.
     """
 
     backbone: Backbone
@@ -132,21 +135,23 @@ def train_in_stages(
     moments: str = "fresh",
     directory: str | Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    validation_data: Any = None,
     **fit: Any,
 ) -> Trained:
-    """Trains a backbone, which grows between stages.
+    """Trains a backbone, which can grow between stages.
 
-    Each stage is one epoch of Keras' ``fit``, whose batches begin where those of the previous stage
-    ended. With a ``directory`` a run that was killed resumes from its last training checkpoint when
-    it is called again with the same arguments, and ends as if it had not been killed; for that,
-    ``backbone`` needs the same weights only if no checkpoint was written.
+    Batches of a stage begin where those of the previous one ended. Between stages with the same
+    number of layers, model and optimizer go on: they differ in what ``batches`` returns for them,
+    or in their learning rates. With a ``directory`` a run that was killed resumes from its last
+    training checkpoint when it is called again with the same arguments, and ends as if it had not
+    been killed; for that, ``backbone`` needs the same weights only if no checkpoint was written.
 
     Args:
         backbone: that of the first stage, with ``stages[0].layers`` layers. It shares its
             embeddings with the grown ones.
-        stages: layers and steps; each is deeper than the previous one. In "Efficient Training of
-            BERT by Progressively Stacking" they are ``Stage(3, 50_000)``, ``Stage(6, 20_000)`` and
-            ``Stage(12, 330_000)``.
+        stages: none has fewer layers than the previous one. In "Efficient Training of BERT by
+            Progressively Stacking" they are ``Stage(3, 50_000)``, ``Stage(6, 20_000)`` and
+            ``Stage(12, 330_000)``. ``length`` and ``batch_size`` are for who makes the batches.
         learner: makes the model to train from a backbone, for example ``lambda backbone:
             Learner(backbone.input, backbone(backbone.input), [objective])``. If it makes new heads,
             their weights are copied by path.
@@ -156,12 +161,13 @@ def train_in_stages(
             warm-up are those of one line over the steps of all stages, for stages without a
             ``learning_rate`` of their own. None for the defaults.
         growth: as for ``grow``.
-        moments: ``"fresh"`` for an optimizer that starts anew in each stage (as in the paper's
-            experiments), or ``"copied"`` for one that goes on: new layers get the moments of the
-            layers that they are copied from. In the paper's code these lose their number of steps,
-            which makes the next steps several times as large; here they keep it.
+        moments: ``"fresh"`` for an optimizer that starts anew where the model grows (as in the
+            paper's experiments), or ``"copied"`` for one that goes on: new layers get the moments
+            of the layers that they are copied from. In the paper's code these lose their number of
+            steps, which makes the next steps several times as large; here they keep it.
         directory: of training checkpoints; None for none.
-        callbacks, **fit: as for Keras' ``fit``. The number of the stage is that of its epoch.
+        validation_data: as for Keras' ``fit``; or a function from the number of a stage to it.
+        callbacks, **fit: as for Keras' ``fit``. Epochs are numbered through all stages.
 
     Raises:
         ValueError: for invalid stages, a backbone that is not the first stage's or that cannot
@@ -178,69 +184,96 @@ def train_in_stages(
                 f"{count}; Dataset.repeat() makes more."
             )
     after = batches.skip if isinstance(batches, tf.data.Dataset) else batches
-    line = optimizers.WarmupLinearDecay(
-        settings.learning_rate, round(settings.warmup * total), total
-    )
+    held_out = validation_data if callable(validation_data) else lambda _: validation_data
+    schedule = _schedule(stages, settings, total)
     backups: list[Backup | None] = [None] * len(stages)
     if directory is not None:
         path = Path(directory)
         backups = [Backup(path / f"stage_{i}", settings.backup_steps) for i in range(len(stages))]
     first = max((i for i, backup in enumerate(backups) if backup and backup.exists), default=0)
     history: list[dict[str, float]] = []
-    model, start = None, 0
+    model, start, epoch = None, 0, 0
+    begun = 0  # the step at which the optimizer began to count
     for i, (stage, backup) in enumerate(zip(stages, backups, strict=True)):
         previous, paths = model, {}
-        if i:
+        if stage.layers not in (None, backbone.config.num_layers):
             # So that the growth of a resumed run is that of an uninterrupted one.
             keras.utils.set_random_seed(settings.seed + i)
             grown = grow(backbone, stage.layers, growth)
             paths, backbone = copied_paths(backbone, grown, growth), grown
+            begun, model = start if moments == "fresh" else 0, None
         if i >= first:
-            begun = start if moments == "copied" else 0
-            model = learner(backbone)
-            schedule = _schedule(stage, line, start, begun)
-            model.compile(optimizers.of(settings, total, schedule=schedule))
-            if previous is not None:
-                _copy_rest(previous, model, paths)
-                if moments == "copied":
-                    copy_moments(previous, model, paths)
-            done = backup.restore(model) - begun if backup and backup.exists else 0
+            if model is None:
+                model = learner(backbone)
+                shifted = optimizers.Shifted(schedule, begun)
+                model.compile(optimizers.of(settings, total, schedule=shifted))
+                if previous is not None:
+                    _copy_rest(previous, model, paths)
+                    if moments == "copied":
+                        copy_moments(previous, model, paths)
+            done = backup.restore(model) if backup else 0
             if not 0 <= done <= stage.steps:
                 raise ValueError(
                     f"{directory} must contain the checkpoints of a run with these stages, got one "
                     f"of step {done} of {stage.steps}; remove it to train from the beginning."
                 )
-            if done < stage.steps:
-                steps, counter = stage.steps - done, _Counter()
+            if done:
+                _log.info("Resuming from step %d of %d.", start + done, total)
+            logs: dict[str, list[float]] = {}
+            for part in remaining(done, stage.steps // stage.epochs, stage.epochs):
                 logs = model.fit(
-                    after(start + done).take(steps),
-                    initial_epoch=i,
-                    epochs=i + 1,
-                    steps_per_epoch=steps,
-                    # The checkpoint comes last: a stage is done when other callbacks have seen it.
-                    callbacks=[counter, *callbacks, *([backup] if backup else [])],
+                    after(start + done).take(stage.steps - done),
+                    initial_epoch=epoch + part.first,
+                    epochs=epoch + part.last,
+                    steps_per_epoch=part.steps,
+                    validation_data=held_out(i),
+                    # The checkpoint comes last: an epoch is done when other callbacks have seen it.
+                    callbacks=[
+                        _Enough(start + done, total),
+                        *callbacks,
+                        *([backup] if backup else []),
+                    ],
                     **{"shuffle": False, **fit},
                 ).history
-                if counter.steps < steps and not model.stop_training:
-                    raise ValueError(
-                        f"batches must be at least as many as the {total} steps of all stages, got "
-                        f"{start + done + counter.steps}."
-                    )
+                done += part.steps * (part.last - part.first)
+                if model.stop_training:
+                    break
+            if logs:
                 history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})
             if i and (last := backups[i - 1]):
                 last.clear()
         start += stage.steps
+        epoch += stage.epochs
     assert model is not None
     return Trained(backbone, model, history)
 
 
-class _Counter(keras.callbacks.Callback):
-    """Counts steps: loss scaling leaves some out of the optimizer's number."""
+class _Enough(keras.callbacks.Callback):
+    """Checks that the batches of an epoch are as many as its steps.
 
-    steps = 0
+    Args:
+        done: number of steps before.
+        total: number of steps of all stages.
+    """
+
+    def __init__(self, done: int, total: int):
+        super().__init__()
+        self.done = done
+        self.total = total
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.steps = 0
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps = batch + 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.done += self.steps
+        if self.steps < self.params["steps"] and not self.model.stop_training:
+            raise ValueError(
+                f"batches must be at least as many as the {self.total} steps of all stages, got "
+                f"{self.done}."
+            )
 
 
 def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: str) -> None:
@@ -248,26 +281,34 @@ def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: st
         raise ValueError(f"growth must be one of {', '.join(GROWTHS)}, got {growth!r}.")
     if moments not in MOMENTS:
         raise ValueError(f"moments must be one of {', '.join(MOMENTS)}, got {moments!r}.")
-    layers = [stage.layers for stage in stages]
-    if not layers or any(b <= a for a, b in pairwise(layers)):
+    count = backbone.config.num_layers
+    # Of each stage the number of layers, which is that of the previous one if it names none.
+    layers = list(accumulate((each.layers for each in stages), lambda a, b: b or a, initial=count))
+    if not stages or any(b < a for a, b in pairwise(layers[1:])):
         raise ValueError(
-            "stages must be at least one, each with more layers than the previous one, got "
-            f"{layers}."
+            "stages must be at least one, none with fewer layers than the previous one, got "
+            f"{layers[1:]}."
         )
-    if backbone.config.num_layers != layers[0]:
+    if layers[1] != count:
         raise ValueError(
-            f"The backbone must have the {layers[0]} layers of the first stage, got "
-            f"{backbone.config.num_layers}."
+            f"The backbone must have the {layers[1]} layers of the first stage, got {count}."
         )
 
 
-def _schedule(stage: Stage, line: Any, start: int, begun: int) -> Any:
-    """The learning rate of a stage that begins at a step, by the optimizer's step, ``begun``."""
-    if stage.learning_rate is None:
-        return optimizers.Shifted(line, start - begun)
-    rise = round(stage.warmup * stage.steps)
-    own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
-    return optimizers.Shifted(own, -begun)
+def _schedule(stages: Sequence[Stage], settings: TrainConfig, total: int) -> Any:
+    """The learning rate by the step of the whole run."""
+    warmup = round(settings.warmup * total)
+    line = optimizers.WarmupLinearDecay(settings.learning_rate, warmup, total)
+    starts = list(accumulate((stage.steps for stage in stages), initial=0))[:-1]
+
+    def of(stage: Stage, start: int) -> Any:
+        if stage.learning_rate is None:
+            return line
+        rise = round(stage.warmup * stage.steps)
+        own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
+        return optimizers.Shifted(own, -start)
+
+    return optimizers.Consecutive(list(map(of, stages, starts)), starts[1:])
 
 
 def _grow(before: Backbone, num_layers: int | None, growth: str) -> Backbone:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.token_streams import segments
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, Learner, PerplexityTracker
+from bertfam_tf.learner import Batch, Learner, SingleLossTracker
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import NextTokens
 
@@ -102,7 +102,7 @@ class StreamLM(Learner):
         ValueError: for a head that does not predict the next token.
     """
 
-    tracker = PerplexityTracker
+    tracker = SingleLossTracker
 
     def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
         if head.reads != "sequence_output":

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import ops
 
 import bertfam_tf as bf
-from bertfam_tf.learner import Learner
+from bertfam_tf.learner import Learner, mean
 
 SHAPE = dict(
     vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16,
@@ -35,6 +35,23 @@ class Parity:
         losses = ops.sparse_categorical_crossentropy(tokens % 2, logits, from_logits=True)
         mask = ops.cast(mask, "float32")
         return {"parity": (ops.sum(losses * mask), ops.sum(mask))}
+
+
+class Correct(Parity):
+    """With the share of the tokens that are classified correctly, and an odd function of it."""
+
+    metrics = {"correct": mean, "wrong_percent": lambda share: 100 * (1 - share)}
+
+    def loss(self, outputs, heads, batch):
+        logits = heads["parity"](outputs["sequence_output"])
+        mask = ops.cast(batch.inputs["padding_mask"], "float32")
+        hits = ops.cast((logits[..., 1] > logits[..., 0]) == (mask_odd(batch)), "float32")
+        found = ops.sum(hits * mask), ops.sum(mask)
+        return super().loss(outputs, heads, batch) | {"correct": found, "wrong_percent": found}
+
+
+def mask_odd(batch):
+    return ops.equal(batch.inputs["token_ids"] % 2, 1)
 
 
 class Length:
@@ -111,6 +128,19 @@ def test_the_total_is_what_learns():
         assert np.array_equal(heads[path].numpy(), value) == path.startswith("length"), path
 
 
+def test_metrics_are_over_all_tokens():
+    """Batches have different numbers of tokens, so that a mean of means would differ."""
+    model = learner(Correct, Length)
+    x, dataset = data()
+    logits = model._objectives.value[0].heads["parity"](model(x)["sequence_output"]).numpy()
+    hits = (logits.argmax(-1) == x["token_ids"] % 2)[x["padding_mask"] > 0]
+    found = model.evaluate(dataset, return_dict=True, verbose=0)
+    assert found["correct"] == pytest.approx(hits.mean(), rel=1e-6)
+    assert found["wrong_percent"] == pytest.approx(100 * (1 - hits.mean()), rel=1e-5)
+    assert found["loss"] == pytest.approx(found["parity"] + 0.5 * found["length"], rel=1e-6)
+    assert {"correct", "wrong_percent"} <= model.fit(dataset, verbose=0).history.keys()
+
+
 def test_mistakes():
     with pytest.raises(ValueError, match="Two objectives have a loss named 'parity'"):
         learner(Parity, Parity)
@@ -124,12 +154,12 @@ REPLICAS = """
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    from tests.extending.test_objective import Length, Parity, data, learner
+    from tests.extending.test_objective import Correct, Length, data, learner
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    one = learner(Parity, Length)
+    one = learner(Correct, Length)
     with strategy.scope():
-        both = learner(Parity, Length)
+        both = learner(Correct, Length)
     # Batches of five: replicas get three examples and two, and the last batch has two.
     histories = [model.fit(data(5)[1], epochs=2, verbose=0).history for model in (one, both)]
     for name, values in histories[0].items():

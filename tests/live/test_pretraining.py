@@ -94,7 +94,8 @@ def test_masked_tokens_and_pairs(name, unpadded, tmp_path):
         outputs = backbone(batch.inputs)
         losses = {}
         for objective in (MaskedTokens(made["masked_lm"]), PairLabels(made["pair"])):
-            losses |= objective.loss(outputs, objective.heads, batch)
+            sums = objective.loss(outputs, objective.heads, batch)
+            losses |= {name: sums[name] for name in objective.weights}
         total = sum(s / n for s, n in losses.values())
     assert float(total) == pytest.approx(float(found.loss), rel=1e-5)
     table = backbone.parts["token_embedding"].embeddings
@@ -264,7 +265,8 @@ def test_losses_and_one_step(family, tmp_path):
     built = [each(head) for each, head in zip(objectives.values(), made, strict=True)]
     outputs, padded = backbone(batch.inputs), {}
     for each in built:
-        padded |= each.loss(outputs, each.heads, batch)
+        sums = each.loss(outputs, each.heads, batch)
+        padded |= {name: sums[name] for name in each.weights}
     assert sum(float(x / n) for x, n in padded.values()) == pytest.approx(loss, abs=1e-5)
     inputs = {name: backbone.input[name] for name in batch.inputs}
     _same_step(

@@ -49,11 +49,13 @@ def test_loss_of_the_batchs_own_tokens(unpadded):
     objective = NextTokens(head, weight=2.0)
     assert objective.weights == {"causal_lm": 2.0}
     with unpadding(unpadded):
-        [pair] = objective.loss(backbone(inputs), objective.heads, Batch(inputs)).values()
-    np.testing.assert_allclose(pair, (sum(losses), len(losses)), rtol=1e-5)
+        pairs = objective.loss(backbone(inputs), objective.heads, Batch(inputs))
+    assert pairs.keys() == {"causal_lm", "causal_lm_perplexity"}
+    for pair in pairs.values():
+        np.testing.assert_allclose(pair, (sum(losses), len(losses)), rtol=1e-5)
     # More padding changes nothing.
     wider = {name: np.pad(x, [[0, 0], [0, 4]], constant_values=0) for name, x in inputs.items()}
-    [pair] = objective.loss(backbone(wider), objective.heads, Batch(wider)).values()
+    pair = objective.loss(backbone(wider), objective.heads, Batch(wider))["causal_lm"]
     np.testing.assert_allclose(pair, (sum(losses), len(losses)), rtol=1e-5)
 
 

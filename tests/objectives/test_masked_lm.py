@@ -51,7 +51,8 @@ def _expected(backbone, head, batch):
     losses = -tf.nn.log_softmax(logits).numpy()
     losses = np.take_along_axis(losses, batch.targets["token_ids"][..., None], axis=-1)[..., 0]
     weights = np.ones_like(losses) if batch.weights is None else batch.weights
-    return (losses * weights).sum(), weights.sum()
+    hits = logits.argmax(-1) == batch.targets["token_ids"]
+    return (losses * weights).sum(), (hits * weights).sum(), weights.sum()
 
 
 @pytest.mark.parametrize("family", in_full(FAMILIES, ["bert"]))
@@ -60,10 +61,17 @@ def _expected(backbone, head, batch):
 def test_loss_is_that_of_the_whole_logits(family, unpadded, weighted):
     backbone, head = _made(family)
     batch, objective = _batch(backbone, weighted), MaskedTokens(head)
+    # Two of the tokens become the most probable ones, with weights of 1 and of 0.5.
+    logits = head(backbone(batch.inputs)).numpy()
+    batch.targets["token_ids"][0, ::2] = logits[0, batch.targets["positions"][0, ::2]].argmax(-1)
     with unpadding(unpadded):
         found = objective.loss(backbone(batch.inputs), objective.heads, batch)
-    assert found.keys() == {"masked_lm"}
-    np.testing.assert_allclose(found["masked_lm"], _expected(backbone, head, batch), rtol=1e-5)
+    loss, hits, count = _expected(backbone, head, batch)
+    assert hits in ((1.5, 2.5) if weighted else (2, 3, 4, 5))
+    np.testing.assert_allclose(found.pop("masked_lm"), (loss, count), rtol=1e-5)
+    np.testing.assert_allclose(found.pop("masked_lm_perplexity"), (loss, count), rtol=1e-5)
+    np.testing.assert_allclose(found.pop("masked_lm_accuracy"), (hits, count), rtol=1e-5)
+    assert not found
 
 
 @pytest.mark.parametrize(("unpadded", "rows"), [(True, 6), (False, 12)])

@@ -92,6 +92,11 @@ def test_losses_and_gradients(made):
     expected = np.log1p(np.exp(np.where(labels, -logits, logits)))
     real = batch.inputs["padding_mask"] > 0
     assert float(losses["rtd"]) == pytest.approx(expected[real].mean(), rel=1e-5)
+    hits = ((logits > 0) == labels)[real].mean()
+    assert 0 < hits < 1
+    assert float(losses.pop("rtd_accuracy")) == pytest.approx(hits, rel=1e-5)
+    assert {"masked_lm_accuracy", "masked_lm_perplexity"} <= losses.keys()
+    del losses["masked_lm_accuracy"]  # without a gradient
     # The discriminator's loss does not reach the generator, but for the embeddings they share.
     block = generator.parts["layer_0"].trainable_variables
     assert all(g is None for g in tape.gradient(losses["rtd"], [v.value for v in block]))

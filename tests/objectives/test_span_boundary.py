@@ -102,7 +102,8 @@ def test_loss_is_that_by_hand(family, unpadded, extra):
     batch, objective = _batch(backbone, extra), SpanBoundary(head)
     with unpadding(unpadded):
         found = objective.loss(backbone(batch.inputs), objective.heads, batch)
-    assert found.keys() == objective.weights.keys() == objective.heads.keys() == {"sbo"}
+    assert objective.weights.keys() == objective.heads.keys() == {"sbo"}
+    assert found.keys() == {"sbo", "sbo_accuracy", "sbo_perplexity"}
     expected = _expected(head, backbone, batch)
     print(family, [float(x) for x in found["sbo"]], expected)
     np.testing.assert_allclose(found["sbo"], expected, rtol=1e-5)

@@ -165,7 +165,7 @@ def test_fit_adapts_to_texts(tokenizer, tmp_path):
     keras.utils.set_random_seed(0)
     task = _task("bert", tokenizer)
     before = task.evaluate(DOMAIN, return_dict=True, verbose=0)
-    assert before.keys() == {"loss", "perplexity"}
+    assert before.keys() == {"loss", "perplexity", "accuracy"}
     assert before["perplexity"] == pytest.approx(np.exp(before["loss"]), rel=1e-5)
     # Masks of evaluate are always the same.
     assert task.evaluate(DOMAIN, return_dict=True, verbose=0) == before

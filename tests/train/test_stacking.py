@@ -195,7 +195,8 @@ def _run(stages, batches=None, dropout=0.0, **options):
     seed(3)
     backbone = bf.build(
         "bert", "tiny", vocab_size=20, hidden_size=16, num_heads=2, intermediate_size=16,
-        num_layers=stages[0].layers, pooler=False, dropout=dropout, initializer_range=0.2,
+        num_layers=stages[0].layers if stages else 1, pooler=False, dropout=dropout,
+        initializer_range=0.2,
     )  # fmt: skip
     objective = MaskedTokens(heads.build(backbone, "masked_lm"))
 
@@ -243,16 +244,15 @@ def test_moments_and_rates_of_stages():
 
 @pytest.mark.full
 def test_stages_without_growth_are_one_run():
-    """Batches, learning rate and copied moments go on where the previous stage ended."""
-    one = _run([Stage(1, 5)], settings=TrainConfig(learning_rate=0.01))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertfam_tf.train.stacking._check", lambda *_: None)
-        patch.setattr("bertfam_tf.train.stacking.grow", lambda model, *_: model)
-        two = _run(
-            [Stage(1, 3), Stage(1, 2)],
-            settings=TrainConfig(learning_rate=0.01),
-            moments="copied",
-        )
+    """Batches, learning rate, moments and dropout go on where the previous stage ended."""
+    seen, settings = Rates(), TrainConfig(learning_rate=0.01)
+    one = _run([Stage(1, 6)], settings=settings, dropout=0.1, callbacks=[seen])
+    again = Rates()
+    stages = [Stage(1, 2), Stage(1, 2), Stage(steps=2, epochs=2)]
+    two = _run(stages, settings=settings, dropout=0.1, callbacks=[again])
+    assert again.rates == seen.rates
+    assert [row["stage"] for row in two.history] == [0, 1, 2]
+    assert int(two.learner.optimizer.iterations) == 6
     for a, b in zip(one.learner.weights, two.learner.weights, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=0, atol=1e-6)
 
@@ -318,7 +318,8 @@ def test_models_that_cannot_grow():
 @pytest.mark.parametrize(
     ("stages", "options", "message"),
     [
-        ([Stage(2, 1), Stage(2, 1)], {}, r"with more layers than the previous one, got \[2, 2\]"),
+        ([Stage(2, 1), Stage(1, 1)], {}, r"with fewer layers than the previous one, got \[2, 1\]"),
+        ([], {}, r"stages must be at least one, none with fewer layers"),
         (STAGES, {"growth": "double"}, "growth must be one of stack"),
         (STAGES, {"moments": "new"}, "moments must be one of fresh, copied, got 'new'"),
         (STAGES, {"batches": _batches(0, 4)}, "as many as the 5 steps of all stages, got 4"),
@@ -340,6 +341,12 @@ def test_mistakes_in_a_stage():
         ((1, 0), "steps of a stage must be at least 1, got 0"),
         ((1, 1, 0.1, 1.0), "warmup of a stage must be at least 0 and below 1, got 1.0"),
         ((1, 1, None, 0.1), "warmup of a stage must be 0 without a learning_rate"),
+        ((None, 2, None, 0.0, 0), "length of a stage must be at least 1, got 0"),
+        ((None, 2, None, 0.0, 8, 0), "batch_size of a stage must be at least 1, got 0"),
+        (
+            (None, 3, None, 0.0, 8, 1, 2),
+            "steps of a stage must be a multiple of its 2 epochs, got 3",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             Stage(*arguments)
