@@ -15,12 +15,15 @@ from bertfam_tf.data.documents import find_files
 from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
+from bertfam_tf.objectives import TranslationPairs
 from bertfam_tf.tasks.publish import INPUTS
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
 from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
+from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.stacking import train_in_stages
 
 _log = logging.getLogger(__name__)
@@ -40,11 +43,17 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
     keras.utils.set_random_seed(settings.seed)
     made = objectives.build(recipe, tokenizer)
-    train, dev = (_corpus(recipe, files, tokenizer) for files in (data.train, data.dev))
+    train, dev = (
+        _corpus(recipe, files, translations, tokenizer, made)
+        for files, translations in (
+            (data.train, data.train_translations),
+            (data.dev, data.dev_translations),
+        )
+    )
     batch_size = _batch_size(recipe)
     held_out = dev.batches(batch_size, made.masking, copies=1).map(made.batch)
     # Keras warns of a data set whose length it does not know.
-    number = -(-_count(dev) // batch_size)
+    _, number = dev.count(batch_size)
     held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
     batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
     found: dict[str, Any] = {}
@@ -55,8 +64,8 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         return {**_losses(directory), "steps": steps}
     total = settings.steps
     if total is None:
-        found["examples"] = _count(train)
-        total = -(-found["examples"] // batch_size) * settings.epochs
+        found["examples"], total = train.count(batch_size)
+        total *= settings.epochs
     steps = max(total // settings.epochs, 1)  # of an epoch, which ends with an evaluation
     made.learner.compile(optimizers.of(settings, steps * settings.epochs))
     directory.begin()
@@ -122,23 +131,52 @@ def _losses(directory: RunDirectory) -> dict[str, float]:
     return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
 
 
-def _count(corpus: Corpus) -> int:
-    return sum(1 for _ in corpus.examples())
+def _corpus(
+    recipe: PretrainRecipe,
+    files: list[str] | dict[str, list[str]],
+    translations: dict[str, list[str]],
+    tokenizer: Tokenizer,
+    made: objectives.Pretraining,
+) -> Corpus | Languages:
+    data, seed = recipe.data, recipe.train.seed
+
+    def corpus(files: list[str]) -> Corpus:
+        return Corpus(
+            find_files(map(expand, files)),
+            tokenizer,
+            data.length,
+            data.format,
+            task="sop" if "sop" in recipe.objectives else "nsp",
+            documents=data.documents,
+            sentences=data.sentences,
+            shuffle=data.shuffle,
+            seed=seed,
+        )
+
+    if not isinstance(files, dict):
+        return corpus(files)
+    ids = _languages(recipe)
+    for name in files:
+        if name not in ids:
+            raise ValueError(unknown("language of data.train", name, ids))
+    texts = {ids[name]: corpus(each) for name, each in files.items() if each}
+    pairs = []
+    for name, each in translations.items():
+        two = [ids[language] for language in name.split("-") if language in ids]
+        if len(two) != 2:
+            raise ValueError(
+                "A pair of languages must be two of data.train, such as "
+                f"{'-'.join(list(ids)[:2])}, got {name!r}."
+            )
+        packed = TranslationPairs(made.backbone, tokenizer, data.length)
+        found = find_files(map(expand, each))
+        pairs.append(Translations(found, two, packed, tokenizer, shuffle=data.shuffle, seed=seed))
+    return Languages(texts, pairs, data.exponent, seed)
 
 
-def _corpus(recipe: PretrainRecipe, files: list[str], tokenizer: Tokenizer) -> Corpus:
-    data = recipe.data
-    return Corpus(
-        find_files(map(expand, files)),
-        tokenizer,
-        data.length,
-        data.format,
-        task="sop" if "sop" in recipe.objectives else "nsp",
-        documents=data.documents,
-        sentences=data.sentences,
-        shuffle=data.shuffle,
-        seed=recipe.train.seed,
-    )
+def _languages(recipe: PretrainRecipe) -> dict[str, int]:
+    """The ids of the languages of the training text."""
+    return {name: number for number, name in enumerate(recipe.data.train)}
 
 
 def _batch_size(recipe: PretrainRecipe) -> int:
@@ -160,4 +198,7 @@ def _save(
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
         kind = save_published(tokenizer, target, inputs=names, max_length=length, pad_id=pad_id)
-        save.write(made.backbone, target, heads=made.heads, values={"tokenizer_class": kind})
+        values: dict[str, Any] = {"tokenizer_class": kind}
+        if "language_ids" in made.backbone.token_inputs:
+            values["lang2id"] = _languages(recipe)
+        save.write(made.backbone, target, heads=made.heads, values=values)
