@@ -2,8 +2,8 @@
 
     python -m tools.captions runs/captions
 
-``train.en`` and ``dev.en`` have a caption in each line; the same line of ``train.fr`` or ``train.de``
-is its translation.
+``train.en`` and ``dev.en`` have a caption in each line; the same line of ``train.fr`` or
+``train.de`` is its translation.
 """
 
 from __future__ import annotations

@@ -141,7 +141,11 @@ class TranslatedTokens:
         self.weights: Mapping[str, float] = dict(weights)
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        total, count = self._tokens.loss(outputs, heads, batch)["masked_lm"]
+        found = self._tokens.loss(outputs, heads, batch)
         translated = ops.cast(ops.any(batch.targets["translated"] > 0), "float32")
         shares = {"tlm": translated, "masked_lm": 1.0 - translated}
-        return {name: (total * shares[name], count * shares[name]) for name in self.weights}
+        return {
+            name.replace("masked_lm", loss): (total * shares[loss], count * shares[loss])
+            for loss in self.weights
+            for name, (total, count) in found.items()
+        }

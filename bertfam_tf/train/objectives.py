@@ -95,9 +95,9 @@ def build(
         fields.setdefault("num_languages", len(recipe.data.train))
     if backbone is None:
         backbone, fill = start(model, fields)
+        made = _network(recipe, backbone, fields, tokenizer)
         # What cannot be written is refused before it is trained.
         huggingface.describe(registry.get(model.family), backbone.config)
-        made = _network(recipe, backbone, fields, tokenizer)
         fill(made.heads)
         return made
     return _network(recipe, backbone, fields, tokenizer)
