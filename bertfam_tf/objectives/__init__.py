@@ -20,6 +20,7 @@ _HOME = {
     "Segments": "formats",
     "SpanBoundary": "span_boundary",
     "SpanBoundaryHead": "span_boundary",
+    "TranslatedTokens": "translation",
     "TranslationPairs": "translation",
     "doc_sentences": "formats",
     "full_sentences": "formats",

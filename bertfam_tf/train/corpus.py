@@ -28,7 +28,7 @@ SINGLE_FORMATS = ("full_sentences", "doc_sentences")
 PAIR_FORMATS = ("segment_pairs", "sentence_pairs")
 # Sentences that are tokenized in one call.
 _SENTENCES = 1024
-_SEEDS = 2**31
+SEEDS = 2**31
 
 
 class Corpus:
@@ -98,11 +98,15 @@ class Corpus:
             ValueError: if the files have no text, or are not UTF-8.
         """
         found = None
-        draw = random.Random(self._seed(number))
-        for found in _shuffled(self._in_order(number), self.shuffle, draw):
+        draw = random.Random(pass_seed(self.seed, number))
+        for found in shuffled(self._in_order(number), self.shuffle, draw):
             yield found
         if found is None:
             raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
+
+    def count(self) -> int:
+        """The number of examples of one pass."""
+        return sum(1 for _ in self.examples())
 
     def batches(
         self,
@@ -129,8 +133,9 @@ class Corpus:
             A data set of (inputs, targets, weights): ``token_ids``, ``padding_mask`` and
             ``segment_ids``, int32 (batch, length); the fields of ``objectives.Masked``,
             ``positions``, ``token_ids``, ``starts`` and ``ends``, int32 (batch, predictions), the
-            ``originals``, int32 (batch, length), and ``pair``, int32 (batch,), -1 for none; and
-            float32 (batch, predictions), 1 for predictions.
+            ``originals``, int32 (batch, length), ``pair``, int32 (batch,), -1 for none, and
+            ``seeds``, int32 (batch, 2), those of each example's masks; and float32 (batch,
+            predictions), 1 for predictions.
 
         Raises:
             ValueError: for sizes below 1, or a negative start.
@@ -149,9 +154,9 @@ class Corpus:
 
         def examples() -> Iterator[tuple]:
             for number, index, example in islice(numbered(), start, None):
-                mask_seed = self._seed(number if copies is None else number % copies)
+                mask_seed = pass_seed(self.seed, number if copies is None else number % copies)
                 label = -1 if example.label is None else example.label
-                seeds = [mask_seed, index % _SEEDS]
+                seeds = [mask_seed, index % SEEDS]
                 yield example.first, example.second, label, seeds
 
         ids = tf.TensorSpec([None], tf.int32)
@@ -160,9 +165,6 @@ class Corpus:
         data = data.ragged_batch(batch_size)
         data = data.map(self._masked(masking), tf.data.AUTOTUNE, deterministic=True)
         return data.prefetch(tf.data.AUTOTUNE)
-
-    def _seed(self, number: int) -> int:
-        return (self.seed * 1_000_003 + number) % _SEEDS
 
     def _in_order(self, number: int) -> Iterator[Segments]:
         documents: Any = read_documents(self.files, self.documents, self.sentences)
@@ -176,7 +178,7 @@ class Corpus:
         if self.format == "doc_sentences":
             return doc_sentences(documents, self._room)
         pairs = segment_pairs if self.format == "segment_pairs" else sentence_pairs
-        return pairs(documents, self._room, task=self.task, seed=self._seed(number))
+        return pairs(documents, self._room, task=self.task, seed=pass_seed(self.seed, number))
 
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
         while some := list(islice(sentences, _SENTENCES)):
@@ -193,6 +195,7 @@ class Corpus:
                 "ends": found.ends,
                 "originals": inputs["token_ids"],
                 "pair": label,
+                "seeds": seeds,
             }
             return {**inputs, "token_ids": found.token_ids}, targets, found.weights
 
@@ -222,7 +225,12 @@ class Corpus:
         }
 
 
-def _shuffled(examples: Iterator[Segments], size: int, draw: random.Random) -> Iterator[Segments]:
+def pass_seed(seed: int, number: int) -> int:
+    """The seed of a pass over a corpus, from that of the corpus."""
+    return (seed * 1_000_003 + number) % SEEDS
+
+
+def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
     """Draws each next example among ``size``."""
     waiting = list(islice(examples, size - 1))
     for example in examples:

@@ -78,6 +78,7 @@ CASES = [
     ("albert", {"masked_lm": 1.0, "sop": 1.0}, "ngram"),
     ("spanbert", {"masked_lm": 1.0, "sbo": 1.0}, "span"),
     ("distilbert", {"masked_lm": 1.0}, "word"),
+    ("xlnet", {"plm": 1.0}, "ngram"),
 ]
 
 
@@ -89,9 +90,14 @@ def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, uni
     file = recipe(family, objectives, unit, **overrides, **generator)
     assert main(["pretrain", str(file)]) == 0
     metrics = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
-    names = {"rtd": {"rtd", "masked_lm"}, "nsp": {"pair"}, "sop": {"pair"}}
+    names = {
+        "rtd": {"rtd", "masked_lm"},
+        "nsp": {"pair"},
+        "sop": {"pair"},
+        "plm": {"permutation_lm"},
+    }
     wanted = {n for name in objectives for n in names.get(name, {name})}
-    assert wanted <= metrics.keys() or wanted == {"masked_lm"}
+    assert wanted <= metrics.keys() or wanted in ({"masked_lm"}, {"permutation_lm"})
     assert metrics["steps"] == 6
     assert all(np.isfinite(value) for value in metrics.values())
     assert all(0 <= metrics[f"{name}_accuracy"] <= 1 for name in wanted)
@@ -105,10 +111,33 @@ def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, uni
     assert len(task.predict(["The good film."])) == 1
     if "masked_lm" in objectives:
         assert len(bf.MaskedLM.from_pretrained(model).fill("The [MASK] film.")[0]) == 5
-    heads = {"masked_lm": "predictions|lm_head|vocab_", "nsp": "seq_rel", "sop": "sop_cl"}
+    heads = {
+        "masked_lm": "predictions|lm_head|vocab_",
+        "nsp": "seq_rel",
+        "sop": "sop_cl",
+        "plm": "lm_loss",
+    }
     stored = " ".join(load_file(f"{model}/model.safetensors"))
     for name in objectives.keys() & heads.keys():
         assert any(part in stored for part in heads[name].split("|")), (name, stored)
+
+
+def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
+    """Without a learning rate, the weights of the backbone and its heads are the checkpoint's."""
+    objectives = {"masked_lm": 1.0, "nsp": 1.0}
+    pretrain(load_recipe(recipe(objectives=objectives), kind=PretrainRecipe))
+    first = str(tmp_path / "run" / "model")
+    nothing = {"train": {"learning_rate": 0.0, "seed": 1}}
+    again = recipe(objectives=objectives, output="again", model={"checkpoint": first}, **nothing)
+    pretrain(load_recipe(again, kind=PretrainRecipe))
+    one, other = (load_file(tmp_path / run / "model/model.safetensors") for run in ("run", "again"))
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value, err_msg=name)
+    deeper = {"model": {"checkpoint": first}, "overrides": {"num_layers": 2}}
+    other = load_recipe(recipe(output="deeper", **deeper), kind=PretrainRecipe)
+    with pytest.raises(ValueError, match=r"Missing tensors: encoder\.layer\.1"):
+        pretrain(other)
 
 
 class Killed(Exception):
@@ -348,14 +377,24 @@ def test_two_replicas_train_as_one(recipe):
 
 def test_errors(recipe):
     for options, message in (
-        (dict(objectives={"mlm": 1.0}), "Unknown objective 'mlm'. Known: masked_lm"),
+        (dict(objectives={"mlm": 1.0}), "Unknown objective 'mlm'.* Known: masked_lm"),
         (dict(objectives={"nsp": 1.0, "sop": 1.0}), "either nsp or sop"),
         (dict(objectives={"nsp": 1.0}, format="doc_sentences"), "format must be segment_pairs or"),
         (dict(objectives={"sbo": 1.0}), "masking.unit must be span for sbo, got piece"),
         (dict(objectives={"causal_lm": 1.0}), "data.format must be stream for the objective"),
         (dict(objectives={"rtd": 1.0, "masked_lm": 1.0}), "rtd trains its generator with"),
         (dict(objectives={"rtd": 50.0}), "bert has no rtd head"),
-        (dict(family="xlm"), "xlm has the input position_ids, which text files do not"),
+        (dict(family="xlm"), "xlm has the input language_ids: data.train must be a table of files"),
+        (dict(objectives={"plm": 1.0}), "bert has no permutation_lm head, which the objective plm"),
+        (
+            dict(objectives={"plm": 1.0, "masked_lm": 1.0}),
+            "plm predicts tokens that are not masked",
+        ),
+        (
+            dict(objectives={"rtd": 1.0}, model={"checkpoint": "x"}),
+            "checkpoint must be null for rtd",
+        ),
+        (dict(masking={"rate": 2.0}), "rate must be from 0 to 1"),
         (dict(family="gpt2"), "gpt2 has no masked_lm head, which the objective masked_lm trains"),
         (dict(data={"train": ["nowhere.txt"]}), "There is no file nowhere.txt"),
         (dict(data={"format": "stream"}), "objectives must be causal_lm on a stream"),
@@ -367,6 +406,8 @@ def test_errors(recipe):
         (dict(data={"format": "pages"}), "data.format must be one of stream, full_sentences"),
         (dict(unit="letter"), "masking.unit must be one of piece, word, ngram, span"),
         (dict(train={"steps": 0}), "train.steps must be at least 1"),
+        (dict(masking={"longest": 0}), "masking.longest must be at least 1, got 0"),
+        (dict(data={"exponent": 2}), "data.exponent must be from 0 to 1, got 2"),
     ):
         with pytest.raises(ValueError, match=message):
             load_recipe(recipe(**options), kind=PretrainRecipe)
