@@ -26,7 +26,7 @@ from bertfam_tf.objectives import (
     span_boundary_head,
 )
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.train.corpus import PAIR_FORMATS
+from bertfam_tf.objectives.examples import PAIR_FORMATS
 
 OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd")
 # What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
@@ -47,7 +47,7 @@ class Pretraining:
         heads: those of its heads that a checkpoint can have, by name.
         learner: is fitted on what ``batch`` returns.
         masking: of the inputs.
-        batch: from a batch of ``Corpus`` to one of the learner.
+        batch: from a batch of ``Examples`` to one of the learner.
     """
 
     backbone: Backbone

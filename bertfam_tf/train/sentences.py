@@ -1,4 +1,4 @@
-"""Pretrains encoders on the sentences of text files with a recipe."""
+"""Pretrains encoders with a recipe, on the sentences of text files or on shards of examples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from bertfam_tf.data.documents import find_files
 from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import join_names
 from bertfam_tf.tasks.publish import INPUTS
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
-from bertfam_tf.train.corpus import Corpus
+from bertfam_tf.objectives.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
+from bertfam_tf.objectives.examples import Examples, Format
+from bertfam_tf.objectives.shards import Shards
 from bertfam_tf.train.stacking import train_in_stages
 
 _log = logging.getLogger(__name__)
@@ -40,11 +43,11 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
     keras.utils.set_random_seed(settings.seed)
     made = objectives.build(recipe, tokenizer)
-    train, dev = (_corpus(recipe, files, tokenizer) for files in (data.train, data.dev))
+    train, dev = (_examples(recipe, files, tokenizer) for files in (data.train, data.dev))
     batch_size = _batch_size(recipe)
     held_out = dev.batches(batch_size, made.masking, copies=1).map(made.batch)
     # Keras warns of a data set whose length it does not know.
-    number = -(-_count(dev) // batch_size)
+    number = -(-dev.count() // batch_size)
     held_out = held_out.apply(tf.data.experimental.assert_cardinality(number))
     batches = train.batches(batch_size, made.masking, copies=recipe.masking.copies, passes=None)
     found: dict[str, Any] = {}
@@ -55,7 +58,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         return {**_losses(directory), "steps": steps}
     total = settings.steps
     if total is None:
-        found["examples"] = _count(train)
+        found["examples"] = train.count()
         total = -(-found["examples"] // batch_size) * settings.epochs
     steps = max(total // settings.epochs, 1)  # of an epoch, which ends with an evaluation
     made.learner.compile(optimizers.of(settings, steps * settings.epochs))
@@ -122,18 +125,25 @@ def _losses(directory: RunDirectory) -> dict[str, float]:
     return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
 
 
-def _count(corpus: Corpus) -> int:
-    return sum(1 for _ in corpus.examples())
-
-
-def _corpus(recipe: PretrainRecipe, files: list[str], tokenizer: Tokenizer) -> Corpus:
+def _examples(recipe: PretrainRecipe, names: list[str], tokenizer: Tokenizer) -> Examples:
     data = recipe.data
+    task = "sop" if "sop" in recipe.objectives else "nsp"
+    paths = [expand(name) for name in names]
+    folders = [path for path in paths if path.is_dir()]
+    if folders and len(folders) < len(paths):
+        raise ValueError(
+            f"data has text files and folders of shards together ({join_names(names)}), expected "
+            "one kind."
+        )
+    if folders:
+        made = Format(tokenizer, data.length, data.format, task)
+        return Shards(folders, made, shuffle=data.shuffle, seed=recipe.train.seed)
     return Corpus(
-        find_files(map(expand, files)),
+        find_files(paths),
         tokenizer,
         data.length,
         data.format,
-        task="sop" if "sop" in recipe.objectives else "nsp",
+        task=task,
         documents=data.documents,
         sentences=data.sentences,
         shuffle=data.shuffle,
