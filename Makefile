@@ -68,7 +68,8 @@ bench: .venv/installed-bench
 bench-mobile: .venv/installed-bench-mobile
 	$(BIN)/python -m tools.bench.mobile
 
-# Batch inference (serving/batch), in an environment of its own: Beam wants another protobuf.
+# Batch inference and examples of pretraining (serving/batch), in an environment of their own: Beam
+# wants another protobuf.
 batch-env: build/batch/installed
 
 batch-test: build/batch/installed-test build/batch/export

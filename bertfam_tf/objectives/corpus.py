@@ -62,7 +62,7 @@ class Corpus(Examples):
         found = None
         seed = self._seed(number)
         documents = read_documents(self.files, self.documents, self.sentences)
-        formed = self.format.form(documents, seed, long=self.documents == "file")
+        formed = self.format.form(documents, seed, in_turns=self.documents == "file")
         for found in _shuffled(formed, self.shuffle, random.Random(seed)):
             yield found
         if found is None:

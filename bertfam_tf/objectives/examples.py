@@ -62,18 +62,18 @@ class Format:
         self._packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
 
     def form(
-        self, documents: Iterable[Iterator[str]], seed: int = 0, *, long: bool = False
+        self, documents: Iterable[Iterator[str]], seed: int = 0, *, in_turns: bool = False
     ) -> Iterator[Segments]:
         """Examples of documents.
 
         Args:
             documents: sentences, as ``data.documents.read_documents`` returns them.
             seed: of what is drawn for pairs.
-            long: whether each document is read in turns with others, for which they have to be
-                independent of each other, instead of being in memory as a whole, for pairs.
+            in_turns: for pairs, whether sixteen documents are read at a time, each a bit, instead of
+                each into memory; they have to be independent, as those of several files are.
         """
         tokens: Iterable[Any]
-        if self.pairs and long:
+        if self.pairs and in_turns:
             tokens = map(self._tokens, documents)
         elif self.pairs:
             tokens = map(list, self._tokens_of_each(documents))

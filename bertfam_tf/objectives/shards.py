@@ -201,7 +201,8 @@ def write_shard(
             yield sentence
 
     read = map(counted, read_documents(unit.texts, documents, sentences))
-    examples = format.form(read, (seed * 1_000_003 + unit.number) % SEEDS, long=documents == "file")
+    unit_seed = (seed * 1_000_003 + unit.number) % SEEDS
+    examples = format.form(read, unit_seed, in_turns=documents == "file")
     with atomic(folder / unit.shard) as path:
         with tf.io.TFRecordWriter(str(path)) as writer:
             for example in examples:

@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# The package is beside this folder in a checkout, where it need not be installed.
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+# In a checkout the package need not be installed; worker processes inherit the variable.
+_ROOT = str(Path(__file__).resolve().parents[2])
+sys.path.append(_ROOT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _ROOT]))
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
