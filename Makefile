@@ -78,6 +78,7 @@ batch-test: build/batch/installed-test build/batch/export
 build/batch/installed: serving/batch/requirements.txt
 	$(PYTHON) -m venv build/batch
 	build/batch/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	build/batch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 build/batch/installed-test: build/batch/installed

@@ -6,8 +6,8 @@
 
 ``workers``: shards by one worker and by four are compared byte by byte. ``kills``: the pipeline is
 killed at random moments, with all of its processes, and run again; the result is compared with that
-of an uninterrupted run. ``speed``: beside the Model Garden's ``create_pretraining_data``, each in one
-process on one core. ``memory``: of reading one pass of shards, of a corpus of growing size.
+of an uninterrupted run. ``speed``: beside the Model Garden's ``create_pretraining_data``, each in
+one process on one core. ``memory``: of reading one pass of shards, of a corpus of growing size.
 
 DIR has the packages ``official`` (tf-models-official) and ``tf_keras``, unpacked.
 """
@@ -115,8 +115,8 @@ def workers(work: Path) -> list[str]:
         "## Workers",
         "",
         f"14 books, paragraphs as documents, units of 300,000 bytes: {said}, in "
-        f"{len(list(four.glob('*.tfrecord')))} shards. One worker and four processes: each shard and "
-        f"the data card have the same bytes; {sum(found.values()):,} records on both sides.",
+        f"{len(list(four.glob('*.tfrecord')))} shards. One worker and four processes: each shard "
+        f"and the data card have the same bytes; {sum(found.values()):,} records on both sides.",
         "",
     ]
 
@@ -148,7 +148,9 @@ def kills(work: Path, points: int = 10, seed: int = 0) -> list[str]:
         complete = len(list(folder.glob("counts-*")))
         left = [path.name for path in folder.glob(".*.tmp")]
         kept = {p.name: p.stat().st_mtime_ns for p in folder.glob("*.tfrecord")}
-        done = {f"examples-{p.stem.removeprefix('counts-')}.tfrecord" for p in folder.glob("counts-*")}
+        done = {
+            f"examples-{p.stem.removeprefix('counts-')}.tfrecord" for p in folder.glob("counts-*")
+        }
         run(pipeline(BOOKS, folder, *units))
         found = examples(folder)
         lost, twice = records - found, found - records
@@ -164,9 +166,10 @@ def kills(work: Path, points: int = 10, seed: int = 0) -> list[str]:
         "## Kills",
         "",
         f"The same books in {total} units of 100,000 bytes; an uninterrupted run writes shards for "
-        f"{seconds:.1f} s. Killed (SIGKILL to all processes) at {points} random moments since then, and "
-        f"run again: each result equals the uninterrupted one byte by byte ({sum(records.values()):,} "
-        "records), no complete shard was written again, and nothing else remained.",
+        f"{seconds:.1f} s. Killed (SIGKILL to all processes) at {points} random moments of these, "
+        "and run again: each result equals the uninterrupted one byte by byte "
+        f"({sum(records.values()):,} records), no complete shard was written again, and nothing "
+        "else remained.",
         "",
         *_table([head, *rows]),
     ]
@@ -208,7 +211,12 @@ def speed(work: Path, garden: Path) -> list[str]:
     rows = []
     for name, examples, cost, cpu in (
         ("ours: examples to shards, without masks", card["examples"], ours, ours.cpu),
-        ("ours, without starting Beam and TensorFlow", card["examples"], ours, ours.cpu - start.cpu),
+        (
+            "ours, without starting Beam and TensorFlow",
+            card["examples"],
+            ours,
+            ours.cpu - start.cpu,
+        ),
         ("ours: shards to masked batches of 32", steps["examples"], masked, steps["cpu"]),
         ("Model Garden: examples with masks, padded, written", number, theirs, theirs.cpu),
     ):
@@ -219,12 +227,12 @@ def speed(work: Path, garden: Path) -> list[str]:
     return [
         "## Speed",
         "",
-        f"14 books of {size:.1f} MB, a sentence in each line, a book is a document; segment pairs of "
-        f"{LENGTH} tokens with next sentence prediction, bert-base-uncased, one process on one core; "
-        "seconds and rates are of processor time. Ours forms examples once and masks them while "
-        "training, in each pass anew; the Model Garden's script masks once, writes each mask of an "
-        "example (`dupe_factor`, here 1) with padding, and truncates what ours divides, which is why it "
-        "has other numbers of examples. MB are of text.",
+        f"14 books of {size:.1f} MB, a sentence in each line, a book is a document; segment pairs "
+        f"of {LENGTH} tokens with next sentence prediction, bert-base-uncased, one process on one "
+        "core; seconds and rates are of processor time. Ours forms examples once and masks them "
+        "while training, in each pass anew; the Model Garden's script masks once, writes each mask of an "
+        "example (`dupe_factor`, here 1) with padding, and truncates what ours divides, which is "
+        "why it has other numbers of examples. MB are of text.",
         "",
         *_table([head, *rows]),
     ]
@@ -301,8 +309,9 @@ def main() -> None:
     lines = [
         "# The corpus pipeline of pretraining",
         "",
-        f"`python -m tools.check_corpus --garden DIR`, {datetime.date.today()}, {machine.cpu()}, one "
-        f"core: {machine.versions(['tensorflow'])}, apache-beam 2.77.0, tf-models-official 2.20.0.",
+        f"`python -m tools.check_corpus --garden DIR`, {datetime.date.today()}, {machine.cpu()}, "
+        f"one core: {machine.versions(['tensorflow'])}, apache-beam 2.77.0, tf-models-official "
+        "2.20.0.",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:

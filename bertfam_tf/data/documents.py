@@ -5,9 +5,9 @@ from __future__ import annotations
 import glob
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 DOCUMENTS = ("blank_line", "file", "line")
 SENTENCES = ("line", "split")

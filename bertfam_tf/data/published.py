@@ -149,8 +149,10 @@ class PublishedTexts(NamedTuple):
         for row in data.rows(f"{self.split}[{self.begin}:{self.end}]", labelled=False):
             if isinstance(row, InvalidRow):
                 raise row
-            text = row.features["text"].decode("utf-8", "replace")
-            yield from filter(None, map(str.strip, text.splitlines()))
+            text = row.features["text"]
+            assert isinstance(text, bytes)  # lists are joined
+            lines = text.decode("utf-8", "replace").splitlines()
+            yield from filter(None, map(str.strip, lines))
             yield ""
 
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.names import join_names
+from bertfam_tf.objectives.examples import SEEDS, Examples, Format
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.objectives.examples import SEEDS, Examples, Format
 
 
 class Corpus(Examples):

@@ -69,8 +69,8 @@ class Format:
         Args:
             documents: sentences, as ``data.documents.read_documents`` returns them.
             seed: of what is drawn for pairs.
-            in_turns: for pairs, whether sixteen documents are read at a time, each a bit, instead of
-                each into memory; they have to be independent, as those of several files are.
+            in_turns: for pairs, whether documents are read in turns instead of each into memory;
+                their iterators have to be independent, as those of several files are.
         """
         tokens: Iterable[Any]
         if self.pairs and in_turns:

@@ -22,9 +22,9 @@ from bertfam_tf import parsing
 from bertfam_tf.data.documents import Part, Texts, read_documents
 from bertfam_tf.files import atomic, remove_leftovers, write
 from bertfam_tf.names import join_names, truncated
+from bertfam_tf.objectives.examples import SEEDS, Examples, Format
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.objectives.examples import SEEDS, Examples, Format
 
 CARD = "card.json"
 VERSION = 1

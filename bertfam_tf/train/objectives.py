@@ -25,8 +25,8 @@ from bertfam_tf.objectives import (
     replaced_tokens_network,
     span_boundary_head,
 )
-from bertfam_tf.text import Tokenizer
 from bertfam_tf.objectives.examples import PAIR_FORMATS
+from bertfam_tf.text import Tokenizer
 
 OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd")
 # What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,

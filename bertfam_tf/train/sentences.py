@@ -16,14 +16,14 @@ from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names
+from bertfam_tf.objectives.corpus import Corpus
+from bertfam_tf.objectives.examples import Examples, Format
+from bertfam_tf.objectives.shards import Shards
 from bertfam_tf.tasks.publish import INPUTS
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
 from bertfam_tf.train import objectives
-from bertfam_tf.objectives.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
-from bertfam_tf.objectives.examples import Examples, Format
-from bertfam_tf.objectives.shards import Shards
 from bertfam_tf.train.stacking import train_in_stages
 
 _log = logging.getLogger(__name__)

@@ -28,11 +28,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# In a checkout the package need not be installed; worker processes inherit the variable.
-_ROOT = str(Path(__file__).resolve().parents[2])
-sys.path.append(_ROOT)
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _ROOT]))
-
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -91,10 +86,12 @@ def _inputs(options: _Options) -> tuple[list[dict[str, Any]], list[Unit]]:
     number = data.size(split)
     # As many examples as there are in the bytes of a unit on average.
     step = max(size * number // max(sum(each for _, each in files), 1), 1)
-    units = [
-        Unit(at // step, (PublishedTexts(name, split, feature, at, at + step, options["data_dir"]),))
-        for at in range(0, number, step)
-    ]
+    where = options["data_dir"]
+    units = []
+    for begin in range(0, number, step):
+        end = min(begin + step, number)
+        texts = PublishedTexts(name, split, feature, begin, end, where)
+        units.append(Unit(len(units), (texts,)))
     return _identified(files), units
 
 

@@ -1,5 +1,6 @@
 """Examples of pretraining in shards: written in units of documents, read as batches."""
 
+import functools
 import json
 import random
 import shutil
@@ -16,6 +17,8 @@ TEXT = "\n".join(
     "\n".join(f"good film {'the ' * (i % 5)}bad plot {'dull ' * (i % 3)}." for i in range(n)) + "\n"
     for n in (7, 1, 12, 4, 3, 9)
 )
+# Loaded once: their functions are traced when they are first called.
+_tokenizer = functools.cache(load_tokenizer)
 LINES = ["", "", " ", "a b. C d", "é" * 3, "x\rY", "\r", "z"]
 
 
@@ -47,7 +50,7 @@ def written(tiny, tmp_path):
     (tmp_path / "text").write_text(TEXT)
 
     def make(name="shards", size=300, finish=True, task="nsp", **changes):
-        form = Format(load_tokenizer(tiny), changes.pop("length", 24), "segment_pairs", task)
+        form = Format(_tokenizer(tiny), changes.pop("length", 24), "segment_pairs", task)
         options = {"documents": "blank_line", "sentences": "line", "seed": 3, **changes}
         text = tmp_path / "text"
         units = shards.units_of([(str(text), len(TEXT))], size, options["documents"])
@@ -65,7 +68,7 @@ def written(tiny, tmp_path):
 
 
 def _read(folder, tiny, length=24, format="segment_pairs", task="nsp", **options):
-    return Shards([folder], Format(load_tokenizer(tiny), length, format, task), **options)
+    return Shards([folder], Format(_tokenizer(tiny), length, format, task), **options)
 
 
 def _all(batches):
@@ -88,9 +91,9 @@ def _with_seeds(batches):
 
 
 def test_one_unit_has_the_examples_of_the_text(written, tiny, tmp_path):
-    masking = Masking(load_tokenizer(tiny))
+    masking = Masking(_tokenizer(tiny))
     read = _read(written(size=10_000), tiny, shuffle=1, seed=3)
-    text = Corpus([tmp_path / "text"], load_tokenizer(tiny), 24, "segment_pairs", shuffle=1, seed=3)
+    text = Corpus([tmp_path / "text"], _tokenizer(tiny), 24, "segment_pairs", shuffle=1, seed=3)
     assert _all(read.batches(4, masking)) == _all(text.batches(4, masking))
     assert read.count() == text.count()
 
@@ -154,12 +157,15 @@ def test_a_resumed_folder_equals_one_written_at_once(written, tmp_path):
     # As if it was killed before it had removed everything.
     (part / "counts-00001.json").write_text("{}")
     assert _content(written("part")) == whole
-    for changes, name in (({"seed": 4}, "seed"), ({"length": 20}, "length"), ({"size": 99}, "unit")):
-        with pytest.raises(ValueError, match=f"has shards with other options: {name} is"):
-            written("part", **changes)
-        with pytest.raises(ValueError, match=f"has shards with other options: {name} is"):
-            written("begun", finish=False)
-            written("begun", **changes)
+    written("begun", finish=False)
+    for changes, name in (
+        ({"seed": 4}, "seed"),
+        ({"length": 20}, "length"),
+        ({"size": 99}, "unit"),
+    ):
+        for folder in ("part", "begun"):
+            with pytest.raises(ValueError, match=f"has shards with other options: {name} is"):
+                written(folder, **changes)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("")
     with pytest.raises(ValueError, match="mine has other files"):
@@ -195,12 +201,12 @@ def test_errors(written, tiny, tmp_path):
         with pytest.raises(ValueError, match=message):
             _read(folder, tiny)
     (folder / "card.json").write_text(json.dumps(card))
-    shard = folder / "examples-00001.tfrecord"
+    shard = folder / max(card["shards"], key=lambda each: each["bytes"])["file"]
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"00001.tfrecord is [\d,]+ bytes, expected"):
+    with pytest.raises(ValueError, match=r"\d.tfrecord is [\d,]+ bytes, expected"):
         _read(folder, tiny)
     shard.unlink()
-    with pytest.raises(ValueError, match=r"00001.tfrecord is missing, expected"):
+    with pytest.raises(ValueError, match=r"\d.tfrecord is missing, expected"):
         _read(folder, tiny)
     with pytest.raises(ValueError, match="must be at least 1 byte"):
         written("small", size=0)
@@ -217,7 +223,7 @@ def test_a_copy_of_a_tokenizer_is_the_same(tiny, tmp_path):
 
 
 def test_other_programs_read_the_records(written, tiny):
-    tokenizer, folder = load_tokenizer(tiny), written()
+    tokenizer, folder = _tokenizer(tiny), written()
     data = tf.data.TFRecordDataset(sorted(map(str, folder.glob("*.tfrecord"))))
     found = [tf.train.Example.FromString(each.numpy()).features.feature for each in data]
     words = [t for each in found for n in ("first", "second") for t in each[n].int64_list.value]

@@ -119,7 +119,10 @@ def test_shards_in_place_of_text(recipe, examples, tmp_path):
     assert np.isfinite([metrics["masked_lm"], metrics["pair"]]).all()
     for other, message in (
         ({"length": 20}, "examples of another length: 24, expected 20"),
-        ({"format": "sentence_pairs"}, "another format: 'segment_pairs', expected 'sentence_pairs'"),
+        (
+            {"format": "sentence_pairs"},
+            "another format: 'segment_pairs', expected 'sentence_pairs'",
+        ),
         ({"train": [str(examples), "a.txt"]}, "text files and folders of shards together"),
         ({"train": [str(tmp_path)]}, "has no card.json"),
     ):
