@@ -230,9 +230,9 @@ def speed(work: Path, garden: Path) -> list[str]:
         f"14 books of {size:.1f} MB, a sentence in each line, a book is a document; segment pairs "
         f"of {LENGTH} tokens with next sentence prediction, bert-base-uncased, one process on one "
         "core; seconds and rates are of processor time. Ours forms examples once and masks them "
-        "while training, in each pass anew; the Model Garden's script masks once, writes each mask of an "
-        "example (`dupe_factor`, here 1) with padding, and truncates what ours divides, which is "
-        "why it has other numbers of examples. MB are of text.",
+        "while training, in each pass anew; the Model Garden's script masks once, writes each mask "
+        "of an example (`dupe_factor`, here 1) with padding, and truncates what ours divides, "
+        "which is why it has other numbers of examples. MB are of text.",
         "",
         *_table([head, *rows]),
     ]
