@@ -226,10 +226,13 @@ class NewModelConfig:
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Text files of pretraining; ``$NAME`` reads the environment.
+    """Text of pretraining; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev: the files, or patterns such as ``books/*.txt``; or a table of them by language.
+        train, dev: text files, or patterns such as ``books/*.txt``; or folders of shards, whose
+            examples were formed before (``serving/batch/corpus.py``): for these ``format`` and
+            ``length`` have to be the same, and ``documents`` and ``sentences`` are not read; or a
+            table of them by language.
         format: ``stream``, all text as one stream of tokens, for causal models; or examples of
             sentences in one of the formats of ``bertfam_tf.objectives``: ``full_sentences``,
             ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
@@ -240,7 +243,8 @@ class CorpusConfig:
             ``line``.
         sentences: ``line``, each line is a sentence; or ``split``, lines are split after full
             stops.
-        shuffle: the number of examples among which the next one is drawn.
+        shuffle: the number of examples among which the next one is drawn; of shards, that are
+            shuffled at a time.
         train_translations, dev_translations: for ``tlm``, by pairs of languages such as ``en-fr``,
             two files whose lines are translations of each other, or one TSV file with two columns.
         exponent: of the frequencies of languages, to whose powers they are proportional in

@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
+from bertfam_tf.objectives.corpus import Corpus, shuffled
+from bertfam_tf.objectives.examples import SEEDS, pass_seed
 from bertfam_tf.objectives.masking import Masking
 from bertfam_tf.objectives.translation import TranslationPairs
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.train.corpus import SEEDS, Corpus, pass_seed, shuffled
 
 
 class Translations:

@@ -30,8 +30,8 @@ from bertfam_tf.objectives import (
     replaced_tokens_network,
     span_boundary_head,
 )
+from bertfam_tf.objectives.examples import PAIR_FORMATS
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.train.corpus import PAIR_FORMATS
 from bertfam_tf.train.languages import position_ids
 
 OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd", "plm", "tlm")
@@ -57,7 +57,7 @@ class Pretraining:
         heads: those of its heads that a checkpoint can have, by name.
         learner: is fitted on what ``batch`` returns.
         masking: of the inputs.
-        batch: from a batch of ``Corpus`` to one of the learner.
+        batch: from a batch of ``Examples`` to one of the learner.
     """
 
     backbone: Backbone

@@ -1,4 +1,4 @@
-"""Pretrains encoders on the sentences of text files with a recipe."""
+"""Pretrains encoders with a recipe, on the sentences of text files or on shards of examples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bertfam_tf.data.documents import find_files
 from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
-from bertfam_tf.names import unknown
-from bertfam_tf.objectives import TranslationPairs
+from bertfam_tf.names import join_names, unknown
+from bertfam_tf.objectives import Corpus, Format, Shards, TranslationPairs
+from bertfam_tf.objectives.examples import Examples
 from bertfam_tf.tasks import publish
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.train import objectives
-from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
 from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.stacking import train_in_stages
@@ -157,9 +157,9 @@ class _Data:
         files: list[str] | dict[str, list[str]],
         translations: dict[str, list[str]],
         length: int,
-    ) -> Corpus | Languages:
+    ) -> Examples | Languages:
         if not isinstance(files, dict):
-            return self._corpus(files, length)
+            return self._texts_or_shards(files, length)
         data, seed = self.recipe.data, self.recipe.train.seed
         ids = _languages(self.recipe)
         for name in files:
@@ -181,6 +181,20 @@ class _Data:
             )
         return Languages(texts, pairs, data.exponent, seed)
 
+    def _texts_or_shards(self, names: list[str], length: int) -> Examples:
+        data, seed = self.recipe.data, self.recipe.train.seed
+        paths = [expand(name) for name in names]
+        folders = [path for path in paths if path.is_dir()]
+        if not folders:
+            return self._corpus(names, length)
+        if len(folders) < len(paths):
+            raise ValueError(
+                f"data has text files and folders of shards together ({join_names(names)}), "
+                "expected one kind."
+            )
+        form = Format(self.tokenizer, length, data.format, self._task)
+        return Shards(folders, form, shuffle=data.shuffle, seed=seed)
+
     def _corpus(self, files: list[str], length: int) -> Corpus:
         data = self.recipe.data
         return Corpus(
@@ -188,12 +202,16 @@ class _Data:
             self.tokenizer,
             length,
             data.format,
-            task="sop" if "sop" in self.recipe.objectives else "nsp",
+            task=self._task,
             documents=data.documents,
             sentences=data.sentences,
             shuffle=data.shuffle,
             seed=self.recipe.train.seed,
         )
+
+    @property
+    def _task(self) -> str:
+        return "sop" if "sop" in self.recipe.objectives else "nsp"
 
 
 def _languages(recipe: PretrainRecipe) -> dict[str, int]:

@@ -8,10 +8,9 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, load_recipe
-from bertfam_tf.objectives import Masking, TranslationPairs
+from bertfam_tf.objectives import Corpus, Masking, TranslationPairs
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import pretrain
-from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.languages import Languages, Translations
 
 SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)

@@ -19,10 +19,10 @@ import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, Stage, load_recipe
 from bertfam_tf.learner import Learner
+from bertfam_tf.objectives import Corpus, Format, shards
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives, pretrain
 from bertfam_tf.train.backup import Backup
-from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.history import History
 from bertfam_tf.train.sentences import _Data
 from tests import published
@@ -140,6 +140,46 @@ def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
         pretrain(other)
 
 
+@pytest.fixture
+def examples(recipe, tiny, tmp_path):
+    """A folder of shards, of the same text."""
+    folder, text = tmp_path / "shards", tmp_path / "a.txt"
+    form = Format(bf.load_tokenizer(tiny), 24, "segment_pairs")
+    options = {"documents": "blank_line", "sentences": "split", "seed": 0}
+    units = shards.units_of([(str(text), text.stat().st_size)], 300, "blank_line")
+    job = shards.description(form, files=[], unit=300, **options)
+    shards.begin(folder, job)
+    for unit in units:
+        shards.write_shard(folder, unit, form, **options)
+    shards.finish(folder, job, units)
+    return folder
+
+
+def test_shards_in_place_of_text(recipe, examples, tmp_path):
+    data = {"train": [str(examples)], "dev": [str(examples)]}
+    changes = dict(objectives={"masked_lm": 1.0, "nsp": 1.0}, train={"steps": None, "epochs": 1})
+    metrics = pretrain(load_recipe(recipe(data=data, **changes), kind=PretrainRecipe))
+    number = json.loads((examples / "card.json").read_text())["counts"]["examples"]
+    assert metrics["examples"] == number
+    assert metrics["steps"] == -(-number // 4)
+    assert np.isfinite([metrics["masked_lm"], metrics["pair"]]).all()
+    for other, message in (
+        ({"length": 20}, "examples of another length: 24, expected 20"),
+        (
+            {"format": "sentence_pairs"},
+            "another format: 'segment_pairs', expected 'sentence_pairs'",
+        ),
+        ({"train": [str(examples), "a.txt"]}, "text files and folders of shards together"),
+        ({"train": [str(tmp_path)]}, "has no card.json"),
+    ):
+        file = recipe(output="other", data={**data, **other}, **changes)
+        with pytest.raises(ValueError, match=message):
+            pretrain(load_recipe(file, kind=PretrainRecipe))
+
+
+BOTH, MASKED = {"masked_lm": 1.0, "nsp": 1.0}, {"masked_lm": 1.0}
+
+
 class Killed(Exception):
     pass
 
@@ -164,10 +204,19 @@ def test_a_model_that_grows(recipe, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("objectives", [{"masked_lm": 1.0, "nsp": 1.0}, {"masked_lm": 1.0}])
-@pytest.mark.parametrize("at", [1, 2, 4])
-def test_a_killed_run_ends_as_one_that_was_not(recipe, monkeypatch, objectives, at):
+@pytest.mark.parametrize(
+    ("objectives", "source", "at"),
+    [
+        *((objectives, "text", at) for objectives in (BOTH, MASKED) for at in (1, 2, 4)),
+        *((BOTH, "shards", at) for at in (1, 2, 4)),
+    ],
+)
+def test_a_killed_run_ends_as_one_that_was_not(
+    recipe, monkeypatch, examples, objectives, source, at
+):
     train = {"train": {"backup_steps": 2}}
+    if source == "shards":
+        train["data"] = {"train": [str(examples)], "shuffle": 4}
     whole = load_recipe(recipe(objectives=objectives, **train), kind=PretrainRecipe)
     expected = pretrain(whole)
     again = load_recipe(recipe(objectives=objectives, output="again", **train), kind=PretrainRecipe)
