@@ -59,7 +59,7 @@ def test_pairs_of_two_files_and_of_two_columns(files, translations):
 
 def test_pairs_with_an_empty_side_are_left_out(files, translations):
     (files / "fr").write_text("\n".join(["", *SECOND[1:]]) + "\n")
-    assert translations(files / "en", files / "fr").size() == 39
+    assert translations(files / "en", files / "fr").count() == 39
 
 
 def test_wrong_files(files, translations):
