@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.data.documents import read_documents
+from bertfam_tf.data.documents import Part, read_documents
 from bertfam_tf.objectives import Corpus, Format, Masked, Shards, shards
+from bertfam_tf.objectives.shards import Unit
 from bertfam_tf.text import load_tokenizer
 
 TEXT = "\n".join(
@@ -42,6 +43,21 @@ def test_each_document_is_in_one_unit(tmp_path, documents, size):
     assert found == expected
     if documents == "line" and size < 20:
         assert len(units) > 20
+
+
+def test_units_are_ranges_over_all_files():
+    files = [("a", 5), ("b", 9), ("c", 0), ("d", 1)]
+    assert shards.units_of(files, 4, "blank_line") == [
+        Unit(0, (Part("a", 0, 4),)),
+        Unit(1, (Part("a", 4, None), Part("b", 0, 3))),
+        Unit(2, (Part("b", 3, 7),)),
+        Unit(3, (Part("b", 7, None), Part("c"), Part("d"))),
+    ]
+    assert shards.units_of(files, 4, "file") == [
+        Unit(0, (Part("a"),)),
+        Unit(1, (Part("b"),)),
+        Unit(2, (Part("c"), Part("d"))),
+    ]
 
 
 @pytest.fixture
