@@ -112,10 +112,12 @@ class Sizes:
 
 SIZES = {
     "books": Sizes(),
-    "sop": Sizes(),
+    "sop": Sizes(steps=1000, probe=(300, 2)),
     # As many tokens in a step, and positions for paragraphs. Tagging is what limits the books.
-    "masking": Sizes(length=128, batch=8, steps=900, books=6),
-    "electra": Sizes(),
+    "masking": Sizes(
+        length=128, batch=8, steps=600, books=4, tagger=(2500, 1000), questions=(2000, 1000)
+    ),
+    "electra": Sizes(steps=1000, epochs=1),
 }
 _QUICK: dict[str, Any] = dict(
     layers=1, hidden=16, heads=4, batch=4, steps=4, books=1, repeated=(1, 4), probe=(4, 1),
@@ -296,10 +298,10 @@ def compare_books(part: Part) -> list[str]:
     sizes, size = part.sizes, part.tokenizer.vocab_size
     single = {"format": "full_sentences"}
 
-    def unigrams() -> dict[str, Any]:
+    def unigrams(number: int | None) -> dict[str, Any]:
         train, held_out = (
             [t for e in corpus(part, files, "full_sentences").examples() for t in e.first]
-            for files in (part.train_files(), part.dev_files)
+            for files in (part.train_files(number), part.dev_files)
         )
         return {
             "loss": unigram_loss(train, held_out, size),
@@ -307,7 +309,7 @@ def compare_books(part: Part) -> list[str]:
             "held_out": len(held_out),
         }
 
-    baseline = part.cells("unigrams", unigrams)
+    baseline = part.cells("unigrams", lambda: unigrams(None))
     tokens = sizes.steps * sizes.batch * sizes.length
     lines = [
         f"{baseline['train']:,} tokens for training and {baseline['held_out']:,} held out. BERT "
@@ -328,6 +330,7 @@ def compare_books(part: Part) -> list[str]:
             masking = MaskingConfig(copies=1 if kind == "static" else None)
             options = {**single, "masking": masking, "books": number, "steps": steps}
             found.append(part.pretrained(kind, seed, {"masked_lm": 1.0}, **options)["loss"])
+    same = part.cells("unigrams/repeated", lambda: unigrams(number))["loss"]
     pairs = zip(losses["static"], losses["dynamic"], strict=True)
     differences = [static - dynamic for static, dynamic in pairs]
     repeated = part.train_files(number)
@@ -342,6 +345,7 @@ def compare_books(part: Part) -> list[str]:
         "|---|---:|---|",
         *(f"| {kind} | {spread(found, 3)} |" for kind, found in losses.items()),
         f"| static minus dynamic | {spread(differences, 3)} |",
+        f"| unigrams of the same text | {same:.3f} | |",
     ]
     return lines
 
@@ -856,18 +860,23 @@ def report(name: str, part: Part) -> str:
     sizes = part.sizes
     total = sum(cell["seconds"] for cell in part.cells.found.values())
     packages = machine.versions(("tensorflow", "keras"))
-    seeds = " ".join(map(str, part.seeds))
+    seeds = list(map(str, part.seeds))
     return "\n".join(
         [
             f"# {title}",
             "",
-            f"`python -m tools.compare_pretraining {name} --seeds {seeds}`, "
+            f"`python -m tools.compare_pretraining {name} --seeds {' '.join(seeds)}`, "
             f"{datetime.date.today()}. One core of {machine.cpu()}; {packages}; "
             f"{total / 60:.0f} minutes of processor time.",
             "",
             f"Models have {sizes.layers} layers of width {sizes.hidden} and BERT's uncased "
             f"vocabulary; {sizes.batch} × {sizes.length} tokens in a step, {sizes.steps} steps "
-            "where nothing else is said.",
+            "where nothing else is said."
+            + (
+                " One seed: differences have no spread to be compared with."
+                if len(seeds) == 1
+                else ""
+            ),
             "",
             *lines,
             "",
