@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import count, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +160,13 @@ class Corpus:
 
     def _in_order(self, number: int) -> Iterator[Segments]:
         documents: Any = read_documents(self.files, self.documents, self.sentences)
-        documents = map(self._tokens, documents)
-        if self.pairs and self.documents != "file":
-            # Several documents of a file are read in turns.
-            documents = map(list, documents)
+        if self.documents == "file":
+            documents = map(self._tokens, documents)
+        else:
+            documents = self._together(documents)
+            if self.pairs:
+                # Several documents of a file are read in turns.
+                documents = map(list, documents)
         if self.format == "full_sentences":
             separator = self.tokenizer.special_ids.get("sep")
             return full_sentences(documents, self._room, separator)
@@ -174,6 +178,20 @@ class Corpus:
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
         while some := list(islice(sentences, _SENTENCES)):
             yield from self.tokenizer.tokenize(some).to_list()
+
+    def _together(self, documents: Iterator[Iterator[str]]) -> Iterator[Iterator[Sentence]]:
+        """Documents, many of which may be short, and whose sentences are tokenized in one call."""
+        sentences = (
+            (number, sentence) for number, document in enumerate(documents) for sentence in document
+        )
+
+        def tokens() -> Iterator[tuple[int, Sentence]]:
+            while some := list(islice(sentences, _SENTENCES)):
+                numbers, texts = zip(*some, strict=True)
+                yield from zip(numbers, self.tokenizer.tokenize(texts).to_list(), strict=True)
+
+        for _, group in groupby(tokens(), itemgetter(0)):
+            yield (sentence for _, sentence in group)
 
     def _masked(self, masking: Masking) -> Any:
         def masked(first: Any, second: Any, label: Any, seeds: Any) -> tuple:

@@ -10,8 +10,12 @@ from safetensors.numpy import load_file
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, load_recipe
+from bertfam_tf.objectives import Masking, Permutation, ngrams
+from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import pretrain
+from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import RunDirectory
+from bertfam_tf.train.objectives import build
 from tests.selection import in_full
 
 SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
@@ -99,6 +103,25 @@ def test_a_checkpoint_from_text(recipe, capfd, family, objectives, unit):
         assert any(part in stored for part in heads[name].split("|")), (name, stored)
 
 
+def test_permutations_are_of_the_text_itself(recipe):
+    """No token is masked, and tokens do not see those that are predicted after them."""
+    file = recipe("xlnet", {"plm": 1.0}, "ngram", masking={"longest": 2, "rate": 0.5})
+    loaded = load_recipe(file, kind=PretrainRecipe)
+    tokenizer = load_tokenizer(loaded.model.tokenizer)
+    made = build(loaded, tokenizer)
+    data = Corpus(loaded.data.dev, tokenizer, 24).batches(4, made.masking)
+    inputs, targets, weights = next(iter(data))
+    given, predicted, _ = made.batch(inputs, targets, weights)
+    np.testing.assert_array_equal(given["token_ids"], targets["originals"])
+    np.testing.assert_array_equal(predicted["token_ids"], targets["token_ids"])
+    masking = Masking(tokenizer, 0.5, "word", ngrams(2), masked=0.0, random=0.0)
+    ids, mask = targets["originals"], inputs["padding_mask"]
+    expected = Permutation(masking)(ids, mask, targets["seeds"])
+    np.testing.assert_array_equal(given["perm_mask"], expected.perm_mask)
+    np.testing.assert_array_equal(given["target_mapping"], expected.target_mapping)
+    assert expected.weights.numpy().sum() > 4
+
+
 def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
     """Without a learning rate, the weights of the backbone and its heads are the checkpoint's."""
     objectives = {"masked_lm": 1.0, "nsp": 1.0}
@@ -111,10 +134,19 @@ def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
     assert one.keys() == other.keys()
     for name, value in one.items():
         np.testing.assert_array_equal(other[name], value, err_msg=name)
-    deeper = {"model": {"checkpoint": first}, "overrides": {"num_layers": 2}}
-    other = load_recipe(recipe(output="deeper", **deeper), kind=PretrainRecipe)
-    with pytest.raises(ValueError, match=r"Missing tensors: encoder\.layer\.1"):
-        pretrain(other)
+
+
+def test_a_checkpoint_of_another_model_is_refused(recipe, tiny):
+    for family, message in (
+        (
+            "bert",
+            r"(?s)bert backbone do not match.*Wrong shapes: .* \(64, 32\), expected \(64, 16\)",
+        ),
+        ("albert", "config.json has the model type 'bert', which is not albert's"),
+    ):
+        file = recipe(family, model={"checkpoint": str(tiny)})
+        with pytest.raises(ValueError, match=message):
+            build(load_recipe(file, kind=PretrainRecipe), load_tokenizer(tiny))
 
 
 class Killed(Exception):
