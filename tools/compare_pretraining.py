@@ -31,6 +31,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from bertfam_tf.train.corpus import Corpus
 
 import bertfam_tf as bf
 from bertfam_tf import optimizers
@@ -50,7 +51,6 @@ from bertfam_tf.objectives import Masking, full_sentences, segment_pairs, spans_
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.packing import Packer
 from bertfam_tf.train import pretrain
-from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.objectives import build
 from bertfam_tf.tuning import freeze
 from tools import books, texts

@@ -163,6 +163,9 @@ def test_a_checkpoint_from_translations(recipe, files, capfd):
     model = files / "run" / "model"
     assert json.loads((model / "config.json").read_text())["lang2id"] == {"en": 0, "fr": 1}
     assert bf.load_backbone(model).config.num_languages == 2
+    task = bf.MaskedLM.from_pretrained(model, language="fr")
+    assert task.language_id == 1
+    assert len(task.fill("The [MASK] film.")[0]) == 5
 
 
 @pytest.mark.full
