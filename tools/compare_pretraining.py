@@ -31,7 +31,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from bertfam_tf.train.corpus import Corpus
+from bertfam_tf.objectives.corpus import Corpus
 
 import bertfam_tf as bf
 from bertfam_tf import optimizers
