@@ -31,7 +31,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from bertfam_tf.objectives.corpus import Corpus
 
 import bertfam_tf as bf
 from bertfam_tf import optimizers
@@ -48,6 +47,7 @@ from bertfam_tf.data.documents import read_documents
 from bertfam_tf.files import write
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import Masking, full_sentences, segment_pairs, spans_at
+from bertfam_tf.objectives.corpus import Corpus
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.packing import Packer
 from bertfam_tf.train import pretrain
