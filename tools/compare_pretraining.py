@@ -115,7 +115,7 @@ SIZES = {
     "sop": Sizes(steps=1000, probe=(300, 2)),
     # As many tokens in a step, and positions for paragraphs. Tagging is what limits the books.
     "masking": Sizes(
-        length=128, batch=8, steps=600, books=4, tagger=(2500, 1000), questions=(2000, 1000)
+        length=128, batch=8, steps=500, books=3, tagger=(2500, 1000), questions=(2000, 1000)
     ),
     "electra": Sizes(steps=1000, epochs=1),
 }
