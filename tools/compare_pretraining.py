@@ -115,7 +115,7 @@ SIZES = {
     "sop": Sizes(steps=1000, probe=(300, 2)),
     # As many tokens in a step, and positions for paragraphs. Tagging is what limits the books.
     "masking": Sizes(
-        length=128, batch=8, steps=600, books=4, tagger=(2500, 1000), questions=(2000, 1000)
+        length=128, batch=8, steps=500, books=3, tagger=(2500, 1000), questions=(2000, 1000)
     ),
     "electra": Sizes(steps=1000, epochs=1),
 }
@@ -375,17 +375,18 @@ PAPER_PAIRS = {"none": (54.9, 52.4, 53.3), "nsp": (54.5, 90.5, 52.0), "sop": (54
 def compare_pairs(part: Part) -> list[str]:
     """Markdown: models pretrained with and without losses of pairs, scored on both."""
     lines = [
-        "| pretrained with | held-out masked LM, nats | NSP, % | by seed | SOP, % | by seed | "
+        "| pretrained with | masked LM, nats | pairs, nats | NSP, % | by seed | SOP, % | by seed | "
         "paper: MLM, NSP, SOP |",
-        "|---|---:|---:|---|---:|---|---|",
+        "|---|---:|---:|---:|---|---:|---|---|",
     ]
     pairs = 0
     for name, paper in PAPER_PAIRS.items():
-        losses, scores = [], {"nsp": [], "sop": []}
+        losses, of_pairs, scores = [], [], {"nsp": [], "sop": []}
         for seed in part.seeds:
             weights = {"masked_lm": 1.0, **({} if name == "none" else {name: 1.0})}
             found = part.pretrained(name, seed, weights)
             losses.append(found.get("masked_lm", found["loss"]))
+            of_pairs += [found["pair"]] if "pair" in found else []
             for task, of_task in scores.items():
                 probed = part.cells(
                     f"{name}/{seed}/{task}",
@@ -396,7 +397,8 @@ def compare_pairs(part: Part) -> list[str]:
         columns = " | ".join(spread(found) for found in scores.values())
         published = ", ".join(f"{score:.1f}" for score in paper)
         mean = statistics.mean(losses)
-        lines.append(f"| {name} | {mean:.3f} | {columns} | {published} |")
+        pair = f"{statistics.mean(of_pairs):.3f}" if of_pairs else ""
+        lines.append(f"| {name} | {mean:.3f} | {pair} | {columns} | {published} |")
     steps, passes = part.sizes.probe
     error = 100 * math.sqrt(0.25 / max(pairs // passes, 1))
     return [
@@ -405,7 +407,8 @@ def compare_pairs(part: Part) -> list[str]:
         f"and both tasks. {pairs} held-out pairs from {passes} passes over the two held-out books, "
         f"of {pairs // passes} each, with a standard error of up to {error:.1f} points. Without a "
         "loss of pairs, the model is trained on the batches of NSP. (The paper does not say how "
-        "models were scored on a task that they were not trained for; its columns are accuracies.)",
+        "models were scored on a task that they were not trained for; its columns are accuracies.) "
+        "Nats are losses on the held-out books after pretraining, of pairs 0.693 for a coin.",
         "",
         *lines,
     ]
@@ -480,6 +483,13 @@ def compare_masking(part: Part) -> list[str]:
         )
     train, test = questions(part.sizes)
     lines += [
+        "",
+        "Each model is pretrained once, with seed 0, on the same books, and fine-tuned with each "
+        f"seed on {len(train[0]['question']):,} questions of SQuAD 1.1's dev split, "
+        f"{part.sizes.epochs} epochs; scores are of {len(test[0]['question']):,} questions on "
+        f"other articles. Paragraphs have at most {part.sizes.characters} characters. Losses of "
+        "masked LM cannot be compared between masks: a word of which a piece is left can be "
+        "completed, while names and long spans leave few clues.",
         "",
         "| masks | losses | masked LM in training, nats | F1, mean | by seed | exact match, mean | "
         "paper: SQuAD 2.0 F1, MNLI |",
@@ -787,6 +797,13 @@ def compare_electra(part: Part) -> list[str]:
         "CoLA": (cola, acceptable, "matthews"),
     }
     lines = [
+        "An ELECTRA without pooler, trained as an encoder with masked LM or as the discriminator "
+        f"of a generator of {small} units, with a weight of {RTD_WEIGHT:g}, for the same number of "
+        "FLOPs: matrix products forward and twice as many backward, without the optimizer. "
+        f"Fine-tuned on {sentences:,} sentences of SST-2 and {acceptable:,} of CoLA, epochs: "
+        f"{sizes.epochs}; scores of the dev splits. Processor seconds include the start and the "
+        "held-out books' loss.",
+        "",
         "| pretrained for | steps | TFLOP | processor seconds | "
         + " | ".join(f"{task}, {metric} × 100 | by seed" for task, (*_, metric) in data.items())
         + " |",
