@@ -68,7 +68,8 @@ bench: .venv/installed-bench
 bench-mobile: .venv/installed-bench-mobile
 	$(BIN)/python -m tools.bench.mobile
 
-# Batch inference (serving/batch), in an environment of its own: Beam wants another protobuf.
+# Batch inference and examples of pretraining (serving/batch), in an environment of their own: Beam
+# wants another protobuf.
 batch-env: build/batch/installed
 
 batch-test: build/batch/installed-test build/batch/export
@@ -77,6 +78,7 @@ batch-test: build/batch/installed-test build/batch/export
 build/batch/installed: serving/batch/requirements.txt
 	$(PYTHON) -m venv build/batch
 	build/batch/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	build/batch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 build/batch/installed-test: build/batch/installed

@@ -207,26 +207,32 @@ class _Yaml:
 
 @dataclass(frozen=True)
 class NewModelConfig:
-    """A model that is trained from random weights.
+    """A model that is pretrained.
 
     Attributes:
         family, size: as ``bertfam_tf.build`` takes them.
         tokenizer: a directory that ``bertfam vocabulary`` wrote, or a checkpoint.
         overrides: config fields; the size of the vocabulary is the tokenizer's.
+        checkpoint: a checkpoint of such a model, whose weights it starts from, and those of its
+            heads that are trained again; None for random weights.
     """
 
     family: str
     size: str
     tokenizer: str
     overrides: dict[str, Any] = field(default_factory=dict)
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Text files of pretraining; ``$NAME`` reads the environment.
+    """Text of pretraining; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev: the files, or patterns such as ``books/*.txt``.
+        train, dev: text files, or patterns such as ``books/*.txt``; or folders of shards, whose
+            examples were formed before (``serving/batch/corpus.py``): for these ``format`` and
+            ``length`` have to be the same, and ``documents`` and ``sentences`` are not read; or a
+            table of them by language.
         format: ``stream``, all text as one stream of tokens, for causal models; or examples of
             sentences in one of the formats of ``bertfam_tf.objectives``: ``full_sentences``,
             ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
@@ -237,19 +243,29 @@ class CorpusConfig:
             ``line``.
         sentences: ``line``, each line is a sentence; or ``split``, lines are split after full
             stops.
-        shuffle: the number of examples among which the next one is drawn.
+        shuffle: the number of examples among which the next one is drawn; of shards, that are
+            shuffled at a time.
+        train_translations, dev_translations: for ``tlm``, by pairs of languages such as ``en-fr``,
+            two files whose lines are translations of each other, or one TSV file with two columns.
+        exponent: of the frequencies of languages, to whose powers they are proportional in
+            training: 1 for those of the text, 0 for equal ones.
     """
 
-    train: list[str]
-    dev: list[str]
+    train: list[str] | dict[str, list[str]]
+    dev: list[str] | dict[str, list[str]]
     format: str = "stream"
     length: int = 128
     end: str | None = None
     documents: str = "blank_line"
     sentences: str = "line"
     shuffle: int = 10_000
+    train_translations: dict[str, list[str]] = field(default_factory=dict)
+    dev_translations: dict[str, list[str]] = field(default_factory=dict)
+    exponent: float = 0.7
 
     def __post_init__(self):
+        if not 0 <= self.exponent <= 1:
+            raise ValueError(f"data.exponent must be from 0 to 1, got {self.exponent}.")
         formats = ("stream", "full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs")
         if self.format not in formats:
             raise ValueError(
@@ -262,10 +278,13 @@ class MaskingConfig:
     """How tokens are masked; see ``bertfam_tf.objectives.Masking``.
 
     Attributes:
-        unit: ``piece``; ``word``, whole words; ``ngram``, up to three words, as ALBERT; or
-            ``span``, up to ten words that are replaced together, as SpanBERT.
+        unit: ``piece``; ``word``, whole words; ``ngram``, some consecutive words, as ALBERT and
+            XLNet; or ``span``, up to ten words that are replaced together, as SpanBERT.
+        longest: of ``ngram``, the largest number of words: ALBERT's is 3, XLNet's 5.
         rate: the share of tokens that are predicted.
-        masked, random: of these, the shares that become the mask and a random token.
+        max_predictions: the largest number of predicted tokens of an example; None for no maximum.
+        masked, random: of these, the shares that become the mask and a random token; ``plm``
+            replaces none.
         copies: the number of passes over the files after which masks repeat, 1 for masks that are
             drawn once (static masking); None for new masks in each pass (dynamic masking).
     """
@@ -275,8 +294,12 @@ class MaskingConfig:
     masked: float = 0.8
     random: float = 0.1
     copies: int | None = None
+    longest: int = 3
+    max_predictions: int | None = None
 
     def __post_init__(self):
+        if self.longest < 1:
+            raise ValueError(f"masking.longest must be at least 1, got {self.longest}.")
         units = ("piece", "word", "ngram", "span")
         if self.unit not in units:
             raise ValueError(f"masking.unit must be one of {', '.join(units)}, got {self.unit!r}.")
@@ -289,7 +312,8 @@ class PretrainRecipe(_Yaml):
     Attributes:
         objectives: the weight of each loss: ``causal_lm`` on a stream; on sentences ``masked_lm``,
             ``nsp`` or ``sop`` (next sentence prediction, sentence order prediction), ``sbo`` (span
-            boundary objective), or ``rtd`` (replaced token detection).
+            boundary objective), ``rtd`` (replaced token detection), ``plm`` (permutation language
+            modeling), or ``tlm`` (translation language modeling).
         masking: for all objectives on sentences.
         generator: of ``rtd``, the config fields in which the generator differs from the model.
         stages: on sentences, parts with lengths, batch sizes and numbers of layers of their own

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import gzip
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +29,8 @@ from bertfam_tf.objectives import MaskedTokens, Masking, TranslationPairs
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.training import train_vocabulary
 from tools.bench import machine
-from tools.texts import DATA, ROOT
+from tools.captions import captions
+from tools.texts import ROOT
 
 RESULT = ROOT / "tools" / "results" / "translations.md"
 LANGUAGES = ("en", "fr")
@@ -42,12 +42,7 @@ Pairs = list[tuple[str, str]]
 
 def sentences(split: str) -> Pairs:
     """Pairs of an English sentence and its French translation."""
-    folder = DATA / "multi30k" / "raw"
-    texts = (
-        gzip.decompress((folder / f"{split}.{language}.gz").read_bytes()).decode()
-        for language in LANGUAGES
-    )
-    return list(zip(*(text.strip().split("\n") for text in texts), strict=True))
+    return list(zip(*(captions(split, language) for language in LANGUAGES), strict=True))
 
 
 class Batches:

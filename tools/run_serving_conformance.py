@@ -31,12 +31,12 @@ RENAMED = {
 
 # Known reasons of failures.
 REASONS = {
-    "testPredictOnTfLite": "serves model.tflite, an experiment of upstream's; SavedModels only",
-    "testPredictWithSignatureDefOnTfLite": "serves model.tflite; SavedModels only",
-    "test_profiler_service_with_valid_trace_request": "profiler service on the gRPC port; none",
+    "testPredictOnTfLite": "needs model.tflite, which is experimental upstream",
+    "testPredictWithSignatureDefOnTfLite": "needs model.tflite, which is experimental upstream",
+    "test_profiler_service_with_valid_trace_request": "needs the profiler service",
 }
 
-_NO_MODEL = "this checkout lacks the model's saved_model.pb: nothing to serve, so nothing is shown"
+_NO_MODEL = "the model's saved_model.pb is missing in the checkout, so this case is not tested"
 
 _LAUNCHER = """#!{python}
 import sys

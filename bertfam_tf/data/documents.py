@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, Protocol
 
 DOCUMENTS = ("blank_line", "file", "line")
 SENTENCES = ("line", "split")
@@ -41,13 +42,47 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return found
 
 
+class Part(NamedTuple):
+    """Documents of a text file: those before which a separator begins in a range of its bytes.
+
+    A separator is a blank line where these separate documents, and any line where each is one. The
+    file's first document is in the range that begins at 0. Adjacent ranges have each document once.
+
+    Fields:
+        file: UTF-8 text.
+        begin, end: in bytes; ``end`` is exclusive, None for the end of the file.
+    """
+
+    file: str | Path
+    begin: int = 0
+    end: int | None = None
+
+    def lines(self, documents: str) -> Iterator[str]:
+        """The stripped lines of the documents; arguments and errors as for ``read_documents``."""
+        inside = self.begin == 0
+        for at, line in _lines(self.file, self.begin):
+            if inside:
+                yield line
+            if documents == "line" or not line:
+                if self.end is not None and at >= self.end:
+                    return
+                inside = True
+
+
+class Texts(Protocol):
+    """What has documents: a ``Part``, or ``data.published.Texts``."""
+
+    def lines(self, documents: str) -> Iterator[str]:
+        """The lines of all documents, stripped; ``documents`` as for ``read_documents``."""
+
+
 def read_documents(
-    files: Sequence[str | Path], documents: str = "blank_line", sentences: str = "line"
+    files: Iterable[str | Path | Texts], documents: str = "blank_line", sentences: str = "line"
 ) -> Iterator[Iterator[str]]:
     """The documents of UTF-8 text files, of which one line at a time is in memory.
 
     Args:
-        files: read in this order.
+        files: or parts of them, read in this order.
         documents: what a document is: ``"blank_line"``, the lines up to an empty one; ``"file"``;
             or ``"line"``.
         sentences: ``"line"``, each line is a sentence, as BERT's code reads text; or ``"split"``,
@@ -68,9 +103,12 @@ def read_documents(
     return _documents(files, documents, sentences)
 
 
-def _documents(files: Sequence[Any], documents: str, sentences: str) -> Iterator[Iterator[str]]:
+def _documents(
+    files: Iterable[str | Path | Texts], documents: str, sentences: str
+) -> Iterator[Iterator[str]]:
     for file in files:
-        for document in _split(_lines(file), documents):
+        texts = Part(file) if isinstance(file, str | Path) else file
+        for document in _split(texts.lines(documents), documents):
             yield (
                 sentence
                 for line in document
@@ -101,10 +139,19 @@ def _up_to_blank(first: str, lines: Iterator[str]) -> Iterator[str]:
         line = next(lines, "")
 
 
-def _lines(file: str | Path) -> Iterator[str]:
+def _lines(file: str | Path, begin: int) -> Iterator[tuple[int, str]]:
+    """The lines that begin at or after a byte, stripped, with the byte at which each begins."""
     try:
-        with Path(file).open(encoding="utf-8-sig") as stream:
+        with Path(file).open("rb") as stream:
+            at = begin
+            if begin:
+                stream.seek(begin - 1)
+                at += len(stream.readline()) - 1
             for line in stream:
-                yield line.strip()
+                text = line.decode("utf-8" if at else "utf-8-sig")
+                # Carriage returns are ends of lines too.
+                for each in io.StringIO(text, newline=None):
+                    yield at, each.strip()
+                at += len(line)
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} must be UTF-8: {error}.") from None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from bertfam_tf.data.records import Column
 from bertfam_tf.data.rows import InvalidRow, Row
@@ -76,6 +77,20 @@ class Published:
                     raise ValueError(f"{name}: {unknown('feature', top, features)}")
         self._builder.download_and_prepare()
 
+    def size(self, split: str) -> int:
+        """The number of examples of a split. Raises ValueError if there is no such split."""
+        return self._split(split).num_examples
+
+    def files(self, split: str) -> list[Path]:
+        """The files of a split. Raises ValueError if there is no such split."""
+        return [Path(path) for path in self._split(split).filepaths]
+
+    def _split(self, name: str) -> Any:
+        splits = self._builder.info.splits
+        if name not in splits:
+            raise ValueError(f"{self.name}: {unknown('split', name, splits)}")
+        return splits[name]
+
     def rows(self, split: str, *, labelled: bool = True) -> Iterator[Row | InvalidRow]:
         """Yields the rows of a split, such as ``train`` or ``validation[:10%]``.
 
@@ -84,9 +99,7 @@ class Published:
         """
         import tensorflow_datasets as tfds
 
-        base = split.split("[")[0].split("+")[0]
-        if base not in self._builder.info.splits:
-            raise ValueError(f"{self.name}: {unknown('split', base, self._builder.info.splits)}")
+        self._split(split.split("[")[0].split("+")[0])
         features = self._builder.info.features
         # One file after the other, so that the order is the same in each run.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -104,6 +117,43 @@ class Published:
                 yield from _rows(location, values)
             except ValueError as error:
                 yield InvalidRow("value", f"{location}: {error}")
+
+
+class PublishedTexts(NamedTuple):
+    """Texts of a data set, each a document of lines, as ``documents.read_documents`` takes them.
+
+    Fields:
+        name: of the data set.
+        split: such as ``train``.
+        feature: the text.
+        begin, end: numbers of examples; ``end`` is exclusive.
+        data_dir: as for ``Published``.
+    """
+
+    name: str
+    split: str
+    feature: str
+    begin: int
+    end: int
+    data_dir: str | None = None
+
+    def lines(self, documents: str) -> Iterator[str]:
+        """The stripped lines that are not empty, and an empty one after each text.
+
+        Raises:
+            ValueError: if ``documents`` is not ``"blank_line"``; as ``Published`` raises it.
+        """
+        if documents != "blank_line":
+            raise ValueError(f"documents must be blank_line for tfds, got {documents!r}.")
+        data = Published(self.name, {"text": self.feature}, self.data_dir)
+        for row in data.rows(f"{self.split}[{self.begin}:{self.end}]", labelled=False):
+            if isinstance(row, InvalidRow):
+                raise row
+            text = row.features["text"]
+            assert isinstance(text, bytes)  # lists are joined
+            lines = text.decode("utf-8", "replace").splitlines()
+            yield from filter(None, map(str.strip, lines))
+            yield ""
 
 
 def columns_of(name: str) -> Mapping[str, Column] | None:

@@ -1,6 +1,7 @@
 """Objectives of pretraining, as ``bertfam_tf.learner.Learner`` takes them.
 
-Losses use Keras operations alone; masks and orders are drawn in TensorFlow's input pipeline.
+Losses use Keras operations alone; examples, masks and orders are made in TensorFlow's input
+pipeline.
 """
 
 from bertfam_tf.lazy import lazy
@@ -8,6 +9,8 @@ from bertfam_tf.lazy import lazy
 # Imported on first use, because some need TensorFlow and Keras may run on another backend.
 _HOME = {
     "Boundaries": "span_boundary",
+    "Corpus": "corpus",
+    "Format": "examples",
     "Masked": "masking",
     "MaskedTokens": "masked_lm",
     "Masking": "masking",
@@ -18,8 +21,10 @@ _HOME = {
     "PermutedTokens": "permuted_lm",
     "ReplacedTokens": "replaced",
     "Segments": "formats",
+    "Shards": "shards",
     "SpanBoundary": "span_boundary",
     "SpanBoundaryHead": "span_boundary",
+    "TranslatedTokens": "translation",
     "TranslationPairs": "translation",
     "doc_sentences": "formats",
     "full_sentences": "formats",

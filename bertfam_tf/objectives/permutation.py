@@ -44,10 +44,25 @@ class Permutation:
     def __call__(self, token_ids: Any, padding_mask: Any, seeds: Any) -> Permuted:
         """Arguments as for ``Masking``."""
         masked = self.masking(token_ids, padding_mask, seeds)
+        order = self.order(token_ids, masked.positions, masked.weights, seeds)
+        return Permuted(*order, masked.targets, masked.weights)
+
+    def order(
+        self, token_ids: Any, positions: Any, weights: Any, seeds: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The order of a batch whose predictions are known.
+
+        Args:
+            token_ids, seeds: as for ``Masking``.
+            positions, weights: (batch, predictions), those of ``Masked``.
+
+        Returns:
+            ``perm_mask`` and ``target_mapping``, as in ``Permuted``.
+        """
         token_ids = tf.convert_to_tensor(token_ids, tf.int32)
         length = tf.shape(token_ids)[1]
-        mapping = tf.one_hot(masked.positions, length, dtype=tf.int32)
-        mapping *= tf.cast(masked.weights, tf.int32)[..., None]
+        mapping = tf.one_hot(positions, length, dtype=tf.int32)
+        mapping *= tf.cast(weights, tf.int32)[..., None]
         predicted = tf.reduce_sum(mapping, axis=1) > 0  # (batch, length)
         ordered = predicted | self.masking.is_special(token_ids)
         # The order of all tokens; those that come first share the smallest.
@@ -55,4 +70,4 @@ class Permutation:
         not_before = order[:, None, :] >= order[:, :, None]
         itself = tf.eye(length, dtype=tf.bool)[None] & ~predicted[:, None, :]
         hidden = not_before & ordered[:, None, :] & ~itself
-        return Permuted(tf.cast(hidden, tf.int32), mapping, masked.targets, masked.weights)
+        return tf.cast(hidden, tf.int32), mapping

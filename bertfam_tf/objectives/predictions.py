@@ -28,7 +28,7 @@ def token_loss(name: str, logits: Any, tokens: Any, weights: Any) -> dict[str, S
     losses = ops.sparse_categorical_crossentropy(tokens, logits, from_logits=True)
     # The highest logit takes a thirtieth of the time of its index. Equal ones all count.
     chosen = ops.take_along_axis(logits, ops.expand_dims(tokens, -1), axis=-1)
-    # Without an initial value, Keras refuses a batch without predictions.
+    # The initial value is for batches without predictions.
     highest = ops.max(logits, axis=-1, initial=float("-inf"))
     hits = ops.cast(ops.squeeze(chosen, -1) >= highest, "float32")
     total, count = ops.sum(ops.cast(losses, "float32") * weights), ops.sum(weights)

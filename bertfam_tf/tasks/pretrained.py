@@ -94,8 +94,9 @@ def tokenizer_and_language(
     """
     if isinstance(language, str) and not checkpoint.languages:
         raise ValueError(f"{checkpoint.directory} names no languages to choose {language!r} from.")
-    options = {"language": language} if isinstance(language, str) else {}
-    tokenizer = load_tokenizer(checkpoint.directory, **options)
+    tokenizer = load_tokenizer(checkpoint.directory)
+    if isinstance(language, str) and "language" in tokenizer.get_config():
+        tokenizer = load_tokenizer(checkpoint.directory, language=language)
     if isinstance(language, int):
         return tokenizer, language
     if LANGUAGES not in backbone.input:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bertfam_tf import heads, models, registry
-from bertfam_tf.config import MaskingConfig, PretrainRecipe
+from bertfam_tf.checkpoints import Checkpoint, huggingface
+from bertfam_tf.config import MaskingConfig, NewModelConfig, PretrainRecipe, expand
 from bertfam_tf.learner import Learner, Objective
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -18,20 +20,32 @@ from bertfam_tf.objectives import (
     MaskedTokens,
     Masking,
     PairLabels,
+    Permutation,
+    PermutedTokens,
     ReplacedTokens,
     SpanBoundary,
+    TranslatedTokens,
     geometric,
     ngrams,
     replaced_tokens_network,
     span_boundary_head,
 )
+from bertfam_tf.objectives.examples import PAIR_FORMATS
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.train.corpus import PAIR_FORMATS
+from bertfam_tf.train.languages import position_ids
 
-OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd")
+OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd", "plm", "tlm")
+# Objectives that replace masked_lm, and why.
+_ALONE = {
+    "rtd": "trains its generator with masked_lm itself",
+    "plm": "predicts tokens that are not masked",
+}
 # What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
 # section 3.2).
 _SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedding_norm")
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,7 @@ class Pretraining:
         heads: those of its heads that a checkpoint can have, by name.
         learner: is fitted on what ``batch`` returns.
         masking: of the inputs.
-        batch: from a batch of ``Corpus`` to one of the learner.
+        batch: from a batch of ``Examples`` to one of the learner.
     """
 
     backbone: Backbone
@@ -65,20 +79,80 @@ def build(
 
     Raises:
         ValueError: for an unknown objective, objectives that exclude each other, or one that the
-            family, the format or the tokenizer does not allow.
+            family, the format or the tokenizer does not allow; for a model that a checkpoint in
+            transformers' format cannot represent, or a checkpoint of another model.
     """
     _check(recipe)
-    model, weights = recipe.model, recipe.objectives
+    model = recipe.model
     fields = {"vocab_size": tokenizer.vocab_size, **model.overrides}
     if recipe.stages and recipe.stages[0].layers is not None:
         fields["num_layers"] = recipe.stages[0].layers
+    if isinstance(recipe.data.train, dict) and _has_languages(model.family):
+        fields.setdefault("num_languages", len(recipe.data.train))
     if backbone is None:
-        backbone = models.build(model.family, model.size, **fields)
+        backbone, fill = start(model, fields)
+        made = _network(recipe, backbone, fields, tokenizer)
+        # What cannot be written is refused before it is trained.
+        huggingface.describe(registry.get(model.family), backbone.config)
+        fill(made.heads)
+        return made
+    return _network(recipe, backbone, fields, tokenizer)
+
+
+def start(
+    model: NewModelConfig, fields: Mapping[str, Any]
+) -> tuple[Backbone, Callable[[Mapping[str, heads.Head]], None]]:
+    """The model that a recipe starts from.
+
+    Args:
+        model: of the recipe.
+        fields: config fields that differ from those of the model's size.
+
+    Returns:
+        The model with random weights, or those of the checkpoint, and a function that fills those
+        heads that the checkpoint has.
+
+    Raises:
+        ValueError: for a checkpoint of another model; it names what differs.
+    """
+    if model.checkpoint is None:
+        return models.build(model.family, model.size, **fields), lambda heads: None
+    wanted = models.config_of(model.family, model.size, **fields).to_dict()
+    if "pooler" not in fields:
+        wanted.pop("pooler", None)  # missing in checkpoints whose heads do not read it
+    path = str(expand(model.checkpoint))
+    checkpoint = Checkpoint(path, model.family, **wanted)
+
+    def fill(made: Mapping[str, heads.Head]) -> None:
+        for name, head in made.items():
+            if checkpoint.has_head(name):
+                checkpoint.fill_head(head, name)
+            else:
+                _log.info("The %s head is initialized at random: %s has none.", name, path)
+
+    return checkpoint.backbone(), fill
+
+
+def _network(
+    recipe: PretrainRecipe, backbone: Backbone, fields: dict[str, Any], tokenizer: Tokenizer
+) -> Pretraining:
+    weights = recipe.objectives
+    if "plm" in weights:
+        return _permuted_tokens(recipe, backbone, tokenizer)
     masking = _masking(recipe.masking, tokenizer)
     if "rtd" in weights:
         return _replaced_tokens(recipe, backbone, fields, masking)
     made: dict[str, heads.Head] = {}
     objectives: list[Objective] = []
+    if "tlm" in weights:
+        for name in ("position_ids", "language_ids"):
+            if name not in backbone.token_inputs:
+                raise ValueError(
+                    f"{backbone.family} has no input {name}, which the objective tlm needs."
+                )
+        made["masked_lm"] = _head(backbone, "masked_lm", "tlm")
+        objectives.append(TranslatedTokens(made["masked_lm"], weights))
+        weights = {}
     for name, weight in weights.items():
         if name == "masked_lm":
             made[name] = _head(backbone, name, name)
@@ -89,7 +163,7 @@ def build(
             made["pair"] = _head(backbone, "pair", name)
             objectives.append(PairLabels(made["pair"], weight))
     outputs = {"sequence_output", *(head.reads for head in made.values())}
-    inputs = _inputs(backbone)
+    inputs = _inputs(backbone, recipe)
     learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
     return Pretraining(backbone, made, learner, masking, _with_inputs(inputs))
 
@@ -107,8 +181,26 @@ def _check(recipe: PretrainRecipe) -> None:
         raise ValueError("objectives must name at least one loss.")
     if {"nsp", "sop"} <= set(names):
         raise ValueError("objectives must have either nsp or sop, got both.")
-    if "rtd" in names and len(names) > 1:
-        raise ValueError("rtd trains its generator with masked_lm itself, and allows no other.")
+    for name, reason in _ALONE.items():
+        if name in names and len(names) > 1:
+            raise ValueError(f"{name} {reason}, and allows no other.")
+    if "tlm" in names and set(names) - {"tlm", "masked_lm"}:
+        raise ValueError(f"tlm allows masked_lm beside it alone, got {', '.join(names)}.")
+    data = recipe.data
+    if {bool(data.train_translations), bool(data.dev_translations)} != {"tlm" in names}:
+        raise ValueError(
+            "data.train_translations and data.dev_translations must be given for tlm, and for it "
+            f"alone; objectives are {', '.join(names)}."
+        )
+    by_language = isinstance(data.train, dict)
+    if by_language != isinstance(data.dev, dict):
+        raise ValueError("data.train and data.dev must both be lists of files, or both tables.")
+    if "tlm" in names and not by_language:
+        raise ValueError("data.train must be a table of files by language for tlm, got a list.")
+    if names == ["tlm"] and any(data.train.values() if isinstance(data.train, dict) else ()):
+        raise ValueError("Lists of files in data.train must be empty for tlm without masked_lm.")
+    if "rtd" in names and recipe.model.checkpoint is not None:
+        raise ValueError("model.checkpoint must be null for rtd, whose generator is not in it.")
     if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
         raise ValueError(
             "layers of stages must be null or omitted for rtd, whose generator would not grow."
@@ -122,10 +214,22 @@ def _check(recipe: PretrainRecipe) -> None:
         raise ValueError(f"masking.unit must be span for sbo, got {recipe.masking.unit}.")
 
 
-def _inputs(backbone: Backbone) -> dict[str, Any]:
+def _has_languages(family: str) -> bool:
+    return hasattr(registry.get(family).config, "num_languages")
+
+
+def _inputs(backbone: Backbone, recipe: PretrainRecipe) -> dict[str, Any]:
     inputs = backbone.token_inputs
+    given = ["token_ids", "padding_mask", "segment_ids", "position_ids"]
+    if isinstance(recipe.data.train, dict):
+        given.append("language_ids")
+    elif "language_ids" in inputs:
+        raise ValueError(
+            f"{backbone.family} has the input language_ids: data.train must be a table of files by "
+            "language, such as {en: [en.txt], fr: [fr.txt]}."
+        )
     for name in inputs:
-        if name not in ("token_ids", "padding_mask", "segment_ids"):
+        if name not in given:
             raise ValueError(f"{backbone.family} has the input {name}, which text files do not.")
     return inputs
 
@@ -134,6 +238,8 @@ def _with_inputs(names: Collection[str]) -> Callable[..., tuple]:
     """Batches without the inputs that a model does not have."""
 
     def batch(inputs: Mapping[str, tf.Tensor], targets: Any, weights: tf.Tensor) -> tuple:
+        if "position_ids" in names and "position_ids" not in inputs:
+            inputs = {**inputs, "position_ids": position_ids(inputs["padding_mask"])}
         return {name: inputs[name] for name in names}, targets, weights
 
     return batch
@@ -149,7 +255,7 @@ def _head(backbone: Backbone, name: str, objective: str) -> heads.Head:
 
 
 def _masking(config: MaskingConfig, tokenizer: Tokenizer) -> Masking:
-    lengths = {"ngram": ngrams(), "span": geometric()}.get(config.unit, [1.0])
+    lengths = {"ngram": ngrams(config.longest), "span": geometric()}.get(config.unit, [1.0])
     return Masking(
         tokenizer,
         config.rate,
@@ -158,7 +264,34 @@ def _masking(config: MaskingConfig, tokenizer: Tokenizer) -> Masking:
         masked=config.masked,
         random=config.random,
         together=config.unit == "span",
+        max_predictions=config.max_predictions,
     )
+
+
+def _permuted_tokens(
+    recipe: PretrainRecipe, backbone: Backbone, tokenizer: Tokenizer
+) -> Pretraining:
+    head = _head(backbone, "permutation_lm", "plm")
+    names = _inputs(backbone, recipe)
+    inputs = {name: backbone.input[name] for name in (*names, "perm_mask", "target_mapping")}
+    # Tokens are predicted where they are, and none is replaced.
+    masking = _masking(replace(recipe.masking, masked=0.0, random=0.0), tokenizer)
+    permutation = Permutation(masking)
+    select = _with_inputs(names)
+
+    def batch(
+        inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor], weights: tf.Tensor
+    ) -> tuple:
+        hidden, mapping = permutation.order(
+            inputs["token_ids"], targets["positions"], weights, targets["seeds"]
+        )
+        given, _, _ = select(inputs, targets, weights)
+        given |= {"perm_mask": hidden, "target_mapping": mapping}
+        return given, {"token_ids": targets["token_ids"]}, weights
+
+    objective = PermutedTokens(head, recipe.objectives["plm"])
+    learner = Learner(inputs, backbone(inputs, outputs={head.reads}), [objective])
+    return Pretraining(backbone, {"permutation_lm": head}, learner, masking, batch)
 
 
 def _replaced_tokens(
@@ -182,7 +315,7 @@ def _replaced_tokens(
     )
     objective = ReplacedTokens(generator_head, head, recipe.objectives["rtd"])
 
-    names = _inputs(backbone)
+    names = _inputs(backbone, recipe)
 
     def batch(
         inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor], weights: tf.Tensor

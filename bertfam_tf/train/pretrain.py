@@ -7,18 +7,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from bertfam_tf import models, optimizers
+from bertfam_tf import optimizers
 from bertfam_tf.config import PretrainRecipe, expand
+from bertfam_tf.data.documents import find_files
 from bertfam_tf.data.token_streams import read_lines, segments, token_stream
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
+from bertfam_tf.train.objectives import start
 from bertfam_tf.train.sentences import pretrain_on_sentences
 from bertfam_tf.train.stream_lm import StreamLM
 
 
 def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
-    """Trains a language model from random weights on text files.
+    """Trains a language model on text files, from random weights or from a checkpoint.
 
     The output directory contains the recipe, the trained model, and the history as CSV with the
     losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
@@ -61,18 +63,21 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
         raise ValueError(
             f"objectives must be causal_lm on a stream, got {', '.join(recipe.objectives)}."
         )
+    if isinstance(recipe.data.train, dict) or isinstance(recipe.data.dev, dict):
+        raise ValueError("data.train and data.dev must be lists of files on a stream, got a table.")
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
 
     def stream(files: list[str]) -> np.ndarray:
-        return token_stream(read_lines(map(expand, files)), tokenizer, recipe.data.end)
+        return token_stream(read_lines(find_files(map(expand, files))), tokenizer, recipe.data.end)
 
     train, dev = stream(recipe.data.train), stream(recipe.data.dev)
     batches = segments(train, settings.batch_size, length)
     steps = int(batches.cardinality())
     keras.utils.set_random_seed(settings.seed)
     model = recipe.model
-    overrides = {"vocab_size": tokenizer.vocab_size, **model.overrides}
-    task = CausalLM(models.build(model.family, model.size, **overrides), tokenizer)
+    backbone, fill = start(model, {"vocab_size": tokenizer.vocab_size, **model.overrides})
+    task = CausalLM(backbone, tokenizer)
+    fill({"causal_lm": task.head})
     learner = StreamLM(task.backbone, task.head)
     learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
     directory.begin()

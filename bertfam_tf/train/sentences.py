@@ -1,4 +1,4 @@
-"""Pretrains encoders on the sentences of text files with a recipe."""
+"""Pretrains encoders with a recipe, on the sentences of text files or on shards of examples."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from bertfam_tf.data.documents import find_files
 from bertfam_tf.files import atomic
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import join_names, unknown
+from bertfam_tf.objectives import Corpus, Format, Shards, TranslationPairs
+from bertfam_tf.objectives.examples import Examples
 from bertfam_tf.tasks import publish
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.train import objectives
-from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.directory import MODEL, RunDirectory
+from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.stacking import train_in_stages
 
 
@@ -43,7 +46,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     if not stages:
         total = settings.steps
         if total is None:
-            found["examples"] = sum(1 for _ in data.train(recipe.data.length).examples())
+            found["examples"] = data.train(recipe.data.length).count()
             total = -(-found["examples"] // data.batch_size) * settings.epochs
         steps = max(total // settings.epochs, 1)
         stages = [Stage(steps=steps * settings.epochs, epochs=settings.epochs)]
@@ -91,7 +94,9 @@ class _Data:
         self.tokenizer = tokenizer
         self.made = made
         # One for each length.
-        self.train = cache(partial(self._corpus, recipe.data.train))
+        given = recipe.data
+        self.train = cache(partial(self._examples, given.train, given.train_translations))
+        self._dev = partial(self._examples, given.dev, given.dev_translations)
         self.held_out = cache(self._held_out)
 
     def length(self, stage: Stage) -> int:
@@ -112,7 +117,7 @@ class _Data:
                     f"model, got {length}."
                 )
             self.train(length)
-            self._corpus(self.recipe.data.dev, length)
+            self._dev(length)
 
     def batches(self, stages: Sequence[Stage], step: int) -> tf.data.Dataset:
         """The batches of the stage that a step is in, from this step on.
@@ -141,12 +146,54 @@ class _Data:
 
     def _held_out(self, length: int) -> tf.data.Dataset:
         """Batches that are the same in each evaluation, in memory: the text is tokenized once."""
-        corpus = self._corpus(self.recipe.data.dev, length)
-        batches = corpus.batches(self.batch_size, self.made.masking, copies=1)
+        batches = self._dev(length).batches(self.batch_size, self.made.masking, copies=1)
         batches = batches.map(self.made.batch).cache()
         # Keras warns of a data set whose length it does not know.
         number = batches.reduce(np.int64(0), lambda count, *_: count + 1)
         return batches.apply(tf.data.experimental.assert_cardinality(number))
+
+    def _examples(
+        self,
+        files: list[str] | dict[str, list[str]],
+        translations: dict[str, list[str]],
+        length: int,
+    ) -> Examples | Languages:
+        if not isinstance(files, dict):
+            return self._texts_or_shards(files, length)
+        data, seed = self.recipe.data, self.recipe.train.seed
+        ids = _languages(self.recipe)
+        for name in files:
+            if name not in ids:
+                raise ValueError(unknown("language of data.train", name, ids))
+        texts = {ids[name]: self._corpus(each, length) for name, each in files.items() if each}
+        pairs = []
+        for name, each in translations.items():
+            two = [ids[language] for language in name.split("-") if language in ids]
+            if len(two) != 2:
+                raise ValueError(
+                    "A pair of languages must be two of data.train, such as "
+                    f"{'-'.join(list(ids)[:2])}, got {name!r}."
+                )
+            packed = TranslationPairs(self.made.backbone, self.tokenizer, length)
+            found = find_files(map(expand, each))
+            pairs.append(
+                Translations(found, two, packed, self.tokenizer, shuffle=data.shuffle, seed=seed)
+            )
+        return Languages(texts, pairs, data.exponent, seed)
+
+    def _texts_or_shards(self, names: list[str], length: int) -> Examples:
+        data, seed = self.recipe.data, self.recipe.train.seed
+        paths = [expand(name) for name in names]
+        folders = [path for path in paths if path.is_dir()]
+        if not folders:
+            return self._corpus(names, length)
+        if len(folders) < len(paths):
+            raise ValueError(
+                f"data has text files and folders of shards together ({join_names(names)}), "
+                "expected one kind."
+            )
+        form = Format(self.tokenizer, length, data.format, self._task)
+        return Shards(folders, form, shuffle=data.shuffle, seed=seed)
 
     def _corpus(self, files: list[str], length: int) -> Corpus:
         data = self.recipe.data
@@ -155,12 +202,21 @@ class _Data:
             self.tokenizer,
             length,
             data.format,
-            task="sop" if "sop" in self.recipe.objectives else "nsp",
+            task=self._task,
             documents=data.documents,
             sentences=data.sentences,
             shuffle=data.shuffle,
             seed=self.recipe.train.seed,
         )
+
+    @property
+    def _task(self) -> str:
+        return "sop" if "sop" in self.recipe.objectives else "nsp"
+
+
+def _languages(recipe: PretrainRecipe) -> dict[str, int]:
+    """The ids of the languages of the training text."""
+    return {name: number for number, name in enumerate(recipe.data.train)}
 
 
 def _losses(directory: RunDirectory) -> dict[str, float]:
@@ -175,6 +231,7 @@ def _save(
     recipe: PretrainRecipe,
     directory: RunDirectory,
 ) -> None:
+    by_language = "language_ids" in made.backbone.token_inputs
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
         publish.write(
@@ -184,4 +241,5 @@ def _save(
             list(made.heads.values()),
             inputs=made.backbone.token_inputs,
             max_length=made.backbone.max_length or recipe.data.length,
+            values={"lang2id": _languages(recipe)} if by_language else None,
         )

@@ -9,7 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import heads
 from bertfam_tf.learner import Batch
 from bertfam_tf.models import unpadding
-from bertfam_tf.objectives import MaskedTokens, Masking, TranslationPairs
+from bertfam_tf.objectives import MaskedTokens, Masking, TranslatedTokens, TranslationPairs
 from bertfam_tf.text import BPETokenizer, Layout, SpecialTokens
 
 PIECES = ["<s>", "</s>", "<pad>", "<unk>", "<special0>", "<special1>", *"abcdefgh"]
@@ -108,6 +108,13 @@ def test_masks_and_loss(tokenizer):
             found = objective.loss(backbone(inputs), objective.heads, batch)
             total, count = found["masked_lm"]
         assert float(total / count) == pytest.approx(expected, rel=1e-5)
+
+    objective = TranslatedTokens(head, {"masked_lm": 1.0, "tlm": 0.5})
+    for translated, name, other in ((1, "tlm", "masked_lm"), (0, "masked_lm", "tlm")):
+        batch = Batch(inputs, {**targets, "translated": tf.fill([3], translated)}, masked.weights)
+        found = objective.loss(backbone(inputs), objective.heads, batch)
+        assert float(found[name][0] / found[name][1]) == pytest.approx(expected, rel=1e-5)
+        assert [float(value) for value in found[other]] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, Stage, load_recipe
 from bertfam_tf.learner import Learner
+from bertfam_tf.objectives import Corpus, Format, Masking, Permutation, ngrams, shards
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives, pretrain
 from bertfam_tf.train.backup import Backup
-from bertfam_tf.train.corpus import Corpus
 from bertfam_tf.train.history import History
+from bertfam_tf.train.objectives import build
 from bertfam_tf.train.sentences import _Data
 from tests import published
 from tests.selection import in_full
@@ -78,6 +79,7 @@ CASES = [
     ("albert", {"masked_lm": 1.0, "sop": 1.0}, "ngram"),
     ("spanbert", {"masked_lm": 1.0, "sbo": 1.0}, "span"),
     ("distilbert", {"masked_lm": 1.0}, "word"),
+    ("xlnet", {"plm": 1.0}, "ngram"),
 ]
 
 
@@ -89,9 +91,14 @@ def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, uni
     file = recipe(family, objectives, unit, **overrides, **generator)
     assert main(["pretrain", str(file)]) == 0
     metrics = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
-    names = {"rtd": {"rtd", "masked_lm"}, "nsp": {"pair"}, "sop": {"pair"}}
+    names = {
+        "rtd": {"rtd", "masked_lm"},
+        "nsp": {"pair"},
+        "sop": {"pair"},
+        "plm": {"permutation_lm"},
+    }
     wanted = {n for name in objectives for n in names.get(name, {name})}
-    assert wanted <= metrics.keys() or wanted == {"masked_lm"}
+    assert wanted <= metrics.keys() or wanted in ({"masked_lm"}, {"permutation_lm"})
     assert metrics["steps"] == 6
     assert all(np.isfinite(value) for value in metrics.values())
     assert all(0 <= metrics[f"{name}_accuracy"] <= 1 for name in wanted)
@@ -105,10 +112,101 @@ def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, uni
     assert len(task.predict(["The good film."])) == 1
     if "masked_lm" in objectives:
         assert len(bf.MaskedLM.from_pretrained(model).fill("The [MASK] film.")[0]) == 5
-    heads = {"masked_lm": "predictions|lm_head|vocab_", "nsp": "seq_rel", "sop": "sop_cl"}
+    heads = {
+        "masked_lm": "predictions|lm_head|vocab_",
+        "nsp": "seq_rel",
+        "sop": "sop_cl",
+        "plm": "lm_loss",
+    }
     stored = " ".join(load_file(f"{model}/model.safetensors"))
     for name in objectives.keys() & heads.keys():
         assert any(part in stored for part in heads[name].split("|")), (name, stored)
+
+
+def test_permutations_are_of_the_text_itself(recipe):
+    """No token is masked, and tokens do not see those that are predicted after them."""
+    file = recipe("xlnet", {"plm": 1.0}, "ngram", masking={"longest": 2, "rate": 0.5})
+    loaded = load_recipe(file, kind=PretrainRecipe)
+    tokenizer = load_tokenizer(loaded.model.tokenizer)
+    made = build(loaded, tokenizer)
+    data = Corpus(loaded.data.dev, tokenizer, 24).batches(4, made.masking)
+    inputs, targets, weights = next(iter(data))
+    given, predicted, _ = made.batch(inputs, targets, weights)
+    np.testing.assert_array_equal(given["token_ids"], targets["originals"])
+    np.testing.assert_array_equal(predicted["token_ids"], targets["token_ids"])
+    masking = Masking(tokenizer, 0.5, "word", ngrams(2), masked=0.0, random=0.0)
+    ids, mask = targets["originals"], inputs["padding_mask"]
+    expected = Permutation(masking)(ids, mask, targets["seeds"])
+    np.testing.assert_array_equal(given["perm_mask"], expected.perm_mask)
+    np.testing.assert_array_equal(given["target_mapping"], expected.target_mapping)
+    assert expected.weights.numpy().sum() > 4
+
+
+def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
+    """Without a learning rate, the weights of the backbone and its heads are the checkpoint's."""
+    objectives = {"masked_lm": 1.0, "nsp": 1.0}
+    pretrain(load_recipe(recipe(objectives=objectives), kind=PretrainRecipe))
+    first = str(tmp_path / "run" / "model")
+    nothing = {"train": {"learning_rate": 0.0, "seed": 1}}
+    again = recipe(objectives=objectives, output="again", model={"checkpoint": first}, **nothing)
+    pretrain(load_recipe(again, kind=PretrainRecipe))
+    one, other = (load_file(tmp_path / run / "model/model.safetensors") for run in ("run", "again"))
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_a_checkpoint_of_another_model_is_refused(recipe, tiny):
+    for family, message in (
+        (
+            "bert",
+            r"(?s)bert backbone do not match.*Wrong shapes: .* \(64, 32\), expected \(64, 16\)",
+        ),
+        ("albert", "config.json has the model type 'bert', which is not albert's"),
+    ):
+        file = recipe(family, model={"checkpoint": str(tiny)})
+        with pytest.raises(ValueError, match=message):
+            build(load_recipe(file, kind=PretrainRecipe), load_tokenizer(tiny))
+
+
+@pytest.fixture
+def examples(recipe, tiny, tmp_path):
+    """A folder of shards, of the same text."""
+    folder, text = tmp_path / "shards", tmp_path / "a.txt"
+    form = Format(bf.load_tokenizer(tiny), 24, "segment_pairs")
+    options = {"documents": "blank_line", "sentences": "split", "seed": 0}
+    units = shards.units_of([(str(text), text.stat().st_size)], 300, "blank_line")
+    job = shards.description(form, files=[], unit=300, **options)
+    shards.begin(folder, job)
+    for unit in units:
+        shards.write_shard(folder, unit, form, **options)
+    shards.finish(folder, job, units)
+    return folder
+
+
+def test_shards_in_place_of_text(recipe, examples, tmp_path):
+    data = {"train": [str(examples)], "dev": [str(examples)]}
+    changes = dict(objectives={"masked_lm": 1.0, "nsp": 1.0}, train={"steps": None, "epochs": 1})
+    metrics = pretrain(load_recipe(recipe(data=data, **changes), kind=PretrainRecipe))
+    number = json.loads((examples / "card.json").read_text())["counts"]["examples"]
+    assert metrics["examples"] == number
+    assert metrics["steps"] == -(-number // 4)
+    assert np.isfinite([metrics["masked_lm"], metrics["pair"]]).all()
+    for other, message in (
+        ({"length": 20}, "examples of another length: 24, expected 20"),
+        (
+            {"format": "sentence_pairs"},
+            "another format: 'segment_pairs', expected 'sentence_pairs'",
+        ),
+        ({"train": [str(examples), "a.txt"]}, "text files and folders of shards together"),
+        ({"train": [str(tmp_path)]}, "has no card.json"),
+    ):
+        file = recipe(output="other", data={**data, **other}, **changes)
+        with pytest.raises(ValueError, match=message):
+            pretrain(load_recipe(file, kind=PretrainRecipe))
+
+
+BOTH, MASKED = {"masked_lm": 1.0, "nsp": 1.0}, {"masked_lm": 1.0}
 
 
 class Killed(Exception):
@@ -135,10 +233,19 @@ def test_a_model_that_grows(recipe, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("objectives", [{"masked_lm": 1.0, "nsp": 1.0}, {"masked_lm": 1.0}])
-@pytest.mark.parametrize("at", [1, 2, 4])
-def test_a_killed_run_ends_as_one_that_was_not(recipe, monkeypatch, objectives, at):
+@pytest.mark.parametrize(
+    ("objectives", "source", "at"),
+    [
+        *((objectives, "text", at) for objectives in (BOTH, MASKED) for at in (1, 2, 4)),
+        *((BOTH, "shards", at) for at in (1, 2, 4)),
+    ],
+)
+def test_a_killed_run_ends_as_one_that_was_not(
+    recipe, monkeypatch, examples, objectives, source, at
+):
     train = {"train": {"backup_steps": 2}}
+    if source == "shards":
+        train["data"] = {"train": [str(examples)], "shuffle": 4}
     whole = load_recipe(recipe(objectives=objectives, **train), kind=PretrainRecipe)
     expected = pretrain(whole)
     again = load_recipe(recipe(objectives=objectives, output="again", **train), kind=PretrainRecipe)
@@ -349,14 +456,24 @@ def test_two_replicas_train_as_one(recipe):
 
 def test_errors(recipe):
     for options, message in (
-        (dict(objectives={"mlm": 1.0}), "Unknown objective 'mlm'. Known: masked_lm"),
+        (dict(objectives={"mlm": 1.0}), "Unknown objective 'mlm'.* Known: masked_lm"),
         (dict(objectives={"nsp": 1.0, "sop": 1.0}), "either nsp or sop"),
         (dict(objectives={"nsp": 1.0}, format="doc_sentences"), "format must be segment_pairs or"),
         (dict(objectives={"sbo": 1.0}), "masking.unit must be span for sbo, got piece"),
         (dict(objectives={"causal_lm": 1.0}), "data.format must be stream for the objective"),
         (dict(objectives={"rtd": 1.0, "masked_lm": 1.0}), "rtd trains its generator with"),
         (dict(objectives={"rtd": 50.0}), "bert has no rtd head"),
-        (dict(family="xlm"), "xlm has the input position_ids, which text files do not"),
+        (dict(family="xlm"), "xlm has the input language_ids: data.train must be a table of files"),
+        (dict(objectives={"plm": 1.0}), "bert has no permutation_lm head, which the objective plm"),
+        (
+            dict(objectives={"plm": 1.0, "masked_lm": 1.0}),
+            "plm predicts tokens that are not masked",
+        ),
+        (
+            dict(objectives={"rtd": 1.0}, model={"checkpoint": "x"}),
+            "checkpoint must be null for rtd",
+        ),
+        (dict(masking={"rate": 2.0}), "rate must be from 0 to 1"),
         (dict(family="gpt2"), "gpt2 has no masked_lm head, which the objective masked_lm trains"),
         (dict(data={"train": ["nowhere.txt"]}), "There is no file nowhere.txt"),
         (dict(data={"format": "stream"}), "objectives must be causal_lm on a stream"),
@@ -368,6 +485,8 @@ def test_errors(recipe):
         (dict(data={"format": "pages"}), "data.format must be one of stream, full_sentences"),
         (dict(unit="letter"), "masking.unit must be one of piece, word, ngram, span"),
         (dict(train={"steps": 0}), "train.steps must be at least 1"),
+        (dict(masking={"longest": 0}), "masking.longest must be at least 1, got 0"),
+        (dict(data={"exponent": 2}), "data.exponent must be from 0 to 1, got 2"),
     ):
         with pytest.raises(ValueError, match=message):
             load_recipe(recipe(**options), kind=PretrainRecipe)

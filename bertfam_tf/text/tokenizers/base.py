@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -434,21 +434,43 @@ class Tokenizer(tf.Module):
 
     def _ragged(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, ...]:
         """Tokenizes string [n]; returns ids, or ids, starts and ends, each ragged [n, (pieces)]."""
-        pieces = self._with_special_tokens(self._encode(texts, offsets), texts, offsets)
+        # Traced once, for whole texts and for the text between special tokens.
+        traced = tf.function(
+            lambda texts: self._encode(texts, offsets).tensors(),
+            [tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
+
+        def encode(texts: tf.Tensor) -> Pieces:
+            return Pieces.from_tensors(traced(texts))
+
+        pieces = self._with_special_tokens(encode(texts), texts, encode)
         if not offsets:
             return (pieces.ragged(pieces.ids),)
         pieces = self._finish(pieces)
         return tuple(pieces.ragged(part) for part in (pieces.ids, pieces.starts, pieces.ends))
 
-    def _with_special_tokens(self, pieces: Pieces, texts: tf.Tensor, offsets: bool) -> Pieces:
-        """Adds the special tokens that occur in texts to pieces that were found without them."""
+    def _with_special_tokens(
+        self,
+        pieces: Pieces,
+        texts: tf.Tensor,
+        encode: Callable[[tf.Tensor], Pieces],
+    ) -> Pieces:
+        """Adds the special tokens that occur in texts to pieces that were found without them.
+
+        Args:
+            pieces: of the texts.
+            texts: string [n].
+            encode: splits the strings, [n], between special tokens, with offsets if `pieces` has
+                them.
+        """
         special = self._matcher
         if special is None:
             return pieces
         trim_offsets = bool(self._state.options.get("trim_offsets"))
 
         def encode_with_special(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            return special.encode_around(tensors[-1], self._encode, offsets, trim_offsets).tensors()
+            return special.encode_around(tensors[-1], encode, trim_offsets).tensors()
 
         found = self._may_contain_special(texts, pieces)
         return Pieces.from_tensors(unlikely(found, encode_with_special, pieces.tensors(), [texts]))

@@ -60,16 +60,14 @@ class SpecialTokenMatcher:
     def encode_around(
         self,
         texts: tf.Tensor,
-        encode: Callable[[tf.Tensor, bool], Pieces],
-        offsets: bool,
+        encode: Callable[[tf.Tensor], Pieces],
         trim_offsets: bool,
     ) -> Pieces:
         """Splits texts, string [batch], into pieces and special tokens.
 
         Args:
             texts: string [batch].
-            encode: splits the strings, [n], between special tokens; as `Tokenizer._encode`.
-            offsets: whether to compute offsets.
+            encode: splits the strings, [n], between special tokens.
             trim_offsets: whether offsets exclude the white space that `lstrip` tokens absorb.
         """
         raw = bytes_of(texts)
@@ -105,7 +103,7 @@ class SpecialTokenMatcher:
             start = start if trim_offsets else wide
         plain = tf.where(~is_token)[:, 0]
         token_at = tf.where(is_token)[:, 0]
-        inner = encode(tf.gather(segments, plain), offsets)
+        inner = encode(tf.gather(segments, plain))
         rows = inner.rows()
 
         counts = tf.tensor_scatter_nd_update(

@@ -224,9 +224,13 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = self._with_ids(found)
         if self._irregular is not None:
 
+            def encode(texts: tf.Tensor) -> Pieces:
+                return self._encode(texts, offsets)
+
             def rest(*tensors: tf.Tensor) -> list[tf.Tensor]:
                 processed = self._postprocessed(Pieces.from_tensors(tensors[:-1]))
-                return self._with_special_tokens(processed, tensors[-1], offsets).tensors()
+                texts = tensors[-1]
+                return self._with_special_tokens(processed, texts, encode).tensors()
 
             irregular = tf.reduce_any(tf.gather(self._irregular, found.ids))
             pieces = Pieces.from_tensors(unlikely(irregular, rest, pieces.tensors(), [texts]))

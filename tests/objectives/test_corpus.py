@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bertfam_tf.objectives import Masking
+from bertfam_tf.objectives.corpus import Corpus
 from bertfam_tf.text import load_tokenizer
-from bertfam_tf.train.corpus import Corpus
 
 TEXT = "\n".join(
     "\n".join(f"good film {'the ' * (i % 5)}bad plot {'dull ' * (i % 3)}." for i in range(n)) + "\n"

@@ -1,0 +1,105 @@
+"""Text files as batches of pretraining, of which a few examples at a time are in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bertfam_tf.data.documents import read_documents
+from bertfam_tf.names import join_names
+from bertfam_tf.objectives.examples import SEEDS, Examples, Format, pass_seed
+from bertfam_tf.objectives.formats import Segments
+from bertfam_tf.text import Tokenizer
+
+
+class Corpus(Examples):
+    """Text files as examples of masked language modeling, formed in each pass.
+
+    Args:
+        files: UTF-8 text.
+        tokenizer: of the model, with a mask token.
+        length, format, task: as for ``Format``.
+        documents, sentences: as for ``data.documents.read_documents``.
+        shuffle: number of examples among which the next one is drawn; 1 for the files' order.
+        seed: of the order, the pairs and the masks.
+
+    Raises:
+        ValueError: as ``Format``, ``Examples`` and ``read_documents`` raise it.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str | Path],
+        tokenizer: Tokenizer,
+        length: int,
+        format: str = "full_sentences",
+        *,
+        task: str = "nsp",
+        documents: str = "blank_line",
+        sentences: str = "line",
+        shuffle: int = 10_000,
+        seed: int = 0,
+    ):
+        super().__init__(Format(tokenizer, length, format, task), shuffle, seed)
+        read_documents(files, documents, sentences)
+        self.files = files
+        self.documents = documents
+        self.sentences = sentences
+
+    def examples(self, number: int = 0) -> Iterator[Segments]:
+        """The examples of one pass, in the order in which they are trained on.
+
+        Args:
+            number: of the pass, from 0.
+
+        Raises:
+            ValueError: if the files have no text, or are not UTF-8.
+        """
+        found = None
+        seed = pass_seed(self.seed, number)
+        documents = read_documents(self.files, self.documents, self.sentences)
+        formed = self.format.form(documents, seed, in_turns=self.documents == "file")
+        for found in shuffled(formed, self.shuffle, random.Random(seed)):
+            yield found
+        if found is None:
+            raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
+
+    def count(self) -> int:
+        """The number of examples in the first pass, which is formed for it."""
+        return sum(1 for _ in self.examples())
+
+    def _batched(
+        self, batch_size: int, copies: int | None, passes: int | None, start: int
+    ) -> tf.data.Dataset:
+        def numbered() -> Iterator[tuple[int, int, Segments]]:
+            for number in count() if passes is None else range(passes):
+                for index, example in enumerate(self.examples(number)):
+                    yield number, index, example
+
+        def examples() -> Iterator[tuple]:
+            for number, index, example in islice(numbered(), start, None):
+                mask_seed = pass_seed(self.seed, number if copies is None else number % copies)
+                label = -1 if example.label is None else example.label
+                yield example.first, example.second, label, [mask_seed, index % SEEDS]
+
+        ids = tf.TensorSpec([None], tf.int32)
+        signature = (ids, ids, tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32))
+        data = tf.data.Dataset.from_generator(examples, output_signature=signature)
+        return data.ragged_batch(batch_size)
+
+
+def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
+    """Draws each next example among ``size``."""
+    waiting = list(islice(examples, size - 1))
+    for example in examples:
+        waiting.append(example)
+        at = draw.randrange(len(waiting))
+        waiting[at], waiting[-1] = waiting[-1], waiting[at]
+        yield waiting.pop()
+    draw.shuffle(waiting)
+    yield from waiting
