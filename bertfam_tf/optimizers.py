@@ -130,6 +130,15 @@ class _Adaptive(keras.optimizers.Optimizer):
         grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().apply(grads, trainable_variables)
 
+    def _clip_gradients(self, grads):
+        """Done below: Keras clips each replica's part of a gradient by itself, before their sum."""
+        return grads
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        summed = super()._all_reduce_sum_gradients(grads_and_vars)
+        clipped = super()._clip_gradients([gradient for gradient, _ in summed])
+        return [(new, variable) for new, (_, variable) in zip(clipped, summed, strict=True)]
+
     def _factor(self, index: int) -> float:
         return self.factors.get(self._trainable_variables[index].path, 1.0)
 

@@ -441,14 +441,13 @@ REPLICAS = """
     print(one, two)
     assert one.keys() == two.keys()
     for name, value in one.items():
-        # Rounding may change which logit is the highest.
-        if not name.endswith("accuracy"):
-            np.testing.assert_allclose(two[name], value, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(two[name], value, rtol=1e-4, err_msg=name)
 """
 
 
 def test_two_replicas_train_as_one(recipe):
-    quiet = dict(dropout=0.0, attention_dropout=0.0)
+    # Logits that differ clearly, so that rounding does not change which is the highest.
+    quiet = dict(dropout=0.0, attention_dropout=0.0, initializer_range=0.5)
     file = recipe(objectives={"masked_lm": 1.0, "nsp": 1.0}, overrides=quiet)
     code = [sys.executable, "-c", textwrap.dedent(REPLICAS), str(file)]
     result = subprocess.run(code, capture_output=True, text=True, check=False)
