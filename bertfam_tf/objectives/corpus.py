@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.names import join_names
-from bertfam_tf.objectives.examples import SEEDS, Examples, Format, pass_seed
+from bertfam_tf.objectives.examples import Format, FormedExamples, in_passes, pass_seed
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
 
 
-class Corpus(Examples):
+class Corpus(FormedExamples):
     """Text files as examples of masked language modeling, formed in each pass.
 
     Args:
@@ -76,16 +76,10 @@ class Corpus(Examples):
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
-        def numbered() -> Iterator[tuple[int, int, Segments]]:
-            for number in count() if passes is None else range(passes):
-                for index, example in enumerate(self.examples(number)):
-                    yield number, index, example
-
         def examples() -> Iterator[tuple]:
-            for number, index, example in islice(numbered(), start, None):
-                mask_seed = pass_seed(self.seed, number if copies is None else number % copies)
+            for example, seeds in in_passes(self.examples, self.seed, copies, passes, start):
                 label = -1 if example.label is None else example.label
-                yield example.first, example.second, label, [mask_seed, index % SEEDS]
+                yield example.first, example.second, label, seeds
 
         ids = tf.TensorSpec([None], tf.int32)
         signature = (ids, ids, tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32))

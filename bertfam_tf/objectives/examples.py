@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -139,8 +139,9 @@ class Examples:
     An example's masks depend on the seed, the pass and its index in the pass: they are the same in
     batches of any size.
 
+    A subclass implements `count`, `_batched` and `_packed`.
+
     Args:
-        format: of the examples.
         shuffle: number of examples that are shuffled at a time; 1 for none.
         seed: of the order, the pairs and the masks.
 
@@ -148,11 +149,9 @@ class Examples:
         ValueError: for a ``shuffle`` below 1.
     """
 
-    def __init__(self, format: Format, shuffle: int, seed: int):
+    def __init__(self, shuffle: int, seed: int):
         if shuffle < 1:
             raise ValueError(f"shuffle must be at least 1, got {shuffle}.")
-        self.format = format
-        self.tokenizer = format.tokenizer
         self.shuffle = shuffle
         self.seed = seed
 
@@ -163,12 +162,15 @@ class Examples:
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
-        """Batches of ``Segments`` and seeds of masks, arguments as for ``batches``.
+        """Batches of what `_packed` takes and seeds of masks, arguments as for ``batches``.
 
         Returns:
-            A data set of the first and second segments, int32 (batch, (tokens)), labels, int32
-            (batch,), -1 for none, and seeds, int32 (batch, 2).
+            A data set of tuples, of which the last element is the seeds, int32 (batch, 2).
         """
+        raise NotImplementedError
+
+    def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The inputs of a batch, before they are masked, and its targets beside those of masks."""
         raise NotImplementedError
 
     def batches(
@@ -213,16 +215,16 @@ class Examples:
         return data.prefetch(tf.data.AUTOTUNE)
 
     def _masked(self, masking: Masking) -> Any:
-        def masked(first: Any, second: Any, label: Any, seeds: Any) -> tuple:
-            inputs = self.format.pack(first, second)
+        def masked(*example: Any) -> tuple:
+            *parts, seeds = example
+            inputs, targets = self._packed(*parts)
             found = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
-            targets = {
+            targets |= {
                 "positions": found.positions,
                 "token_ids": found.targets,
                 "starts": found.starts,
                 "ends": found.ends,
                 "originals": inputs["token_ids"],
-                "pair": label,
                 "seeds": seeds,
             }
             return {**inputs, "token_ids": found.token_ids}, targets, found.weights
@@ -230,6 +232,49 @@ class Examples:
         return tf.autograph.experimental.do_not_convert(masked)
 
 
+class FormedExamples(Examples):
+    """Examples in a format, as ``Segments``; `_batched` has first and second segments and labels.
+
+    Args:
+        format: of the examples.
+        shuffle, seed: as for ``Examples``.
+    """
+
+    def __init__(self, format: Format, shuffle: int, seed: int):
+        super().__init__(shuffle, seed)
+        self.format = format
+        self.tokenizer = format.tokenizer
+
+    def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        first, second, label = example
+        return self.format.pack(first, second), {"pair": label}
+
+
 def pass_seed(seed: int, number: Any) -> Any:
     """The seed of a pass over a data set: an ``int``, or int64 if ``number`` is."""
     return (seed * 1_000_003 + number) % SEEDS
+
+
+def in_passes(
+    examples: Callable[[int], Iterable[Any]],
+    seed: int,
+    copies: int | None,
+    passes: int | None,
+    start: int,
+) -> Iterator[tuple[Any, list[int]]]:
+    """The examples of several passes, each with the seeds of its masks.
+
+    Args:
+        examples: from the number of a pass to its examples.
+        seed: of the data set.
+        copies, passes, start: as for ``Examples.batches``.
+    """
+
+    def numbered() -> Iterator[tuple[int, int, Any]]:
+        for number in count() if passes is None else range(passes):
+            for index, example in enumerate(examples(number)):
+                yield number, index, example
+
+    for number, index, example in islice(numbered(), start, None):
+        drawn = number if copies is None else number % copies
+        yield example, [pass_seed(seed, drawn), index % SEEDS]

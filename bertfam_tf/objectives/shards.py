@@ -22,7 +22,7 @@ from bertfam_tf import parsing
 from bertfam_tf.data.documents import Part, Texts, read_documents
 from bertfam_tf.files import atomic, remove_leftovers, write
 from bertfam_tf.names import join_names, truncated
-from bertfam_tf.objectives.examples import SEEDS, Examples, Format, pass_seed
+from bertfam_tf.objectives.examples import SEEDS, Format, FormedExamples, pass_seed
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
 
@@ -267,7 +267,7 @@ _FEATURES = {
 }
 
 
-class Shards(Examples):
+class Shards(FormedExamples):
     """The examples in folders of shards, of which a buffer is in memory.
 
     In each pass the order of the shards is drawn; sixteen of them are read in turns, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.objectives.corpus import Corpus, shuffled
-from bertfam_tf.objectives.examples import SEEDS, pass_seed
+from bertfam_tf.objectives.examples import SEEDS, Examples, in_passes, pass_seed
 from bertfam_tf.objectives.masking import Masking
 from bertfam_tf.objectives.translation import TranslationPairs
 from bertfam_tf.text import Tokenizer
 
 
-class Translations:
+class Translations(Examples):
     """Pairs of sentences of two languages, each with its translation.
 
     Args:
@@ -30,6 +30,8 @@ class Translations:
         tokenizer: of the model.
         shuffle: number of pairs among which the next one is drawn; 1 for the files' order.
         seed: of the order and the masks.
+
+    Targets of batches have ``translated``, int32 (batch,), which is 1.
 
     Raises:
         ValueError: for another number of files; while reading, for files of different lengths, a
@@ -50,12 +52,11 @@ class Translations:
             raise ValueError(
                 f"Translations must be in two files or in one with two columns, got {len(files)}."
             )
+        super().__init__(shuffle, seed)
         self.files = files
-        self.languages = languages
+        self.languages = list(languages)
         self.pairs = pairs
         self.tokenizer = tokenizer
-        self.shuffle = shuffle
-        self.seed = seed
 
     def count(self) -> int:
         """The number of pairs."""
@@ -66,56 +67,25 @@ class Translations:
         draw = random.Random(pass_seed(self.seed, number))
         return shuffled(self._in_order(), self.shuffle, draw)
 
-    def batches(
-        self,
-        batch_size: int,
-        masking: Masking,
-        *,
-        copies: int | None = None,
-        passes: int | None = 1,
-        start: int = 0,
+    def _batched(
+        self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
-        """Batches of masked pairs, as ``Corpus.batches``.
-
-        Returns:
-            A data set of (inputs, targets, weights): the inputs of ``TranslationPairs``, and
-            ``segment_ids``, which are 0; targets and weights of ``Corpus.batches`` with
-            ``translated``, int32 (batch,), which is 1.
-        """
-
-        def numbered() -> Iterator[tuple]:
-            for number in count() if passes is None else range(passes):
-                seed = pass_seed(self.seed, number if copies is None else number % copies)
-                for index, (first, second) in enumerate(self.examples(number)):
-                    yield first, second, [seed, index % SEEDS]
-
         def examples() -> Iterator[tuple]:
-            return islice(numbered(), start, None)
-
-        def masked(first: tf.Tensor, second: tf.Tensor, seeds: tf.Tensor) -> tuple:
-            tokenize = self.tokenizer.tokenize
-            inputs = self.pairs(tokenize(first), tokenize(second), list(self.languages))
-            found = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
-            targets = {
-                "positions": found.positions,
-                "token_ids": found.targets,
-                "starts": found.starts,
-                "ends": found.ends,
-                "originals": inputs["token_ids"],
-                "pair": tf.fill(tf.shape(first), -1),
-                "seeds": seeds,
-                "translated": tf.ones(tf.shape(first), tf.int32),
-            }
-            inputs["token_ids"] = found.token_ids
-            inputs["segment_ids"] = tf.zeros_like(found.token_ids)
-            return inputs, targets, found.weights
+            for pair, seeds in in_passes(self.examples, self.seed, copies, passes, start):
+                yield *pair, seeds
 
         text = tf.TensorSpec([], tf.string)
         signature = (text, text, tf.TensorSpec([2], tf.int32))
-        data = tf.data.Dataset.from_generator(examples, output_signature=signature)
-        masked = tf.autograph.experimental.do_not_convert(masked)
-        data = data.batch(batch_size).map(masked, tf.data.AUTOTUNE, deterministic=True)
-        return data.prefetch(tf.data.AUTOTUNE)
+        return tf.data.Dataset.from_generator(examples, output_signature=signature).batch(
+            batch_size
+        )
+
+    def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        first, second = map(self.tokenizer.tokenize, example)
+        inputs = self.pairs(first, second, self.languages)
+        inputs["segment_ids"] = tf.zeros_like(inputs["token_ids"])
+        size = tf.shape(example[0])
+        return inputs, {"pair": tf.fill(size, -1), "translated": tf.ones(size, tf.int32)}
 
     def _in_order(self) -> Iterator[tuple[str, str]]:
         names = " and ".join(map(str, self.files))

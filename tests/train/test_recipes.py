@@ -32,7 +32,8 @@ def test_models_are_published_ones(file):
     config = models.config_of(model.family, model.size, **model.overrides)
     assert model.family == file.parent.name
     most = getattr(config, "max_positions", None)
-    assert most is None or recipe.data.length <= most
+    lengths = [recipe.data.length, *(each.length or 0 for each in recipe.stages)]
+    assert most is None or max(lengths) <= most
     if recipe.generator:
         models.config_of(model.family, model.size, **{**model.overrides, **recipe.generator})
 
@@ -64,7 +65,9 @@ def test_a_step(file, tmp_path):
         "train.epochs": 1,
         "train.batch_size": 2,
     }
-    if data.format != "stream":
+    if recipe.stages:
+        few["stages"] = [{"steps": 1, "length": 16 + i} for i in range(len(recipe.stages))]
+    elif data.format != "stream":
         few["train.steps"] = 1
     overrides = [f"{key}={json.dumps(value)}" for key, value in few.items()]
     found = pretrain(load_recipe(file, overrides, PretrainRecipe))
