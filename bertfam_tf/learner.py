@@ -181,8 +181,8 @@ class Learner(keras.Model):
                 raise ValueError(unknown("loss", name, names))
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         given = {n: w for objective in objectives for n, w in objective.weights.items()}
-        self._objectives = _Untracked(objectives)
-        self._objective_weights = _Untracked({**given, **(weights or {})})
+        self._objectives = Untracked(objectives)
+        self._objective_weights = Untracked({**given, **(weights or {})})
         # Attributes, so that Keras finds their weights.
         self._objective_heads = [head for each in objectives for head in each.heads.values()]
         self._losses_seen = (
@@ -192,6 +192,11 @@ class Learner(keras.Model):
     @property
     def _by_objective(self) -> bool:
         return self._losses_seen is not None and self._compile_loss is None
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What the model is trained for."""
+        return self._objectives.value
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -255,7 +260,7 @@ class Learner(keras.Model):
         return replicas.without_trace_warnings(super()._make_function(step_function))
 
 
-class _Untracked:
+class Untracked:
     """A value that Keras does not look into for layers and variables."""
 
     def __init__(self, value: Any):

@@ -5,6 +5,7 @@ from bertfam_tf.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from bertfam_tf.layers.attention import (
     CachedSelfAttention,
     HeadGate,
+    Projections,
     SelfAttention,
     attention_probabilities,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "MeanPooling",
     "MemoryMask",
     "PositionEmbedding",
+    "Projections",
     "QueryBias",
     "RealTokens",
     "RelativeAttention",

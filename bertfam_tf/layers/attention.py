@@ -305,6 +305,44 @@ class SelfAttention(_DotProductAttention):
         return ops.reshape(context, (-1, self.num_heads * self.head_size))
 
 
+class Projections(keras.layers.Layer):
+    """Queries, keys and values of a ``SelfAttention``, by heads.
+
+    Args:
+        attention: the layer, whose dense layers are used.
+        norm: applied first, as in pre-norm blocks; None for none.
+
+    Call:
+        x: the input of the block, (batch, length, width), or (tokens, width) with a ``layout``.
+        layout: as for ``SelfAttention``.
+
+    Returns:
+        ``(queries, keys, values)``, each (batch, num_heads, length, head size); queries are not
+        scaled.
+    """
+
+    def __init__(self, attention: SelfAttention, norm: keras.layers.Layer | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = attention
+        self.norm = norm
+
+    def build(self, x_shape):
+        pass  # The layers are those of a block, which has built them.
+
+    def call(self, x, layout=None):
+        attention = self.attention
+        x = x if self.norm is None else self.norm(x)
+        return tuple(
+            _heads_of_tokens(dense(x), attention.num_heads, layout)
+            for dense in (attention.query, attention.key, attention.value)
+        )
+
+    def compute_output_spec(self, x, layout=None):
+        batch, length = x.shape[:-1] if len(x.shape) == 3 else (None, None)
+        shape = (batch, self.attention.num_heads, length, self.attention.head_size)
+        return tuple(keras.KerasTensor(shape, self.compute_dtype) for _ in range(3))
+
+
 class CachedSelfAttention(_DotProductAttention):
     """Self-attention with a cache: keys and values of earlier tokens are inputs and outputs.
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 import keras
 
+from bertfam_tf.layers.attention import Projections
 from bertfam_tf.layers.fused import LayerNormalization
 from bertfam_tf.layers.tracing import call_once_traced
 
@@ -84,6 +85,11 @@ class TransformerBlock(keras.layers.Layer):
         if not return_scores:
             given["return_scores"] = False
         return call_once_traced(self, "_call", x, **given)
+
+    def projections(self, **kwargs):
+        """A layer from the input of the block to queries, keys and values, without new weights."""
+        norm = self.attention_norm if self.norm == "pre" else None
+        return Projections(self.attention, norm, **kwargs)
 
     def _call(self, x, query, training, **given):
         given["training"] = training

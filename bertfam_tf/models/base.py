@@ -193,7 +193,8 @@ class Backbone(keras.Model):
         first position, and ``hidden_states`` (the embeddings' output, then each layer's). Where the
         family has them: ``pooled_output`` (batch, hidden);
         ``attention_scores``, each layer's (batch, heads, length, keys), scaled, before mask and
-        softmax; ``memory`` or ``cache`` for the next call; ``last_token`` (batch, hidden), the
+        softmax; only where a call names them ``queries``, ``keys`` and ``values``, each layer's
+        (batch, heads, length, head size), before scaling; ``memory`` or ``cache`` for the next call; ``last_token`` (batch, hidden), the
         output at the last real token of each example; ``query_output`` (batch, predictions,
         hidden).
 
@@ -231,6 +232,11 @@ class Backbone(keras.Model):
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
             inputs = self.complete(inputs)
+        names = _names(kwargs.get("outputs"))
+        if names is not None and not self.output.keys() >= set(names):
+            # Keras expects that a layer has no more outputs in a call than ``output`` has.
+            del kwargs["outputs"]
+            return self._variant(self.parts.unpadded, names)(inputs, *args, **kwargs)
         return super().__call__(inputs, *args, **kwargs)
 
     def compute_output_spec(self, inputs, training=None, mask=None, outputs=None):

@@ -13,6 +13,7 @@ from keras import ops
 from bertfam_tf import layers
 from bertfam_tf.models.parts import Parts
 
+_PROJECTED = ("queries", "keys", "values")
 # Shapes of inputs other than (length,).
 _SHAPES = {"perm_mask": (None, None), "target_mapping": (None, None)}
 
@@ -265,8 +266,17 @@ def encode(
         first = layers.first_tokens(x, layout)
     if final_norm is not None:
         hidden_states[-1], first = final_norm(x), final_norm(first)
+    # Only in models that name them, because their products are computed once more.
+    projected = {}
+    if parts.outputs is not None and {*_PROJECTED}.intersection(parts.outputs):
+        found = [
+            parts(f"{block.name}_projections", block.projections)(x, layout=layout)
+            for block, x in zip(blocks, hidden_states, strict=False)
+        ]
+        projected = dict(zip(_PROJECTED, map(list, zip(*found, strict=True)), strict=True))
     hidden_states = [layers.pad(each, layout) for each in hidden_states]
     outputs = {
+        **projected,
         "sequence_output": hidden_states[-1],  # (batch, length, hidden)
         "first_token": first,
         "hidden_states": hidden_states,

@@ -25,7 +25,7 @@ from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.parts import Parts, Signature
-from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, token_counts
+from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, Packed, token_counts
 from bertfam_tf.text import Tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
@@ -233,6 +233,16 @@ class Task(Learner):
         }
 
     @property
+    def components(self) -> Parts:
+        """The components that ``parts`` returned."""
+        return self._parts
+
+    @property
+    def one_input_per_example(self) -> bool:
+        """Whether each example is one of the model's inputs, which windows of a text are not."""
+        return type(self._parts.preprocessor) is Packed and self._parts.training_preprocessor is None
+
+    @property
     def class_names(self) -> list[str]:
         """Names of the labels or tags, in the order of the scores; empty if there are none."""
         name = declared.class_option(self.options_type)
@@ -367,12 +377,14 @@ class Task(Learner):
         given = examples(x, y, sample_weight, self.fields)
         if validation_split and validation_data is None:
             given, validation_data = split_rows(*given, validation_split, self.fields)
-        dataset = self._training_data(*given, batch_size, shuffle, batch_tokens, training=True)
+        dataset = self.training_batches(
+            *given, batch_size, shuffle=shuffle, batch_tokens=batch_tokens, training=True
+        )
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             x, y, weight = (*data, None, None)[:3]
             given = examples(x, y, weight, self.fields)
-            validation_data = self._training_data(*given, validation_batch_size or batch_size)
+            validation_data = self.training_batches(*given, validation_batch_size or batch_size)
         if not self._compiled_by_user:
             steps = steps_per_epoch or int(dataset.cardinality())
             steps *= epochs - initial_epoch
@@ -446,7 +458,7 @@ class Task(Learner):
             scored = self._traced(scoring.function, labelled=True)
             results = scoring.score(self._run(scored, stream, **loop))
             return results if return_dict else list(results.values())
-        dataset = self._training_data(*given, batch_size)
+        dataset = self.training_batches(*given, batch_size)
         if not self.compiled:
             self._compile_defaults()
         with as_value_errors():
@@ -605,19 +617,31 @@ class Task(Learner):
         """
         return token_counts(self._parts.training_preprocessor or self._parts.preprocessor, features)
 
-    def _training_data(
+    def training_batches(
         self,
         x: Any,
         y: Any = None,
-        weight: Any = None,
+        sample_weight: Any = None,
         batch_size: int = 32,
+        *,
         shuffle: bool = False,
         batch_tokens: int | None = None,
         training: bool = False,
+        labelled: bool = True,
+        extend: Callable[[dict[str, tf.Tensor], dict[str, Any], tuple], tuple] | None = None,
     ) -> tf.data.Dataset:
         """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
 
-        Random numbers for them are redrawn in each epoch if ``training``, else always the same.
+        Args:
+            x, y, sample_weight, batch_size, shuffle, batch_tokens: as for ``fit``.
+            training: whether random numbers for masks are redrawn in each epoch; else they are
+                always the same.
+            labelled: whether examples must have labels.
+            extend: function of texts, of what ``encode`` returns for them, and of a batch, whose
+                result is the batch instead.
+
+        Raises:
+            ValueError: as for ``fit``.
         """
         targets = self._parts.targets
         x, y = targets.prepared(x, y)
@@ -626,7 +650,7 @@ class Task(Learner):
         stream = batches(
             x,
             y,
-            weight,
+            sample_weight,
             batch_size=batch_size,
             by_tokens=None
             if batch_tokens is None
@@ -634,7 +658,7 @@ class Task(Learner):
             shuffle=shuffle,
             fields=self.fields,
         )
-        if len(stream.element_spec) == 1:
+        if len(stream.element_spec) == 1 and labelled:
             targets.check(None)
         self._settle_pair(stream)
         preprocessor: Any = self._parts.training_preprocessor or self._parts.preprocessor
@@ -642,13 +666,15 @@ class Task(Learner):
         @tf.autograph.experimental.do_not_convert
         def encode(features, *rest, **drawn):
             encoded = preprocessor(features, **drawn)
-            labels, *weights = rest or (None,)
-            target = targets.encode(labels, encoded)
-            inputs = preprocessor.inputs(encoded)
+            batch = (preprocessor.inputs(encoded), *labels_of(encoded, *(rest or (None,))))
+            return batch if extend is None else extend(features, encoded, batch)
+
+        def labels_of(encoded, labels, *weights):
+            target = targets.encode(labels, encoded) if labels is not None or labelled else None
             if isinstance(target, tuple):
-                return (inputs, *target)
+                return target
             weights = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
-            return (inputs, *([] if labels is None else [target]), *weights)
+            return (*([] if labels is None else [target]), *weights)
 
         if not self._parts.draws:
             return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)

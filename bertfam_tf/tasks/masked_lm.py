@@ -14,6 +14,7 @@ from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.learner import SingleLossTracker
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import MaskedTokens, Masking
+from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
@@ -87,11 +88,22 @@ class MaskedLM(Task):
             logits = head.logits(tf.boolean_mask(hidden, masked))  # (masks, vocabulary)
             return logits, tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
 
+        def read(found: Any, _: Any) -> Any:
+            return {"logits": head(found), head.reads: found[head.reads]}
+
+        def distributions(outputs: Any, inputs: Tensors, _: Any) -> tuple[Any, Any]:
+            x = outputs[head.reads]  # (batch, length, width)
+            mask = inputs["padding_mask"]
+            positions = tf.cumsum(tf.ones_like(mask), axis=1) - 1
+            weights, index = counted(mask, in_batch(positions, tf.shape(mask)[1]))
+            return head.logits(vectors(x, index)), weights  # (tokens, vocabulary)
+
         inputs = backbone.token_inputs
-        found = backbone(inputs, outputs=head.reads)
         return Parts(
             inputs=inputs,
-            outputs={"logits": head(found), head.reads: found[head.reads]},
+            outputs=read(backbone(inputs, outputs=head.reads), inputs),
+            read=read,
+            distributions=distributions,
             objectives=(MaskedTokens(head),),
             training_preprocessor=_MaskedWindows(backbone, tokenizer, options, self.fields),
             draws=True,

@@ -94,10 +94,17 @@ class MultiLabelClassifier(TextClassifier):
             postprocess=answer,
             to_python=to_python,
             targets=MultiLabelTargets(labels),
+            distributions=_by_label,
             loss=_binary_cross_entropy,
             metrics=lambda: [MicroF1(self.options.threshold)],
             signatures=lambda: classify_signature(labels),
         )
+
+
+def _by_label(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Whether each label is one of the text's: logits (batch, labels, 2)."""
+    found = keras.ops.stack([logits, keras.ops.zeros_like(logits)], axis=-1)
+    return found, keras.ops.ones_like(logits, dtype="float32")
 
 
 def _binary_cross_entropy(targets: Any, logits: Any, weights: Any) -> SumAndCount:

@@ -105,6 +105,11 @@ class Parts:
         training_preprocessor: the preprocessor for ``fit`` and ``evaluate``; None for the same.
         draws: whether that takes ``seeds`` too, int32 (batch, 2), for random numbers.
         targets: converts labels to targets.
+        read: maps outputs of the backbone, by name and among them ``source``, and the model's
+            inputs to ``outputs``; None if the model is more than a backbone and its head.
+        distributions: maps outputs, the model's inputs and targets (or None) to logits (…,
+            classes) of the task's distributions, and float32 weights (…), 0 for those that do not
+            count; of a regression one score in place of the classes. None if there are none.
         loss: maps targets, outputs and sample weights to a sum of losses and their number; None if
             the task has no default loss.
         objectives: the training objectives, if they are not ``loss``.
@@ -128,6 +133,8 @@ class Parts:
     training_preprocessor: Preprocessor | None = None
     draws: bool = False
     targets: Targets = field(default_factory=Targets)
+    read: Callable[[Mapping[str, Any], Tensors], Any] | None = None
+    distributions: Callable[[Any, Tensors, Any], tuple[Any, Any]] | None = None
     loss: Callable[[Any, Any, Any], SumAndCount] | None = None
     objectives: tuple[Objective, ...] = ()
     metrics: Callable[[], list[keras.metrics.Metric]] | None = None

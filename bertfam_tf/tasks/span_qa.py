@@ -100,6 +100,12 @@ def span_loss(targets: Any, logits: Any, weights: Any = None) -> SumAndCount:
     return mean_loss(keras.ops.mean(losses, axis=-1), weights)
 
 
+def _starts_and_ends(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Over the tokens of a window: logits (windows, 2, length)."""
+    found = keras.ops.transpose(logits, (0, 2, 1))
+    return found, keras.ops.ones_like(found[..., 0], dtype="float32")
+
+
 def _both_right(y_true: Any, y_pred: Any) -> Any:
     right = keras.ops.equal(keras.ops.argmax(y_pred, axis=1), keras.ops.cast(y_true, "int64"))
     return keras.ops.cast(keras.ops.all(right, axis=-1), "float32")
@@ -158,11 +164,17 @@ class SpanQA(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name)
         inputs = backbone.token_inputs
-        logits = head(backbone(inputs, outputs=head.reads))  # (windows, length, 2)
-        real = keras.ops.expand_dims(inputs["padding_mask"] > 0, -1)
+
+        def read(found: Any, inputs: Any) -> Any:
+            logits = head(found)  # (windows, length, 2)
+            real = keras.ops.expand_dims(inputs["padding_mask"] > 0, -1)
+            return keras.ops.where(real, logits, keras.ops.cast(_NOWHERE, logits.dtype))
+
         return Parts(
             inputs=inputs,
-            outputs=keras.ops.where(real, logits, keras.ops.cast(_NOWHERE, logits.dtype)),
+            outputs=read(backbone(inputs, outputs=head.reads), inputs),
+            read=read,
+            distributions=_starts_and_ends,
             head=head,
             source=head.reads,
             preprocessor=_QuestionWindows(

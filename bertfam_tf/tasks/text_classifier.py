@@ -99,11 +99,17 @@ def sequence_parts(
     return Parts(
         inputs=inputs,
         outputs=head(backbone(inputs, outputs=head.reads)),  # (batch, scores)
+        read=lambda found, _: head(found),
         head=head,
         source=head.reads,
         preprocessor=Packed(backbone, tokenizer, options, task.fields),
-        **parts,
+        **{"distributions": one_distribution, **parts},
     )
+
+
+def one_distribution(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Of each example: its logits, and weights 1."""
+    return logits, keras.ops.ones_like(logits[:, 0], dtype="float32")
 
 
 def classify_signature(labels: Sequence[str]) -> dict[str, Signature]:

@@ -161,6 +161,8 @@ class TokenTagger(Task):
         return Parts(
             inputs=inputs,
             outputs=head(backbone(inputs, outputs=head.reads)),  # (windows, length, tags)
+            read=lambda found, _: head(found),
+            distributions=_of_words,
             head=head,
             source=head.reads,
             preprocessor=windows,
@@ -419,6 +421,12 @@ def _word_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
     safe = keras.ops.where(valid, targets, 0)
     losses = keras.ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
     return mean_loss(losses, weights, valid)
+
+
+def _of_words(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Of each word with a tag, at its first token; without tags of each token."""
+    valid = inputs["padding_mask"] > 0 if targets is None else targets != _UNLABELLED
+    return logits, keras.ops.cast(valid, "float32")
 
 
 def _words(answers: Tensors, texts: Tensors) -> list[list[dict[str, Any]]]:

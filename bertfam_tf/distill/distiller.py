@@ -1,0 +1,317 @@
+"""Trains a student to imitate a teacher, with Keras' ``fit``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from bertfam_tf import optimizers
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import examples
+from bertfam_tf.distill.network import TASK, Network
+from bertfam_tf.distill.terms import Outputs, Projections, Term
+from bertfam_tf.learner import Batch, Learner, Objective, SumAndCount, Untracked
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks import Task
+
+# Targets of a batch: the task's, and the inputs of each teacher or its outputs.
+TARGETS, INPUTS, OUTPUTS = "targets", "teacher_inputs", "teacher_outputs"
+_BACKBONE = "backbone"
+
+
+class Distiller(Learner):
+    """A student that is trained to imitate a teacher, or the mean of several.
+
+    ``fit`` trains the student itself: afterwards it is evaluated, saved and exported as any other.
+    The teacher is not trained, and its dropout is off; it reads what the student reads, masks of a
+    ``MaskedLM`` included. Loss and metrics are reported for each term.
+
+    Args:
+        student: a task, for ``fit`` on raw texts; or a backbone, for ``fit`` on its inputs.
+        teacher: of the same kind; or several, whose logits are averaged.
+        terms: what the student imitates.
+        labels: weight of the student's own loss, such as that of labels or of masked tokens; 0 for
+            training without labels.
+
+    Raises:
+        ValueError: for a teacher and a student that do not fit a term, terms of the same name, no
+            terms, several teachers with a term that reads more than logits, or different tokenizers
+            with a term that compares tokens.
+    """
+
+    def __init__(
+        self,
+        student: Task | Backbone,
+        teacher: Task | Backbone | Sequence[Task | Backbone],
+        terms: Iterable[Term],
+        labels: float = 0.0,
+        **kwargs: Any,
+    ):
+        teachers = teacher if isinstance(teacher, list | tuple) else [teacher]
+        distilled = Distillation(student, teachers, terms)
+        ours = distilled.student
+        objectives: list[Objective] = [distilled]
+        if labels:
+            objectives.append(_own_objective(ours, labels))
+        found = ours.outputs(ours.inputs, distilled.names, distilled.reads_logits or bool(labels))
+        outputs = {_BACKBONE: {name: found[name] for name in distilled.names}}
+        if TASK in found:
+            outputs[TASK] = found[TASK]
+        kwargs.setdefault("name", "distiller")
+        super().__init__(ours.inputs, outputs, objectives, **kwargs)
+        self._distilled = Untracked(distilled)
+        self._labels = labels
+
+    @property
+    def student(self) -> Any:
+        """The task or the backbone that is trained."""
+        network = self._distilled.value.student
+        return network.task or network.backbone
+
+    @property
+    def terms(self) -> list[Term]:
+        """The terms, with layer maps as dicts."""
+        return list(self._distilled.value.terms)
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        epochs: int = 1,
+        sample_weight: Any = None,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """As ``Task.fit``, on raw texts, if the student is a task; else as ``keras.Model.fit``.
+
+        Labels may be omitted without a weight for ``labels``. Sample weights count in the loss of
+        the labels alone. If ``compile`` was not called, the optimizer is ``optimizers.adamw`` for
+        the steps of this call.
+        """
+        if self._distilled.value.student.task is not None:
+            x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
+            if validation_data is not None and not _is_batches(validation_data):
+                data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+                validation_data = self.batches(*(*data, None, None)[:3], batch_size)
+            y = sample_weight = None
+            kwargs["shuffle"] = False  # the data set is shuffled; Keras warns that it cannot
+        elif not isinstance(x, tf.data.Dataset):
+            kwargs.update(batch_size=batch_size, shuffle=shuffle)
+        if not self.compiled:
+            steps = steps_per_epoch or (
+                int(x.cardinality()) if isinstance(x, tf.data.Dataset) else -1
+            )
+            steps *= epochs - initial_epoch
+            with self.distribute_strategy.scope():
+                self.compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
+        with as_value_errors():
+            return super().fit(
+                x,
+                y,
+                epochs=epochs,
+                sample_weight=sample_weight,
+                validation_data=validation_data,
+                steps_per_epoch=steps_per_epoch,
+                initial_epoch=initial_epoch,
+                **kwargs,
+            )
+
+    def batches(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        **options: Any,
+    ) -> tf.data.Dataset:
+        """Batches of texts as ``fit`` trains on them: inputs, targets, weights.
+
+        Args:
+            x, y, sample_weight, batch_size: as for ``fit``.
+            **options: of the task's ``training_batches``.
+
+        Raises:
+            ValueError: as for ``Task.fit``.
+        """
+        distilled = self._distilled.value
+        task = distilled.student.task
+        given = examples(x, y, sample_weight, task.fields)
+        return task.training_batches(
+            *given, batch_size, labelled=bool(self._labels), extend=distilled.extend, **options
+        )
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        # Metrics of `compile` are the task's: of its targets and outputs.
+        if isinstance(y, Mapping) and TARGETS in y and TASK in y_pred:
+            y, y_pred = y[TARGETS], y_pred[TASK]
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+class Distillation:
+    """The objective of imitating a teacher: the losses of terms.
+
+    Args:
+        student: a task or a backbone.
+        teachers: at least one of the same kind.
+        terms: what is imitated.
+
+    Attributes:
+        names: the student's outputs that terms read, by name.
+
+    Raises:
+        ValueError: as ``Distiller`` raises it.
+    """
+
+    def __init__(
+        self,
+        student: Task | Backbone,
+        teachers: Sequence[Task | Backbone],
+        terms: Iterable[Term],
+    ):
+        terms = list(terms)
+        if not terms:
+            raise ValueError("A distillation needs at least one term.")
+        labels = [term.label for term in terms]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"Two terms are named {label!r}; give one another name.")
+        self.student = Network(student, "student")
+        self.teachers = [Network(each, "teacher") for each in teachers]
+        self.projections = Projections(self.student.backbone.dtype_policy)
+        with self.student.backbone.distribute_strategy.scope():
+            for teacher in self.teachers:
+                bound = [term.bind(self.student, teacher, self.projections) for term in terms]
+        self.terms = bound
+        self.names = sorted({name for term in bound for name in term.reads})
+        self.reads_logits = any(term.reads_logits for term in bound)
+        if self.names and len(self.teachers) > 1:
+            raise ValueError(
+                f"Several teachers are averaged by their logits; {', '.join(self.names)} are not."
+            )
+        self.heads: Mapping[str, keras.layers.Layer] = self.projections.layers
+        self.weights = {term.label: term.weight for term in bound}
+        self._same_tokens = [self._reads_the_same(teacher) for teacher in self.teachers]
+
+    def _reads_the_same(self, teacher: Network) -> bool:
+        """Whether a teacher has the student's tokens."""
+        if self.student.task is None or teacher.task is None:
+            missing = teacher.backbone.token_inputs.keys() - self.student.inputs.keys()
+            if missing - {"segment_ids", "position_ids"}:
+                raise ValueError(
+                    f"The teacher reads {', '.join(sorted(missing))}, which the student does not."
+                )
+            return True
+        ours, theirs = self.student.task.tokenizer, teacher.task.tokenizer
+        if type(ours) is type(theirs) and ours.get_config() == theirs.get_config():
+            return True
+        if self.names:
+            raise ValueError(
+                f"{', '.join(self.names)} of teacher and student are of the same tokens only with "
+                "the same tokenizer; theirs differ."
+            )
+        windows = self.student.task.components.preprocessor
+        if not self.student.task.one_input_per_example:
+            raise ValueError(
+                f"With another tokenizer than the teacher's, {type(windows).__name__} of the "
+                "student are not the teacher's."
+            )
+        return False
+
+    def extend(self, features: dict[str, Any], encoded: dict[str, Any], batch: tuple) -> tuple:
+        """A batch with the teachers' inputs among the targets, as ``Task.training_batches``."""
+        inputs, *rest = batch
+        given = []
+        for teacher, same in zip(self.teachers, self._same_tokens, strict=True):
+            assert teacher.task is not None
+            preprocessor = teacher.task.components.preprocessor
+            given.append(preprocessor.inputs(encoded if same else preprocessor(features)))
+        targets = {INPUTS: tuple(given)}
+        if rest:
+            targets[TARGETS] = rest[0]
+        return inputs, targets, *rest[1:]
+
+    def teacher_outputs(self, batch: Batch) -> list[dict[str, Any]]:
+        """The outputs of each teacher, without gradients."""
+        targets = batch.targets if isinstance(batch.targets, Mapping) else {}
+        if OUTPUTS in targets:
+            return [targets[OUTPUTS]]
+        given = targets.get(INPUTS, [batch.inputs] * len(self.teachers))
+        return [
+            keras.tree.map_structure(
+                ops.stop_gradient,
+                teacher.outputs(inputs, self.names, self.reads_logits, training=False),
+            )
+            for teacher, inputs in zip(self.teachers, given, strict=True)
+        ]
+
+    def loss(
+        self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
+    ) -> dict[str, SumAndCount]:
+        """The loss of each term, as ``learner.Objective.loss``."""
+        targets = batch.targets if isinstance(batch.targets, Mapping) else {}
+        found = self.teacher_outputs(batch)
+        ours, theirs = Outputs(outputs[_BACKBONE]), Outputs(found[0])
+        if self.reads_logits:
+            own = targets.get(TARGETS)
+            given = targets.get(INPUTS, [batch.inputs] * len(self.teachers))
+            logits, counted = self.student.distributions(outputs[TASK], batch.inputs, own)
+            ours = ours._replace(logits=logits, counted=counted)
+            each = [
+                teacher.distributions(x[TASK], inputs, own)[0]
+                for teacher, x, inputs in zip(self.teachers, found, given, strict=False)
+            ]
+            theirs = theirs._replace(logits=sum(each) / len(each))
+        mask = ops.cast(batch.inputs["padding_mask"], "bool")
+        return {
+            term.label: term.loss(ours, theirs, mask, self.projections) for term in self.terms
+        }
+
+
+class _Own:
+    """The student's own objective, in a batch of a distillation.
+
+    Args:
+        objective: of the task.
+        weights: of its losses; the only one of a ``Supervised`` objective is called ``labels``.
+    """
+
+    def __init__(self, objective: Objective, weight: float):
+        self.objective = objective
+        self.heads = objective.heads
+        self.metrics = getattr(objective, "metrics", {})
+        self.weights = {
+            _label(name): weight * value for name, value in objective.weights.items()
+        }
+
+    def loss(
+        self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
+    ) -> dict[str, SumAndCount]:
+        own = batch._replace(targets=batch.targets[TARGETS])
+        found = self.objective.loss(outputs[TASK], heads, own)
+        return {_label(name): value for name, value in found.items()}
+
+
+def _label(name: str) -> str:
+    return "labels" if name == "loss" else name
+
+
+def _own_objective(student: Network, weight: float) -> Objective:
+    objectives = [] if student.task is None else student.task.objectives
+    if len(objectives) != 1:
+        kind = type(student.task or student.backbone).__name__
+        raise ValueError(f"labels must be 0 for a {kind}, which has no loss of its own.")
+    return _Own(objectives[0], weight)
+
+
+def _is_batches(data: Any) -> bool:
+    return isinstance(data, tf.data.Dataset) and INPUTS in str(data.element_spec)
+
