@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,10 +14,11 @@ from keras import ops
 from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import examples
+from bertfam_tf.distill.cache import BATCH, Cache, model_digest
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.terms import Outputs, Projections, Term
 from bertfam_tf.learner import Batch, Learner, Objective, SumAndCount, Untracked
-from bertfam_tf.models import Backbone
+from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.tasks import Task
 
 # Targets of a batch: the task's, and the inputs of each teacher or its outputs.
@@ -89,6 +92,7 @@ class Distiller(Learner):
         shuffle: bool = True,
         steps_per_epoch: int | None = None,
         initial_epoch: int = 0,
+        cache: str | Path | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
         """As ``Task.fit``, on raw texts, if the student is a task; else as ``keras.Model.fit``.
@@ -96,9 +100,25 @@ class Distiller(Learner):
         Labels may be omitted without a weight for ``labels``. Sample weights count in the loss of
         the labels alone. If ``compile`` was not called, the optimizer is ``optimizers.adamw`` for
         the steps of this call.
+
+        Args:
+            cache: a folder for what the terms read of the teacher, which is computed in a first
+                pass and read from there in each epoch, also of later calls with the same examples
+                and the same teacher; None to compute it in each step. An interrupted first pass
+                resumes. Not for masks that are drawn anew in each epoch.
+            **kwargs: of ``keras.Model.fit``.
+
+        Raises:
+            ValueError: as ``Task.fit`` does; and for a ``cache`` with outputs of other teachers,
+                terms or examples, or where it is not possible.
         """
+        if cache is not None:
+            x = self.cached(x, y, sample_weight, cache).dataset(batch_size, shuffle=shuffle)
+            y = sample_weight = None
+            kwargs["shuffle"] = False
         if self._distilled.value.student.task is not None:
-            x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
+            if cache is None:
+                x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
             if validation_data is not None and not _is_batches(validation_data):
                 data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
                 validation_data = self.batches(*(*data, None, None)[:3], batch_size)
@@ -113,7 +133,9 @@ class Distiller(Learner):
             steps *= epochs - initial_epoch
             with self.distribute_strategy.scope():
                 self.compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
-        with as_value_errors():
+        with as_value_errors(), warnings.catch_warnings():
+            # A term may read less than the last layer's output, so that no gradient reaches it.
+            warnings.filterwarnings("ignore", "Gradients do not exist")
             return super().fit(
                 x,
                 y,
@@ -148,6 +170,29 @@ class Distiller(Learner):
         return task.training_batches(
             *given, batch_size, labelled=bool(self._labels), extend=distilled.extend, **options
         )
+
+    def cached(self, x: Any, y: Any, sample_weight: Any, folder: str | Path) -> Cache:
+        """The batches of texts with the teachers' outputs, in a folder; see ``fit``.
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        distilled = self._distilled.value
+        task = distilled.student.task
+        if task is None or task.components.draws:
+            kind = type(self.student).__name__
+            why = "is not a task" if task is None else "draws masks anew in each epoch"
+            raise ValueError(f"cache must be None for a {kind}, which {why}.")
+        described = {
+            "teacher_sha256": [
+                model_digest(each.task or each.backbone) for each in distilled.teachers
+            ],
+            "outputs": [*distilled.names, *([TASK] if distilled.reads_logits else [])],
+        }
+        pads = {(0, "token_ids"): task.tokenizer.pad_id}
+        pads[(1, TARGETS)] = task.components.targets.padding
+        batches = self.batches(x, y, sample_weight, BATCH)
+        return Cache(folder, batches, distilled.with_outputs, described, pads)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         # Metrics of `compile` are the task's: of its targets and outputs.
@@ -238,6 +283,20 @@ class Distillation:
         if rest:
             targets[TARGETS] = rest[0]
         return inputs, targets, *rest[1:]
+
+    def with_outputs(self, inputs: Any, targets: Any, *weights: Any) -> tuple:
+        """A batch of ``extend`` with the teachers' outputs in place of their inputs.
+
+        Of several teachers, logits are averaged already.
+        """
+        with unpadding(True):
+            found = self.teacher_outputs(Batch(inputs, targets))
+        kept = {name: value for name, value in targets.items() if name != INPUTS}
+        if len(found) > 1:
+            found = [keras.tree.map_structure(lambda *x: sum(x) / len(x), *found)]
+        # To tf.data a list is a tensor.
+        outputs = {n: tuple(x) if isinstance(x, list) else x for n, x in found[0].items()}
+        return inputs, {**kept, OUTPUTS: outputs}, *weights
 
     def teacher_outputs(self, batch: Batch) -> list[dict[str, Any]]:
         """The outputs of each teacher, without gradients."""

@@ -51,15 +51,14 @@ def call_once_traced(layer: keras.layers.Layer, method: str, *args: Any, **kwarg
     # Referenced until this returns: its model may be gone already.
     traced = _traced_layer(layer, described.key)
 
-    def outputs(which: slice) -> tuple[tuple, dict[str, Any], int]:
-        function = _function(traced, method, which, described.key)
-        return *function(weights, args, kwargs), function.number_of_outputs
+    def outputs(which: slice) -> tuple[tuple, dict[str, Any], tuple]:
+        return _function(traced, method, which, described.key)(weights, args, kwargs)
 
     # Gradients of all outputs of a function are computed if any is asked for. Those after the first
     # are rarely read: in training they have a function of their own, which then is pruned.
     first = slice(1 if kwargs.get("training") else None)
-    found, updates, number = outputs(first)
-    if len(found) < number:
+    found, updates, of_method = outputs(first)
+    if len(found) < len(of_method):
         found += outputs(slice(1, None))[0]
     for i, value in updates.items():
         described.variables[int(i)].assign(value)
@@ -83,15 +82,16 @@ def _function(layer: keras.layers.Layer, method: str, outputs: slice, described:
         # The function must not keep its layer, and with it a model, in memory.
         reference = weakref.ref(layer)
 
-        def call(weights: Any, args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any]]:
+        def call(weights: Any, args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any], tuple]:
             layer: Any = reference()
             variables = _Description(layer).variables
             with keras.StatelessScope(zip(variables, weights, strict=True)) as scope:
                 found = getattr(layer, method)(*args, **kwargs)
-            functions[key].number_of_outputs = len(found)
             # Seeds of dropout, say.
             after = enumerate(map(scope.get_current_value, variables))
-            return found[outputs], {str(i): value for i, value in after if value is not weights[i]}
+            changed = {str(i): value for i, value in after if value is not weights[i]}
+            # Each trace, such as of a call without scores, has its own number of outputs.
+            return found[outputs], changed, (None,) * len(found)
 
         functions[key] = tf.function(call, autograph=False)
         # It is traced for as many shapes as its callers are.

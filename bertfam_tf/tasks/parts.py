@@ -40,7 +40,13 @@ class Signature(NamedTuple):
 
 
 class Targets:
-    """Converts labels to targets of the loss. This class passes them through unchanged, or none."""
+    """Converts labels to targets of the loss. This class passes them through unchanged, or none.
+
+    Attributes:
+        padding: of targets with a value for each token, the value at padding.
+    """
+
+    padding: int = 0
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Converts the texts and labels of users to arrays or a data set of a single structure."""

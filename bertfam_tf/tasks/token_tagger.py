@@ -335,6 +335,8 @@ class _TagTargets(Targets):
         split: as for ``_WordWindows``.
     """
 
+    padding = _UNLABELLED
+
     def __init__(self, tags: Sequence[str], split: Callable[[], Split]):
         self.tags = list(tags)
         self.split = split

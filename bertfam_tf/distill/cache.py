@@ -1,0 +1,224 @@
+"""Outputs of a teacher that are computed once, and read from files in each epoch.
+
+A folder has TFRecord files, of a number of batches each, and a card, which is written last. A
+record is one of the student's inputs with its targets and the teacher's outputs, without padding,
+floats in half precision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import parsing
+from bertfam_tf.files import atomic, exclusive_lock, remove_leftovers, write
+from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import plain_weights
+from bertfam_tf.names import truncated
+from bertfam_tf.objectives.shards import tokenizer_digest
+from bertfam_tf.tasks import Task
+
+CARD, _JOB = "card.json", "job.json"
+VERSION = 1
+# Of the teacher, whatever the batches of the training are.
+BATCH = 32
+_BATCHES_PER_SHARD = 64
+_SHUFFLED = 1 << 14
+
+
+def model_digest(model: Task | Backbone) -> str:
+    """The sha256 of a model: family, config, options, weights and tokenizer."""
+    found = hashlib.sha256()
+    backbone = model if isinstance(model, Backbone) else model.backbone
+    described: dict[str, Any] = {"family": backbone.family, "config": backbone.config.to_dict()}
+    if isinstance(model, Task):
+        described |= {"task": type(model).__name__, "options": model.options.stored()}
+        described["tokenizer"] = tokenizer_digest(model.tokenizer)
+    found.update(json.dumps(described, sort_keys=True).encode())
+    for path, weight in sorted(plain_weights(model).items()):
+        found.update(f"{path} {weight.dtype} {weight.shape}".encode())
+        found.update(np.ascontiguousarray(weight).tobytes())
+    return found.hexdigest()
+
+
+class Cache:
+    """A folder with the batches of a distillation.
+
+    Args:
+        folder: new, or one that was written for the same batches and teachers.
+        batches: of at most ``BATCH`` examples, always in the same order, as ``compute`` takes them.
+        compute: from a batch to the one that is stored, in which the teachers' outputs replace
+            their inputs.
+        described: what the outputs depend on besides the batches, such as the teachers' sha256, as
+            JSON values.
+        pads: the value at padding by the path of a tensor in the batch; 0 for others.
+
+    Raises:
+        ValueError: if the folder has other outputs; the text says what differs. Or it is being
+            written by another process, or has other files.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        batches: tf.data.Dataset,
+        compute: Callable[..., Any],
+        described: Mapping[str, Any],
+        pads: Mapping[tuple, int],
+    ):
+        self.folder = Path(folder)
+        self._spec: Any = None
+        self._compute = tf.function(compute, autograph=False)
+        self._pads = dict(pads)
+        concrete = self._compute.get_concrete_function(*batches.element_spec)
+        self._spec = concrete.structured_outputs
+        with exclusive_lock(self.folder, self.folder / ".lock"):
+            job = {"version": VERSION, **described, "data_sha256": _data_digest(batches)}
+            self._begin(job)
+            if not (self.folder / CARD).is_file():
+                self._write(batches, concrete, job)
+        self.count = parsing.read_json(self.folder / CARD)["rows"]
+
+    def dataset(self, batch_size: int, *, shuffle: bool = True) -> tf.data.Dataset:
+        """Batches as ``compute`` returns them, floats in float32, shuffled anew in each pass.
+
+        Args:
+            batch_size: rows in a batch.
+            shuffle: whether rows are shuffled, 16,384 at a time.
+        """
+        files = sorted(str(path) for path in self.folder.glob("rows-*.tfrecord"))
+        rows = tf.data.TFRecordDataset(files)
+        if shuffle:
+            rows = rows.shuffle(min(self.count, _SHUFFLED), reshuffle_each_iteration=True)
+        rows = rows.map(self._parsed, num_parallel_calls=tf.data.AUTOTUNE)
+        pads = keras.tree.map_structure_up_to(
+            self._spec,
+            lambda spec, path: tf.constant(self._pads.get(path, 0), _stored(spec.dtype)),
+            self._spec,
+            _paths(self._spec),
+        )
+        found = rows.padded_batch(batch_size, padding_values=pads).map(self._restored)
+        size = -(-self.count // batch_size)
+        return found.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
+
+    def _begin(self, job: dict[str, Any]) -> None:
+        for scratch in self.folder.glob(".*.*.tmp"):
+            remove_leftovers(self.folder / scratch.name[1:].rsplit(".", 2)[0])
+        for name in (CARD, _JOB):
+            if (self.folder / name).is_file():
+                before = parsing.read_json(self.folder / name)
+                for key, value in job.items():
+                    if before.get(key) != value:
+                        raise ValueError(
+                            f"{self.folder} has outputs of another distillation: {key} is "
+                            f"{truncated(json.dumps(before.get(key)), 100)}, expected "
+                            f"{truncated(json.dumps(value), 100)}; choose another folder, or "
+                            "remove it."
+                        )
+                return
+        if any(path.name != ".lock" for path in self.folder.iterdir()):
+            raise ValueError(f"{self.folder} has other files; choose another folder.")
+        write(self.folder / _JOB, json.dumps(job))
+
+    def _write(self, batches: tf.data.Dataset, compute: Any, job: dict[str, Any]) -> None:
+        """Writes the shards that are missing, and the card."""
+        number = int(batches.cardinality())
+        shards = -(-number // _BATCHES_PER_SHARD) if number > 0 else None
+        bar = keras.utils.Progbar(number if number > 0 else None, unit_name="batch")
+        done = 0
+        while (self.folder / f"count-{done}.json").is_file():
+            done += 1
+        bar.update(done * _BATCHES_PER_SHARD)
+        stream = iter(batches.skip(done * _BATCHES_PER_SHARD).prefetch(2))
+        ended = shards is not None and done >= shards
+        while not ended:
+            rows = 0
+            with atomic(self.folder / f"rows-{done:05}.tfrecord") as path:
+                with tf.io.TFRecordWriter(str(path)) as writer:
+                    for _ in range(_BATCHES_PER_SHARD):
+                        batch = next(stream, None)
+                        if batch is None:
+                            ended = True
+                            break
+                        for record in self._records(compute(*tf.nest.flatten(batch))):
+                            writer.write(record)
+                            rows += 1
+                        bar.add(1)
+            write(self.folder / f"count-{done}.json", json.dumps(rows))
+            done += 1
+        counts = [self.folder / f"count-{i}.json" for i in range(done)]
+        total = sum(json.loads(path.read_text("utf-8")) for path in counts)
+        write(self.folder / CARD, json.dumps({**job, "rows": total}, indent=1) + "\n")
+        for path in [self.folder / _JOB, *counts]:
+            path.unlink(missing_ok=True)
+
+    def _records(self, found: Any) -> Iterator[bytes]:
+        """The records of a batch, without the padding that is at the end of a row."""
+        specs, values = keras.tree.flatten(self._spec), keras.tree.flatten(found)
+        arrays = [np.asarray(value) for value in values]
+        masks = np.asarray(found[0]["padding_mask"])
+        lengths = masks.shape[1] - np.argmax(masks[:, ::-1] > 0, axis=1)
+        for row, length in enumerate(lengths):
+            record = tf.train.Example()
+            for i, (spec, array) in enumerate(zip(specs, arrays, strict=True)):
+                cut = tuple(
+                    slice(length if size is None else None) for size in spec.shape.as_list()[1:]
+                )
+                value = _as_stored(array[row][cut])
+                feature = record.features.feature
+                feature[f"{i}"].bytes_list.value.append(value.tobytes())
+                feature[f"{i}/shape"].int64_list.value.extend(value.shape)
+            yield record.SerializeToString(deterministic=True)
+
+    def _parsed(self, record: tf.Tensor) -> Any:
+        specs = keras.tree.flatten(self._spec)
+        features: dict[str, Any] = {}
+        for i, spec in enumerate(specs):
+            features[f"{i}"] = tf.io.FixedLenFeature([], tf.string)
+            features[f"{i}/shape"] = tf.io.FixedLenFeature([spec.shape.rank - 1], tf.int64)
+        found = tf.io.parse_single_example(record, features)
+        tensors = []
+        for i, spec in enumerate(specs):
+            value = tf.io.decode_raw(found[f"{i}"], _stored(spec.dtype))
+            value = tf.reshape(value, found[f"{i}/shape"])
+            tensors.append(tf.ensure_shape(value, spec.shape[1:]))
+        return keras.tree.pack_sequence_as(self._spec, tensors)
+
+    def _restored(self, *batch: Any) -> Any:
+        return keras.tree.map_structure(
+            lambda x: tf.cast(x, tf.float32) if x.dtype == tf.float16 else x, batch
+        )
+
+
+def _stored(dtype: tf.DType) -> tf.DType:
+    return tf.float16 if dtype.is_floating else dtype
+
+
+def _as_stored(value: np.ndarray) -> np.ndarray:
+    if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
+        return value
+    limits = np.finfo(np.float16)
+    return np.clip(value.astype(np.float32), limits.min, limits.max).astype(np.float16)
+
+
+def _paths(spec: Any) -> Any:
+    paths = [path for path, _ in keras.tree.flatten_with_path(spec)]
+    return keras.tree.pack_sequence_as(spec, paths)
+
+
+def _data_digest(batches: tf.data.Dataset) -> str:
+    """The sha256 of all batches: texts are tokenized once for it."""
+    found = hashlib.sha256()
+    for batch in batches.prefetch(2):
+        for value in keras.tree.flatten(batch):
+            array = np.asarray(value)
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
