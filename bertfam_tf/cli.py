@@ -69,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     pretrain.add_argument("recipe", help="a YAML file")
     pretrain.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
 
+    distill = command("distill", _distill, "train a student to imitate a teacher with a recipe")
+    distill.add_argument("recipe", help="a YAML file")
+    distill.add_argument("override", nargs="*", help="key=value, such as data.limit=1000")
+
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
@@ -221,6 +225,15 @@ def _pretrain(options: argparse.Namespace) -> None:
     from bertfam_tf.train import pretrain
 
     print(json.dumps(pretrain(recipe), ensure_ascii=False))
+
+
+def _distill(options: argparse.Namespace) -> None:
+    from bertfam_tf.config import DistillRecipe, load_recipe
+
+    recipe = load_recipe(options.recipe, options.override, DistillRecipe)
+    from bertfam_tf.distill import distill
+
+    print(json.dumps(distill(recipe)))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

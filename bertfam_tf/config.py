@@ -99,6 +99,8 @@ class TrainConfig:
     """Settings of fine-tuning; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
+        schedule: ``linear``, the learning rate falls to 0 after its rise; or ``constant``, it
+            stays.
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
             ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
@@ -135,8 +137,13 @@ class TrainConfig:
     backup_steps: int = 500
     steps: int | None = None
     optimizer: str = "adamw"
+    schedule: str = "linear"
 
     def __post_init__(self):
+        if self.schedule not in ("linear", "constant"):
+            raise ValueError(
+                f"train.schedule must be linear or constant, got {self.schedule!r}."
+            )
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."
@@ -348,6 +355,112 @@ class Recipe(_Yaml):
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
+@dataclass(frozen=True)
+class StudentConfig:
+    """A model that is trained to imitate a teacher.
+
+    Attributes:
+        path: a checkpoint that it starts from, such as the model of a general distillation; None
+            for a model that is made for the teacher, by the other fields.
+        family, size, num_layers, layers: as ``bertfam_tf.distill.student_of`` takes them; layers
+            ``none`` for random weights.
+        overrides: config fields.
+        word_vectors: a file of word vectors in GloVe's format, with which the token embedding
+            starts; None for none.
+    """
+
+    path: str | None = None
+    family: str | None = None
+    size: str | None = None
+    num_layers: int | None = None
+    layers: str | list[int] = "every_other"
+    overrides: dict[str, Any] = field(default_factory=dict)
+    word_vectors: str | None = None
+
+
+@dataclass(frozen=True)
+class AugmentationConfig:
+    """Copies of the training texts with replaced words; see ``bertfam_tf.distill.Augmentation``.
+
+    Attributes:
+        masked_lm: a checkpoint, or a saved ``MaskedLM``, that proposes words.
+        word_vectors: a file in GloVe's format, for words of several pieces; None for the masked
+            language model's embeddings.
+        copies, candidates, probability: of each text its copies, of each word its candidates, and
+            how often a word is replaced.
+        seed: of the draws.
+    """
+
+    masked_lm: str
+    word_vectors: str | None = None
+    copies: int = 20
+    candidates: int = 15
+    probability: float = 0.4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DistillStage:
+    """A part of a distillation.
+
+    Attributes:
+        terms: the options of each term, by the names in ``bertfam_tf.distill.TERMS``.
+        labels: weight of the task's own loss.
+        texts: ``original``, or ``augmented`` with the copies of the augmentation.
+        teacher_outputs: ``each_step``, computed in each step; or ``cached``, computed once and
+            stored in the output directory until the run is finished.
+        train: of this stage.
+    """
+
+    terms: dict[str, dict[str, Any]]
+    labels: float = 0.0
+    texts: str = "original"
+    teacher_outputs: str = "each_step"
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self):
+        for name, known in (
+            ("texts", ("original", "augmented")),
+            ("teacher_outputs", ("each_step", "cached")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} of a stage must be {' or '.join(known)}, got {getattr(self, name)!r}."
+                )
+        if self.train.batch_size is None:
+            raise ValueError("train.batch_tokens is for fine-tuning; a stage needs batch_size.")
+
+
+@dataclass(frozen=True)
+class DistillRecipe(_Yaml):
+    """One distillation. ``output`` is the directory that it writes into.
+
+    Attributes:
+        task: of teacher and student.
+        teacher: a saved task, or a checkpoint that has its head; or several of them.
+        student: the model that is trained.
+        data: as for fine-tuning; for ``MaskedLM`` files with a text in each line.
+        stages: one after the other.
+        augmentation: of the training texts; None for none.
+        max_length: maximum number of tokens of an example; None for the teacher's.
+    """
+
+    output: str
+    teacher: str | list[str]
+    student: StudentConfig
+    data: DataConfig
+    stages: list[DistillStage]
+    task: str = "TextClassifier"
+    augmentation: AugmentationConfig | None = None
+    max_length: int | None = None
+
+    def __post_init__(self):
+        if not self.stages:
+            raise ValueError("stages must be at least one.")
+        if self.augmentation is None and any(s.texts == "augmented" for s in self.stages):
+            raise ValueError("texts of a stage must be original without an augmentation.")
+
+
 def load_recipe(
     file: str | Path, overrides: list[str] | tuple[str, ...] = (), kind: type = Recipe
 ) -> Any:
@@ -355,7 +468,7 @@ def load_recipe(
 
     Args:
         file: YAML.
-        kind: ``Recipe`` or ``PretrainRecipe``.
+        kind: ``Recipe``, ``PretrainRecipe`` or ``DistillRecipe``.
         overrides: ``key=value`` with dots into sections, such as ``train.epochs=1``; the value is
             YAML.
 

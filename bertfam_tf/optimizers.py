@@ -359,6 +359,9 @@ def of(
         schedule: the learning rate, in place of the section's.
     """
     kind, bias_correction = _NAMED[settings.optimizer]
+    if schedule is None and settings.schedule == "constant":
+        rise = round(settings.warmup * total_steps)
+        schedule = WarmupLinearDecay(settings.learning_rate, rise, None)
     return _scheduled(
         kind,
         settings.learning_rate if schedule is None else schedule,

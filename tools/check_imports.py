@@ -23,7 +23,7 @@ LAYERS = [
     {"objectives"},
     {"tasks"},
     {"train", "serve"},
-    {"export"},
+    {"distill", "export"},
     {"cli"},
 ]
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs

@@ -2,6 +2,7 @@
 
 from bertfam_tf.distill.distiller import Distiller
 from bertfam_tf.distill.layer_maps import layer_map
+from bertfam_tf.distill.students import student_of, warm_start
 from bertfam_tf.distill.terms import (
     TERMS,
     AttentionProbabilities,
@@ -30,4 +31,6 @@ __all__ = [
     "SoftTargets",
     "Term",
     "layer_map",
+    "student_of",
+    "warm_start",
 ]

@@ -86,17 +86,21 @@ class Cache:
                 self._write(batches, concrete, job)
         self.count = parsing.read_json(self.folder / CARD)["rows"]
 
-    def dataset(self, batch_size: int, *, shuffle: bool = True) -> tf.data.Dataset:
+    def dataset(
+        self, batch_size: int, *, shuffle: bool = True, seed: int | None = None
+    ) -> tf.data.Dataset:
         """Batches as ``compute`` returns them, floats in float32, shuffled anew in each pass.
 
         Args:
             batch_size: rows in a batch.
             shuffle: whether rows are shuffled, 16,384 at a time.
+            seed: of an order that is the same in each pass; None for others.
         """
         files = sorted(str(path) for path in self.folder.glob("rows-*.tfrecord"))
         rows = tf.data.TFRecordDataset(files)
         if shuffle:
-            rows = rows.shuffle(min(self.count, _SHUFFLED), reshuffle_each_iteration=True)
+            buffer = min(self.count, _SHUFFLED)
+            rows = rows.shuffle(buffer, seed, reshuffle_each_iteration=seed is None)
         rows = rows.map(self._parsed, num_parallel_calls=tf.data.AUTOTUNE)
         pads = keras.tree.map_structure_up_to(
             self._spec,

@@ -117,7 +117,7 @@ class Distiller(Learner):
             y = sample_weight = None
             kwargs["shuffle"] = False
         if self._distilled.value.student.task is not None:
-            if cache is None:
+            if cache is None and not _is_batches(x):
                 x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
             if validation_data is not None and not _is_batches(validation_data):
                 data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
@@ -372,5 +372,7 @@ def _own_objective(student: Network, weight: float) -> Objective:
 
 
 def _is_batches(data: Any) -> bool:
-    return isinstance(data, tf.data.Dataset) and INPUTS in str(data.element_spec)
+    """Whether data is what ``Distiller.batches`` returns."""
+    spec = data.element_spec if isinstance(data, tf.data.Dataset) else None
+    return isinstance(spec, tuple) and isinstance(spec[0], dict) and "token_ids" in spec[0]
 
