@@ -228,7 +228,7 @@ class Augmentation:
             Copies that differ from the text and from each other.
         """
         random = np.random.default_rng([self.seed, example, index])
-        found = {}
+        found: dict[bytes, None] = {}
         for replaced, chosen in random.random((self.copies, 2, len(places))):
             parts, at = [], 0
             for place, drawn, choice in zip(places, replaced, chosen, strict=True):
@@ -254,7 +254,7 @@ class Augmentation:
             top, margin = self._likeliest(rows, tf.constant([word.first for word in words]))
             return top.numpy(), margin.numpy()
 
-        found = {}
+        found: dict[_Word, tuple[bytes, ...]] = {}
         for start in range(0, len(words), batch_size):
             batch = words[start : start + batch_size]
             top, margin = likeliest(batch)
