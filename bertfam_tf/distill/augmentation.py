@@ -523,6 +523,8 @@ def _checked(rows: Any) -> Any:
     """The structure of the rows, if they can be augmented."""
     if not isinstance(rows, tf.data.Dataset):
         raise ValueError(f"rows must be a tf.data.Dataset, got a {type(rows).__name__}.")
+    if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("rows must end, got a data set that is repeated without end.")
     spec = rows.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], dict)):
         raise ValueError(f"rows must have elements (features, label), got {truncated(spec)}.")
@@ -618,6 +620,7 @@ def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
     keys = {name: f"feature/{name}" for name in texts}
     features = {key: tf.io.FixedLenFeature([], tf.string) for key in (*keys.values(), "label")}
 
+    @tf.autograph.experimental.do_not_convert
     def parsed(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         found = tf.io.parse_single_example(record, features)
         value = tf.ensure_shape(tf.io.parse_tensor(found["label"], label.dtype), [])

@@ -305,7 +305,7 @@ def test_neither_batches_nor_shards_change_the_copies(augmentation, tmp_path):
     assert _bytes(tmp_path / "0") == _bytes(tmp_path / "1")
 
 
-def test_close_candidates_are_those_of_the_text_alone(augmentation, task, monkeypatch):
+def test_close_candidates_are_those_of_the_text_alone(augmentation, monkeypatch):
     """Rounding depends on padding and the batch; a text alone has neither."""
     expected = augmentation.places(TEXTS, batch_size=1)
     calls, likeliest = [], augmentation._likeliest
@@ -319,6 +319,13 @@ def test_close_candidates_are_those_of_the_text_alone(augmentation, task, monkey
     assert augmentation.places(TEXTS, batch_size=64) == expected
     assert calls[0] > 1
     assert calls[1:] == [1] * calls[0]
+
+    def in_another_order(rows, places):
+        ids, margin = likeliest(rows, places)
+        return ids[:, ::-1], margin
+
+    monkeypatch.setattr(augmentation, "_likeliest", in_another_order)
+    assert augmentation.places(TEXTS, batch_size=64) == expected
 
 
 @pytest.mark.parametrize("kill", [1, 4])
@@ -425,6 +432,7 @@ def test_rows_that_cannot_be_augmented(augmentation, tmp_path):
         (slices(({"text": [3]}, [1])), "'text' must be one string"),
         (_rows().batch(2), "'text' must be one string for each example"),
         (_rows().take(0), "There are no rows"),
+        (_rows().repeat(), "rows must end"),
     ):
         with pytest.raises(ValueError, match=message):
             _run(rows, augmentation, tmp_path)
