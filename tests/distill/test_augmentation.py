@@ -14,6 +14,7 @@ from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, Place, aug
 from bertfam_tf.text import SpecialTokens, load_tokenizer
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
+from tests.selection import in_full
 
 TEXTS = [
     "The film was not good , playing badly .",
@@ -104,7 +105,7 @@ def _found(text, places):
     return [(data[p.start : p.end].decode(), {c.decode() for c in p.candidates}) for p in places]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.parametrize("batch_size", in_full([1, 3, 64], [1, 64]))
 def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_size):
     found = augmentation.places(TEXTS[:4], batch_size=batch_size)
     for text, places in zip(TEXTS, found, strict=False):
@@ -133,6 +134,7 @@ def test_stop_words(task):
     assert all(word.isalpha() and word.islower() for word in STOP_WORDS)
 
 
+@pytest.mark.full
 def test_words_of_one_piece_beyond_the_maximum_length_remain(smallest):
     task = _task("bert", load_tokenizer(smallest), max_length=6)
     text = "film film film film film playing"
@@ -328,7 +330,7 @@ def test_close_candidates_are_those_of_the_text_alone(augmentation, monkeypatch)
     assert augmentation.places(TEXTS, batch_size=64) == expected
 
 
-@pytest.mark.parametrize("kill", [1, 4])
+@pytest.mark.parametrize("kill", in_full(range(5), [4]))
 def test_a_killed_run_resumes(augmentation, tmp_path, monkeypatch, kill):
     _run(_rows(), augmentation, tmp_path / "whole")
     copies_of, calls = Augmentation.copies_of, itertools.count()
