@@ -241,9 +241,14 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
         counts["labels"] = dict(sorted(labels.items()))
         card = {**job, "counts": counts, "shards": rows}
         write(folder / CARD, _json(card))
+    end(folder)
+    return card
+
+
+def end(folder: Path) -> None:
+    """Removes the files beside the shards that the data card replaces."""
     for path in [folder / _JOB, *folder.glob("counts-*.json")]:
         path.unlink(missing_ok=True)
-    return card
 
 
 def _record(example: Segments) -> bytes:
@@ -376,15 +381,20 @@ def read_card(folder: str | Path) -> dict[str, Any]:
             card[name]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a data card: {error!r}.") from None
-    for name, expected in rows:
-        shard = path.parent / name
+    check_sizes(path, rows)
+    return card
+
+
+def check_sizes(card: Path, shards: Iterable[tuple[str, int]]) -> None:
+    """Raises ValueError for a shard beside a data card that is missing or of another size."""
+    for name, expected in shards:
+        shard = card.parent / name
         if shard.name != name:
-            raise ValueError(f"{path}: a shard is {name!r}, expected the name of a file beside it.")
+            raise ValueError(f"{card}: a shard is {name!r}, expected the name of a file beside it.")
         size = shard.stat().st_size if shard.is_file() else None
         if size != expected:
             found = "missing" if size is None else f"{size:,} bytes"
             raise ValueError(f"{shard} is {found}, expected {expected:,} bytes.")
-    return card
 
 
 def _json(content: Mapping[str, Any]) -> str:
