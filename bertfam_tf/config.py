@@ -141,9 +141,7 @@ class TrainConfig:
 
     def __post_init__(self):
         if self.schedule not in ("linear", "constant"):
-            raise ValueError(
-                f"train.schedule must be linear or constant, got {self.schedule!r}."
-            )
+            raise ValueError(f"train.schedule must be linear or constant, got {self.schedule!r}.")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."

@@ -97,6 +97,9 @@ class LossTracker(keras.metrics.Metric):
     name, and the metrics.
     """
 
+    # The number of losses from which on each is under its own name.
+    named_from = 2
+
     def __init__(
         self,
         weights: Mapping[str, float],
@@ -126,7 +129,14 @@ class LossTracker(keras.metrics.Metric):
         losses = {name: means[name] for name in self._weights}
         loss = sum(self._weights[name] * value for name, value in losses.items())
         metrics = {name: function(means[name]) for name, function in self._reported.items()}
-        return {"loss": loss, **(losses if len(losses) > 1 else {}), **metrics}
+        named = losses if len(losses) >= self.named_from else {}
+        return {"loss": loss, **named, **metrics}
+
+
+class NamedLossTracker(LossTracker):
+    """Reports a loss under its own name even if it is the only one."""
+
+    named_from = 1
 
 
 class SingleLossTracker(LossTracker):

@@ -144,19 +144,22 @@ class Cache:
         ended = shards is not None and done >= shards
         while not ended:
             rows = 0
-            with atomic(self.folder / f"rows-{done:05}.tfrecord") as path:
-                with tf.io.TFRecordWriter(str(path)) as writer:
-                    for _ in range(_BATCHES_PER_SHARD):
-                        batch = next(stream, None)
-                        if batch is None:
-                            ended = True
-                            break
-                        for record in self._records(compute(*tf.nest.flatten(batch))):
-                            writer.write(record)
-                            rows += 1
-                        bar.add(1)
+            with (
+                atomic(self.folder / f"rows-{done:05}.tfrecord") as path,
+                tf.io.TFRecordWriter(str(path)) as writer,
+            ):
+                for _ in range(_BATCHES_PER_SHARD):
+                    batch = next(stream, None)
+                    if batch is None:
+                        ended = True
+                        break
+                    for record in self._records(compute(*tf.nest.flatten(batch))):
+                        writer.write(record)
+                        rows += 1
+                    bar.add(1)
             write(self.folder / f"count-{done}.json", json.dumps(rows))
             done += 1
+            ended = ended or done == shards
         counts = [self.folder / f"count-{i}.json" for i in range(done)]
         total = sum(json.loads(path.read_text("utf-8")) for path in counts)
         write(self.folder / CARD, json.dumps({**job, "rows": total}, indent=1) + "\n")

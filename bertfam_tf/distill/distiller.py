@@ -17,7 +17,14 @@ from bertfam_tf.data.inputs import examples
 from bertfam_tf.distill.cache import BATCH, Cache, model_digest
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.terms import Outputs, Projections, Term
-from bertfam_tf.learner import Batch, Learner, Objective, SumAndCount, Untracked
+from bertfam_tf.learner import (
+    Batch,
+    Learner,
+    NamedLossTracker,
+    Objective,
+    SumAndCount,
+    Untracked,
+)
 from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.tasks import Task
 
@@ -45,6 +52,8 @@ class Distiller(Learner):
             terms, several teachers with a term that reads more than logits, or different tokenizers
             with a term that compares tokens.
     """
+
+    tracker = NamedLossTracker
 
     def __init__(
         self,
@@ -243,7 +252,7 @@ class Distillation:
                 f"Several teachers are averaged by their logits; {', '.join(self.names)} are not."
             )
         self.heads: Mapping[str, keras.layers.Layer] = self.projections.layers
-        self.weights = {term.label: term.weight for term in bound}
+        self.weights: Mapping[str, float] = {term.label: term.weight for term in bound}
         self._same_tokens = [self._reads_the_same(teacher) for teacher in self.teachers]
 
     def _reads_the_same(self, teacher: Network) -> bool:
@@ -330,9 +339,7 @@ class Distillation:
             ]
             theirs = theirs._replace(logits=sum(each) / len(each))
         mask = ops.cast(batch.inputs["padding_mask"], "bool")
-        return {
-            term.label: term.loss(ours, theirs, mask, self.projections) for term in self.terms
-        }
+        return {term.label: term.loss(ours, theirs, mask, self.projections) for term in self.terms}
 
 
 class _Own:
@@ -347,7 +354,7 @@ class _Own:
         self.objective = objective
         self.heads = objective.heads
         self.metrics = getattr(objective, "metrics", {})
-        self.weights = {
+        self.weights: Mapping[str, float] = {
             _label(name): weight * value for name, value in objective.weights.items()
         }
 
@@ -375,4 +382,3 @@ def _is_batches(data: Any) -> bool:
     """Whether data is what ``Distiller.batches`` returns."""
     spec = data.element_spec if isinstance(data, tf.data.Dataset) else None
     return isinstance(spec, tuple) and isinstance(spec[0], dict) and "token_ids" in spec[0]
-

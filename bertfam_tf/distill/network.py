@@ -80,5 +80,6 @@ class Network:
 
     def distributions(self, outputs: Any, inputs: Mapping[str, Any], targets: Any) -> Any:
         """Logits and weights, as ``tasks.parts.Parts.distributions``."""
-        assert self.task is not None and self.task.components.distributions is not None
+        assert self.task is not None
+        assert self.task.components.distributions is not None
         return self.task.components.distributions(outputs, dict(inputs), targets)

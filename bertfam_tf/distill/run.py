@@ -106,7 +106,9 @@ def _task(cls: type[Task], path: str, max_length: int | None) -> Any:
     """A saved task, or a checkpoint as that task."""
     expanded = expand(path)
     if not storage.is_saved(expanded):
-        return cls.from_pretrained(path if not expanded.exists() else expanded, max_length=max_length)
+        return cls.from_pretrained(
+            path if not expanded.exists() else expanded, max_length=max_length
+        )
     found = tasks.load(expanded)
     if type(found) is not cls:
         raise ValueError(f"{path} is a {type(found).__name__}, expected a {cls.__name__}.")
@@ -152,7 +154,9 @@ def _rows(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> 
     if cls.labels_type is not None:
         return read_split(recipe.data, split, recipe.task, student.class_names or None)
     given = getattr(recipe.data, split)
-    files = [str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))]
+    files = [
+        str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))
+    ]
     lines = tf.data.TextLineDataset(files).filter(lambda line: tf.strings.length(line) > 0)
     if recipe.data.limit is not None:
         lines = lines.take(recipe.data.limit)

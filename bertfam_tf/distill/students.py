@@ -96,9 +96,9 @@ def warm_start(
         for name, part in ours.parts.items()
         if id(part) not in blocks and name in others
     ]
-    if isinstance(student, Task) and isinstance(teacher, Task):
-        if student.head is not None and teacher.head is not None:
-            pairs.append((student.head, teacher.head))
+    heads = [model.head for model in (student, teacher) if isinstance(model, Task)]
+    if len(heads) == 2 and None not in heads:
+        pairs.append((heads[0], heads[1]))
     assigned = [path for to, source in pairs for path in _copy(to, source)]
     assigned += _project_tables([pair for pair in pairs if _is_table(pair[0])])
     if not assigned:

@@ -136,7 +136,8 @@ class _OfLogits(Term):
             if side.task is None or side.task.components.distributions is None:
                 kind = type(side.task or side.backbone).__name__
                 raise ValueError(f"{self.label} needs a task with logits as {side.role}: {kind}.")
-        assert student.task is not None and teacher.task is not None
+        assert student.task is not None
+        assert teacher.task is not None
         kinds = [type(side.task).__name__ for side in (student, teacher)]
         if kinds[0] != kinds[1]:
             raise ValueError(f"{self.label}: the student is a {kinds[0]}, the teacher {kinds[1]}.")
@@ -398,9 +399,7 @@ class AttentionProbabilities(_OfLayers):
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
         ours, theirs = (each.backbone["attention_scores"] for each in (student, teacher))
-        return self._mean(
-            [_divergence(ours[i - 1], theirs[j - 1], mask) for i, j in self._pairs]
-        )
+        return self._mean([_divergence(ours[i - 1], theirs[j - 1], mask) for i, j in self._pairs])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,9 +194,9 @@ class Backbone(keras.Model):
         family has them: ``pooled_output`` (batch, hidden);
         ``attention_scores``, each layer's (batch, heads, length, keys), scaled, before mask and
         softmax; only where a call names them ``queries``, ``keys`` and ``values``, each layer's
-        (batch, heads, length, head size), before scaling; ``memory`` or ``cache`` for the next call; ``last_token`` (batch, hidden), the
-        output at the last real token of each example; ``query_output`` (batch, predictions,
-        hidden).
+        (batch, heads, length, head size), before scaling; ``memory`` or ``cache`` for the next
+        call; ``last_token`` (batch, hidden), the output at the last real token of each example;
+        ``query_output`` (batch, predictions, hidden).
 
     Raises:
         ValueError: for an unknown family, config field, input or output, or a missing input.

@@ -240,7 +240,9 @@ class Task(Learner):
     @property
     def one_input_per_example(self) -> bool:
         """Whether each example is one of the model's inputs, which windows of a text are not."""
-        return type(self._parts.preprocessor) is Packed and self._parts.training_preprocessor is None
+        return (
+            type(self._parts.preprocessor) is Packed and self._parts.training_preprocessor is None
+        )
 
     @property
     def class_names(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bertfam_tf.config import PretrainRecipe, Recipe, expand
+from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
 from bertfam_tf.train.backup import STATE, Backup
 from bertfam_tf.train.curves import Curves
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def run_directory(recipe: Recipe | PretrainRecipe) -> Iterator["RunDirectory"]:
+def run_directory(recipe: Recipe | PretrainRecipe | DistillRecipe) -> Iterator["RunDirectory"]:
     """The directory of a run, ``recipe.output``, locked for this process.
 
     Raises:
@@ -39,7 +39,7 @@ class RunDirectory:
         ValueError: if the directory contains the run of another recipe.
     """
 
-    def __init__(self, recipe: Recipe | PretrainRecipe) -> None:
+    def __init__(self, recipe: Recipe | PretrainRecipe | DistillRecipe) -> None:
         self.recipe = recipe
         self.path = expand(recipe.output)
         for name in (RECIPE, MODEL, METRICS, _HISTORY, _CURVES):

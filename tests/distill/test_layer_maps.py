@@ -6,7 +6,7 @@ from bertfam_tf.distill import layer_map
 
 
 @pytest.mark.parametrize(
-    "name, student, teacher, expected",
+    ("name", "student", "teacher", "expected"),
     [
         ("uniform", 4, 12, [3, 6, 9, 12]),  # TinyBERT-4
         ("uniform", 6, 12, [2, 4, 6, 8, 10, 12]),
@@ -32,7 +32,7 @@ def test_the_last_layers_and_a_table():
 
 
 @pytest.mark.parametrize(
-    "layers, error",
+    ("layers", "error"),
     [
         ("unifrom", "Unknown layer map 'unifrom'.*uniform"),
         ([1, 7], "layer 7 of the teacher, which has the layers 1 to 6"),

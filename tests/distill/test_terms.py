@@ -109,9 +109,7 @@ def test_hidden_states():
     padded = [np.mean((ours[i] - theirs[j]) ** 2) for i, j in PAIRS.items()]
     term = HiddenStates(layers=PAIRS, projection="", scaling="tinybert")
     _agree(_loss(term), sum(padded))
-    _agree(
-        _loss(Embeddings(projection="")), _mse(ours[0], theirs[0], _real())
-    )
+    _agree(_loss(Embeddings(projection="")), _mse(ours[0], theirs[0], _real()))
 
 
 def test_projected_hidden_states():
@@ -150,7 +148,9 @@ def test_attention_scores():
     each = []
     for i, j in PAIRS.items():
         difference = (ours[i - 1] - theirs[j - 1]) ** 2
-        each.append(np.concatenate([difference[b, :, :n, :n].ravel() for b, n in enumerate(LENGTHS)]))
+        each.append(
+            np.concatenate([difference[b, :, :n, :n].ravel() for b, n in enumerate(LENGTHS)])
+        )
     _agree(_loss(AttentionScores(layers=PAIRS)), np.mean(np.concatenate(each)))
     code = []
     for i, j in PAIRS.items():
@@ -194,18 +194,19 @@ def test_relations(heads):
 
 def test_value_relations_alone():
     total = _loss(Relations(layers={2: 4}))
-    each = [
-        _loss(Relations(layers={2: 4}, of=[name])) for name in ("queries", "keys", "values")
-    ]
+    each = [_loss(Relations(layers={2: 4}, of=[name])) for name in ("queries", "keys", "values")]
     _agree(sum(each), total)
 
 
 @pytest.mark.parametrize(
-    "make, error",
+    ("make", "error"),
     [
         (lambda: SoftTargets(temperature=0), "temperature must be above 0, got 0"),
         (lambda: SoftTargets(divergence="js"), "divergence must be kl or cross_entropy, got 'js'"),
-        (lambda: SoftTargets(scaling="tinybert"), "scaling of soft_targets must be mean or classes"),
+        (
+            lambda: SoftTargets(scaling="tinybert"),
+            "scaling of soft_targets must be mean or classes",
+        ),
         (lambda: HiddenStates(scaling="sum"), "scaling of hidden_states must be mean or tinybert"),
         (lambda: Relations(of=["heads"]), "of must be some of queries, keys, values"),
     ],

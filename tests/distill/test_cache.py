@@ -1,0 +1,111 @@
+"""What a teacher computes once is what it computes in each step."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from bertfam_tf.distill import AttentionScores, Distiller, HiddenStates, Relations, SoftTargets
+from bertfam_tf.distill import cache as caching
+from bertfam_tf.files import write
+from tests.distill.test_distiller import LABELS, TAGS, TEXTS, still, task_of
+
+TERMS = [SoftTargets(), HiddenStates(), AttentionScores(), Relations()]
+DATA = {"TextClassifier": LABELS, "TokenTagger": TAGS}
+
+
+@pytest.fixture
+def make(tokenizer):
+    """A distiller whose student keeps its weights."""
+
+    def made(task="TextClassifier", teacher=2, terms=TERMS):
+        sides = task_of(tokenizer, 1, task), task_of(tokenizer, teacher, task)
+        return still(Distiller(*sides, terms, labels=1.0))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "task", ["TextClassifier", pytest.param("TokenTagger", marks=pytest.mark.full)]
+)
+def test_losses_are_those_of_each_step(task, make, tmp_path):
+    distiller, y = make(task), DATA[task]
+    options = dict(batch_size=3, verbose=0)
+    plain = distiller.fit(TEXTS, y, **options).history
+    first = distiller.fit(TEXTS, y, cache=tmp_path / "c", **options).history
+    assert set(first) == set(plain)
+    for name, (value,) in first.items():
+        assert value == pytest.approx(plain[name][0], rel=2e-3), name
+
+
+def test_rows_are_shuffled_and_none_is_lost(make, tmp_path):
+    cache = make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
+    assert cache.count == len(TEXTS)
+
+    def rows(dataset):
+        return [tuple(row[row > 0]) for x, *_ in dataset for row in x["token_ids"].numpy()]
+
+    plain = rows(cache.dataset(3, shuffle=False))
+    one, again, other = (rows(cache.dataset(3, seed=seed)) for seed in (0, 0, 1))
+    assert one == again != other
+    assert sorted(one) == sorted(other) == sorted(plain)
+
+
+def test_an_interrupted_pass_resumes(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(caching, "_BATCHES_PER_SHARD", 1)
+    monkeypatch.setattr("bertfam_tf.distill.distiller.BATCH", 2)
+    distiller = make(terms=[SoftTargets()])
+    distiller.cached(TEXTS, LABELS, None, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    card = json.loads((tmp_path / "part" / "card.json").read_text())
+    del card["rows"]
+    (tmp_path / "part" / "card.json").unlink()
+    write(tmp_path / "part" / "job.json", json.dumps(card))
+    for number in range(2):
+        write(tmp_path / "part" / f"count-{number}.json", "2")
+    for number in range(2, 4):
+        (tmp_path / "part" / f"rows-{number:05}.tfrecord").unlink()
+    distiller.cached(TEXTS, LABELS, None, tmp_path / "part")
+    files = sorted(path.name for path in (tmp_path / "whole").glob("*.*"))
+    assert len(files) == 5
+    for name in files:
+        assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_other_teachers_terms_and_texts_are_refused(make, tmp_path):
+    make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
+    with pytest.raises(ValueError, match=r"another distillation: teacher_sha256 is .*, expected"):
+        make(teacher=3, terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
+    with pytest.raises(ValueError, match=r"outputs is .*task.*expected .*hidden_states"):
+        make().cached(TEXTS, LABELS, None, tmp_path)
+    with pytest.raises(ValueError, match="data_sha256 is"):
+        make(terms=[SoftTargets()]).cached(TEXTS, LABELS[::-1], None, tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").write_text("x")
+    with pytest.raises(ValueError, match="has other files"):
+        make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path / "other")
+
+
+def test_a_teachers_sha256_depends_on_its_weights(tokenizer):
+    task = task_of(tokenizer, 1)
+    before = caching.model_digest(task)
+    assert before == caching.model_digest(task)
+    weight = task.backbone.weights[-1]
+    weight.assign(weight + 1e-3)
+    assert caching.model_digest(task) != before
+
+
+def test_masks_that_are_drawn_anew(tokenizer, tmp_path):
+    sides = (task_of(tokenizer, n, "MaskedLM") for n in (1, 2))
+    distiller = Distiller(*sides, [SoftTargets()])
+    distiller.compile(keras.optimizers.SGD(0.0))
+    with pytest.raises(ValueError, match="cache must be None for a MaskedLM, which draws masks"):
+        distiller.fit(TEXTS, cache=tmp_path)
+
+
+def test_large_values_are_finite():
+    values = caching._as_stored(np.array([-1e9, 1e9, 0.5], "float32"))
+    assert values.dtype == np.float16
+    assert np.isfinite(values).all()
