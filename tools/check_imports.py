@@ -22,7 +22,7 @@ LAYERS = [
     {"heads", "checkpoints", "learner", "tuning", "text"},
     {"objectives"},
     {"tasks"},
-    {"train", "serve"},
+    {"train", "serve", "distill"},
     {"export"},
     {"cli"},
 ]

@@ -4,15 +4,16 @@ import keras
 from keras import ops
 
 from bertfam_tf.layers.fused import Dense, scan
+from bertfam_tf.layers.masks import zero_padding
 
 
 class BidirectionalLSTM(keras.layers.Layer):
     """Two LSTMs, one from either end of the text, that skip padding.
 
-    Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005. At padding, on any side, the states
-    stay what they are. Both directions go through one loop, and the products of all inputs are
-    computed before it. Columns of kernels and biases are the input, forget and output gates, then
-    the candidates; those of ``input`` are the forward direction's, then the backward one's.
+    Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005. At padding, on any side, states
+    stay as they are. Both directions go through one loop, before which the products of all inputs
+    are computed. Columns of kernels and biases are the input, forget and output gates, then the
+    candidates; ``input`` has those of the forward direction, then those of the backward one.
 
     Args:
         units: width of each direction.
@@ -33,7 +34,10 @@ class BidirectionalLSTM(keras.layers.Layer):
 
     def build(self, x_shape, padding_mask_shape):
         self.input_dense = Dense(
-            8 * self.units, bias_initializer=_open_forget_gates, name="input", dtype=self.dtype_policy
+            8 * self.units,
+            bias_initializer=_open_forget_gates,
+            name="input",
+            dtype=self.dtype_policy,
         )
         self.input_dense.build(x_shape)
         self.kernels = [
@@ -48,10 +52,9 @@ class BidirectionalLSTM(keras.layers.Layer):
     def call(self, x, padding_mask):
         batch, length = ops.shape(x)[0], ops.shape(x)[1]
         kernels = [ops.convert_to_tensor(kernel) for kernel in self.kernels]
-        real = ops.cast(padding_mask, "bool")
         x = ops.reshape(self.input_dense(x), (batch, length, 2, 4 * self.units))
         x = _by_step(x[:, :, 0], x[:, :, 1])  # (length, 2, batch, 4 · units)
-        skipped = _by_step(*[ops.expand_dims(ops.logical_not(real), -1)] * 2)
+        padding = ops.expand_dims(ops.logical_not(ops.cast(padding_mask, "bool")), -1)
 
         def step(state, given):
             hidden, cell = state  # both (2, batch, units)
@@ -66,11 +69,9 @@ class BidirectionalLSTM(keras.layers.Layer):
             return ops.where(skip, hidden, after), ops.where(skip, cell, cell_after)
 
         zeros = ops.zeros((2, batch, self.units), x.dtype)
-        states, (final, _) = scan(step, (zeros, zeros), (x, skipped))
-        # (batch, length, units) of each direction
-        outputs = [ops.transpose(each, (1, 0, 2)) for each in _both_in_order(states)]
-        outputs = ops.concatenate(outputs, axis=-1)
-        outputs = outputs * ops.expand_dims(ops.cast(real, outputs.dtype), -1)
+        states, (final, _) = scan(step, (zeros, zeros), (x, _by_step(padding, padding)))
+        outputs = ops.concatenate([states[:, 0], ops.flip(states[:, 1], axis=0)], axis=-1)
+        outputs = zero_padding(ops.transpose(outputs, (1, 0, 2)), padding_mask)
         return outputs, ops.concatenate([final[0], final[1]], axis=-1)
 
     def compute_output_spec(self, x, padding_mask):
@@ -80,14 +81,9 @@ class BidirectionalLSTM(keras.layers.Layer):
 
 
 def _by_step(forward, backward):
-    """(length, 2, batch, …) from two (batch, length, width): in the order in which they are read."""
+    """(length, 2, batch, width) from two (batch, length, width), in the order of reading."""
     forward, backward = (ops.transpose(x, (1, 0, 2)) for x in (forward, backward))
     return ops.stack([forward, ops.flip(backward, axis=0)], axis=1)
-
-
-def _both_in_order(states):
-    """Two (length, batch, width), in the order of the text, from (length, 2, batch, width)."""
-    return states[:, 0], ops.flip(states[:, 1], axis=0)
 
 
 def _open_forget_gates(shape, dtype=None):

@@ -67,10 +67,13 @@ def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
 
 def _classifier(width: int | Labels = LABELS) -> HeadSpec:
     """A ReLU layer and an output layer on the final states (section 3.1)."""
-    dropout = DropoutSpec(Field("classifier_dropout"))
-    hidden = DenseSpec("dense", "dense", Field("intermediate_size"), "relu")
     return HeadSpec(
-        "pooled_output", (dropout, hidden, dropout, DenseSpec("classifier", "classifier", width))
+        "pooled_output",
+        (
+            DenseSpec("dense", "dense", Field("intermediate_size"), "relu"),
+            DropoutSpec(Field("classifier_dropout")),
+            DenseSpec("classifier", "classifier", width),
+        ),
     )
 
 

@@ -1,0 +1,1 @@
+"""Distillation: small models that learn from large ones."""
