@@ -9,6 +9,8 @@ from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.checkpoints.fill import oriented
 
+# Families with a reference implementation.
+FAMILIES = [name for name in bf.families() if registry.get(name).huggingface is not None]
 # Both compute in float64, where rounding errors are about 1e-8.
 TOLERANCE = 1e-6
 # Rounding errors of this size occur in float32 with perturbed networks: the reference's own tiny

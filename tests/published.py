@@ -136,7 +136,8 @@ def families(name):
     return [
         record.name
         for record in records
-        if record.tokenizer.kind != "words"
+        if record.huggingface is not None
+        and record.tokenizer.kind != "words"
         and (head is None or head in record.heads)
         and registry.of_model_type(record.huggingface.model_type) is record
     ]

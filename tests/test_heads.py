@@ -45,8 +45,8 @@ def _build(family, head, num_labels=5, **overrides):
     shape |= {"embedding_size": 8} if "embedding_size" in fields else {}
     shape |= {"num_languages": 1} if "num_languages" in fields else {}
     shape |= {"num_layers": 1}
-    shape = {name: value for name, value in shape.items() if name in fields}
-    backbone = bf.build(family, "tiny", **{**shape, **overrides})
+    given = {name: value for name, value in {**shape, **overrides}.items() if name in fields}
+    backbone = bf.build(family, "tiny", **given)
     free = registry.get(family).heads[head].has_labels
     layer = heads.build(backbone, head, num_labels if free else None)
     for variable in layer.weights:
@@ -68,10 +68,12 @@ def _inputs(rows=3, length=7):
 
 
 def test_every_head_has_a_golden():
-    """Its own golden, or that of a family with the same head."""
+    """Its own golden, or that of a family with the same head, where there is a reference."""
     compared = {_of(file) for file in FILES}
     same = [registry.get(family).heads[head] for family, head in compared]
     for family, head in HEADS:
+        if family not in parity.FAMILIES:
+            continue
         assert (family, head) in compared or registry.get(family).heads[head] in same
 
 

@@ -27,7 +27,6 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
-import bertfam_tf as bf
 from bertfam_tf import layers, registry
 from bertfam_tf.layers import activations, attention, masks, relative
 from tests import parity, test_goldens
@@ -357,10 +356,10 @@ def counts(outcomes: dict[str, dict[str, Outcome]]) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("families", nargs="*", choices=[*bf.families(), []])
+    parser.add_argument("families", nargs="*", choices=[*parity.FAMILIES, []])
     parser.add_argument("--selection", choices=["test", "test-all"], default="test-all")
     options = parser.parse_args(arguments)
-    names, quick = options.families or bf.families(), options.selection == "test"
+    names, quick = options.families or parity.FAMILIES, options.selection == "test"
     start = time.monotonic()
     bar = keras.utils.Progbar(len(names) * (len(MUTATIONS) + 1), unit_name="mutation")
     outcomes: dict[str, dict[str, Outcome]] = {}

@@ -130,7 +130,8 @@ class Distiller(Learner):
                 x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
             if validation_data is not None and not _is_batches(validation_data):
                 data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-                validation_data = self.batches(*(*data, None, None)[:3], batch_size)
+                given, y, weights = (*data, None, None)[:3]
+                validation_data = self.batches(given, y, weights, batch_size)
             y = sample_weight = None
             kwargs["shuffle"] = False  # the data set is shuffled; Keras warns that it cannot
         elif not isinstance(x, tf.data.Dataset):

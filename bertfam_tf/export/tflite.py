@@ -75,7 +75,8 @@ def export_tflite(
         quantize: ``"fp16"`` stores weights as float16. ``"int8"`` (dynamic range) stores matrices
             as int8 and multiplies in int8, with activation scales computed for each input.
             ``"int8-full"`` takes activation scales from ``calibration``; span QA does not support
-            it, because its logits of -1e9 at padding would dominate the scales.
+            it, because its logits of -1e9 at padding would dominate the scales, and neither do
+            recurrent layers.
         length: the longest sequence in tokens; None for the task's ``max_length``. With
             ``inputs="ids"`` all sequences have this length and take the time of it.
         calibration: a few hundred typical texts (tuples for tasks with several texts per example),
@@ -94,6 +95,11 @@ def export_tflite(
     length = task.max_length if length is None else length
     _check(task, target, inputs, quantize, length)
     graph = _text_graph(task, length) if inputs == "text" else _ids_graph(task, length)
+    if quantize == "int8-full" and _has_loops(graph.function):
+        raise ValueError(
+            f"TFLite's calibration cannot run the loops of {task.backbone.family}'s recurrent "
+            "layers; quantize='int8' needs no calibration."
+        )
     examples = _calibration_examples(task, quantize, inputs, calibration)
     samples = [graph.feed(example) for example in examples]
     with files.atomic(target) as path:
@@ -202,6 +208,12 @@ def _traced(function: Callable, specs: Iterable[tf.TensorSpec]) -> Any:
     # Phones have kernels for fixed shapes.
     with unpadding(False):
         return tf.function(function, list(specs), autograph=False).get_concrete_function()
+
+
+def _has_loops(function: Any) -> bool:
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+    return any(node.op in ("While", "StatelessWhile") for node in nodes)
 
 
 def _without_lstrip(tokenizer: Tokenizer) -> Tokenizer:

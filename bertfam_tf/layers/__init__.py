@@ -39,6 +39,7 @@ from bertfam_tf.layers.positions import (
     rotate,
     symmetric_buckets,
 )
+from bertfam_tf.layers.recurrent import BidirectionalLSTM
 from bertfam_tf.layers.relative import (
     QueryBias,
     RelativeAttention,
@@ -58,6 +59,7 @@ __all__ = [
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
     "AttentionGroups",
+    "BidirectionalLSTM",
     "CachedSelfAttention",
     "CausalPermutation",
     "DecoderMask",

@@ -46,6 +46,42 @@ def with_gradient(function: Any, gradient: Any) -> Any:
     return tf.custom_gradient(lambda *inputs: (function(*inputs), gradient))
 
 
+def scan(step: Any, state: tuple, given: tuple) -> tuple[Any, tuple]:
+    """A loop over the first axis, as ``ops.scan``, that keeps one part of the state of each step.
+
+    Keras on TensorFlow would keep all parts, and move the state through arrays as well.
+
+    Args:
+        step: ``step(state, slices of given) -> state``, two tuples of the same shapes.
+        state: tensors before the first step.
+        given: tensors (steps, …).
+
+    Returns:
+        ``(states, state)``: the first tensor of the state after each step, (steps, …); and the
+        state after the last one.
+    """
+    if keras.backend.backend() != "tensorflow":
+        state, states = ops.scan(lambda *args: (step(*args),) * 2, state, given)
+        return states[0], state
+    import tensorflow as tf
+
+    steps = tf.shape(given[0])[0]
+
+    def array(x: Any) -> tf.TensorArray:
+        return tf.TensorArray(x.dtype, steps, element_shape=x.shape[1:]).unstack(x)
+
+    read = [array(x) for x in given]
+    # Zeros that are overwritten: TFLite has no kernel for an array without values of unknown shape.
+    written = array(tf.zeros(tf.concat([[steps], tf.shape(state[0])], 0), state[0].dtype))
+
+    def body(i: Any, written: Any, *state: Any) -> tuple:
+        state = step(state, [x.read(i) for x in read])
+        return i + 1, written.write(i, state[0]), *state
+
+    found = tf.while_loop(lambda i, *_: i < steps, body, (0, written, *state))
+    return found[1].stack(), found[2:]
+
+
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 

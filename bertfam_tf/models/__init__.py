@@ -13,6 +13,7 @@ from bertfam_tf import registry
 from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     albert,
     bert,
+    bilstm,
     distilbert,
     electra,
     gpt,

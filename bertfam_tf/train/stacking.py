@@ -390,12 +390,18 @@ def _pairs(
     for layer, i in zip(new, _sources(len(old), len(new), growth), strict=True):
         to = [weight for block in layer for weight in block.weights]
         source = [weight for block in old[i] for weight in block.weights]
-        if [(w.name, tuple(w.shape)) for w in to] != [(w.name, tuple(w.shape)) for w in source]:
+        if [w.name for w in to] != [w.name for w in source]:
             raise ValueError(
                 f"The layers of this {before.family} backbone must have the weights that the "
                 f"family builds, got {len(source)} of them in place of {len(to)}; updates of LoRA "
                 "must be merged first."
             )
+        for one, other in zip(to, source, strict=True):
+            if one.shape != other.shape:
+                raise ValueError(
+                    f"The layers of this {before.family} backbone must have the same shapes, got "
+                    f"{tuple(other.shape)} of {other.path} for {tuple(one.shape)} of {one.path}."
+                )
         owners.update({id(weight) for weight in to})
         for pair in zip(to, source, strict=True):
             if found.setdefault(id(pair[0]), pair)[1] is not pair[1]:

@@ -96,7 +96,10 @@ NAMES = {"scores": "probability"}
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    in_full([*PAIRS, ("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked")], QUICK),
+    in_full(
+        [*PAIRS, ("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked"), ("bilstm", "tagger")],
+        QUICK,
+    ),
 )
 def test_ids_are_answered_as_by_the_keras_model(family, kind, task_of, tmp_path):
     task = task_of(kind, family)
@@ -132,24 +135,25 @@ def test_an_encoder_is_one_partition(quantize, task_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("quantize", "kind"),
+    ("quantize", "kind", "family"),
     each_once(
         [
-            *((quantize, "classifier") for quantize in ("fp16", "int8", "int8-full")),
-            *(("int8-full", "tagger"), ("int8", "qa")),
+            *((quantize, "classifier", "bert") for quantize in ("fp16", "int8", "int8-full")),
+            *(("int8-full", "tagger", "bert"), ("int8", "qa", "bert")),
+            *((quantize, "classifier", "bilstm") for quantize in ("fp16", "int8")),
         ],
         lambda case: case[:1],
     ),
 )
-def test_quantized(kind, quantize, task_of, whole_size, tmp_path):
-    task = task_of(kind, "bert")
+def test_quantized(kind, quantize, family, task_of, whole_size, tmp_path):
+    task = task_of(kind, family)
     options = dict(inputs="ids", length=LENGTH)
     if quantize == "int8-full":
         texts = [text.decode("utf-8", "replace") for text in WORDS]
         options["calibration"] = [(t, t) for t in texts] if kind == "qa" else texts
     file = task.export_tflite(tmp_path / "small.tflite", quantize=quantize, **options)
     assert not operations(file.read_bytes())[1]
-    assert file.stat().st_size < whole_size(kind, "bert")
+    assert file.stat().st_size < whole_size(kind, family)
     run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
     differences = []
     packer = tflite.IdPacker(task.tokenizer, LENGTH)
@@ -168,6 +172,7 @@ def test_quantized(kind, quantize, task_of, whole_size, tmp_path):
     ("family", "kind"),
     each_once(
         [
+            ("bilstm", "classifier"),
             ("bert", "classifier"),
             ("albert", "embedder"),
             ("bert", "labels"),
@@ -248,6 +253,12 @@ def test_texts_are_truncated_to_the_length(task_of, tmp_path):
             "bert",
             dict(quantize="int8-full", inputs="ids", calibration=["a"]),
             r"must have 2 texts, \('question', 'context'\), got 1",
+        ),
+        (
+            "classifier",
+            "bilstm",
+            dict(quantize="int8-full", inputs="ids", calibration=["a"]),
+            "cannot run the loops of bilstm's recurrent layers",
         ),
         ("classifier", "roberta", {}, "no TFLite kernels for ByteBPETokenizer; with inputs='ids'"),
         ("tagger", "bert", {}, "The outputs of TokenTagger contain words of the text"),

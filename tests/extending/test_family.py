@@ -1,4 +1,4 @@
-"""A family in one file: a BiLSTM, without attention and unknown to Hugging Face."""
+"""A family in one file: gated convolutions, without attention and unknown to Hugging Face."""
 
 from dataclasses import dataclass
 from unittest import mock
@@ -19,42 +19,41 @@ from tests import test_families
 
 
 @dataclass(frozen=True)
-class BiLstmConfig(Config):
-    """Differs from BERT: each token is read with two recurrent states, one from either side."""
+class ConvolutionConfig(Config):
+    """Differs from BERT: each layer reads ``kernel_size`` tokens through a gated convolution."""
 
     vocab_size: int = 30522
     hidden_size: int = 256
+    kernel_size: int = 5
     num_layers: int = 2
     dropout: float = 0.1
     initializer_range: float = 0.02
     classifier_dropout: float | None = None
 
 
-def _layer(config: BiLstmConfig, *, name: str, dtype: object) -> keras.layers.Layer:
-    size = config.hidden_size // 2
-    lstm = keras.layers.LSTM(size, return_sequences=True, name="lstm", dtype=dtype)
-    return keras.layers.Bidirectional(lstm, name=name, dtype=dtype)
+def _layer(config: ConvolutionConfig, **kwargs: object) -> keras.layers.Layer:
+    return keras.layers.Conv1D(2 * config.hidden_size, config.kernel_size, padding="same", **kwargs)
 
 
-def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token embeddings; layers of LSTMs, which skip padding."""
+def wire(config: ConvolutionConfig, parts: Parts) -> tuple[dict, dict]:
+    """Token embeddings; gated convolutions with residual sums, over zeros at padding."""
     inputs = encoder.inputs(config)
     x = parts("token_embedding", encoder.table, config, config.vocab_size)(inputs["token_ids"])
-    mask = keras.ops.cast(inputs["padding_mask"], "bool")
-    hidden_states = [x]
+    hidden_states = [layers.zero_padding(x, inputs["padding_mask"])]
     for i in range(config.num_layers):
-        x = parts(f"layer_{i}", _layer, config)(x, mask=mask)  # (batch, length, hidden)
-        x = layers.zero_padding(x, inputs["padding_mask"])
-        hidden_states.append(x)
-    return inputs, {"sequence_output": x, "hidden_states": hidden_states}
+        x = parts(f"layer_{i}", _layer, config)(hidden_states[-1])
+        value, gate = keras.ops.split(x, 2, axis=-1)  # (batch, length, hidden)
+        x = hidden_states[-1] + value * keras.ops.sigmoid(gate)
+        hidden_states.append(layers.zero_padding(x, inputs["padding_mask"]))
+    return inputs, {"sequence_output": hidden_states[-1], "hidden_states": hidden_states}
 
 
 FAMILY = registry.Family(
-    name="bilstm",
-    config=BiLstmConfig,
+    name="convolution",
+    config=ConvolutionConfig,
     wire=wire,
     sizes={"tiny": dict(hidden_size=16), "base": {}},
-    tokenizer=registry.TokenizerSpec("wordpiece", "BiLstmTokenizer"),
+    tokenizer=registry.TokenizerSpec("wordpiece", "ConvolutionTokenizer"),
     heads={"sequence": heads.first_token("tanh"), "tokens": heads.tokens()},
     objectives=("distillation",),
 )
@@ -75,12 +74,12 @@ def registered():
 def task(tmp_path):
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join(PIECES) + "\n")
-    backbone = bf.build("bilstm", "tiny", vocab_size=len(PIECES), num_layers=1)
+    backbone = bf.build("convolution", "tiny", vocab_size=len(PIECES), num_layers=1)
     return bf.TextClassifier(backbone, WordPieceTokenizer(file), ["no", "yes"])
 
 
 def test_it_is_built_trained_saved_and_loaded(task, tmp_path):
-    assert "bilstm" in bf.families()
+    assert "convolution" in bf.families()
     task.compile(keras.optimizers.Adam(0.02))
     history = task.fit(TEXTS, LABELS, epochs=12, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
@@ -88,7 +87,7 @@ def test_it_is_built_trained_saved_and_loaded(task, tmp_path):
     assert [answer["label"] for answer in answers] == LABELS
     task.save(tmp_path / "task")
     again = bf.load(tmp_path / "task")
-    assert again.backbone.family == "bilstm"
+    assert again.backbone.family == "convolution"
     for ours, theirs in zip(again.predict(TEXTS), answers, strict=True):
         np.testing.assert_array_equal(ours["scores"], theirs["scores"])
 
@@ -111,7 +110,7 @@ def test_its_blocks_are_its_layers(task):
 
 
 def test_hugging_face_has_no_format_for_it(task, tmp_path):
-    with pytest.raises(CheckpointError, match="Hugging Face has no bilstm models"):
+    with pytest.raises(CheckpointError, match="Hugging Face has no convolution models"):
         bf.save_pretrained(task.backbone, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -129,13 +128,13 @@ def test_hugging_face_has_no_format_for_it(task, tmp_path):
     ids=lambda check: check.__name__,
 )
 def test_what_holds_for_every_family(check):
-    check("bilstm")
+    check("convolution")
 
 
 @pytest.mark.parametrize("length", [1, 12])
 def test_shapes_of_the_outputs_that_it_has(length):
-    test_families.test_output_shapes("bilstm", length)
+    test_families.test_output_shapes("convolution", length)
 
 
 def test_keras_file(tmp_path):
-    test_families.test_keras_file_round_trip("bilstm", tmp_path)
+    test_families.test_keras_file_round_trip("convolution", tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
+from tests import parity
 from tests.seeding import seed
 from tools import albert_ablation
 
@@ -202,7 +203,7 @@ def test_gpt2_has_a_width_inside_or_four_times_the_outer_one():
 # Hugging Face configs -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", bf.families())
+@pytest.mark.parametrize("family", parity.FAMILIES)
 def test_configs_go_there_and_back(family):
     record = registry.get(family)
     for size in record.sizes:

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import layers
+from bertfam_tf import layers, registry
 from bertfam_tf.models import Backbone, unpadding
 from tests.selection import in_full
 
-# Their attention needs all positions: they compute padding in either mode.
-PADDED = {"gpt", "gpt2", "transformer_xl", "xlnet"}
+# Their attention or recurrence needs all positions: they compute padding in either mode.
+PADDED = {"bilstm", "gpt", "gpt2", "transformer_xl", "xlnet"}
 LENGTHS = np.array([6, 2, 1, 4, 0])
 ON_THE_RIGHT = np.arange(6) < LENGTHS[:, None]
 MASKS = {
@@ -28,8 +28,10 @@ def _build(family, **more):
     tiny = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=24, num_layers=2)
     if family == "transformer_xl":
         tiny["cutoffs"] = ()
-    off = dict(dropout=0.0, attention_dropout=0.0)
-    backbone = bf.build(family, "tiny", dtype="float64", **tiny, **off, **more)
+    given = {**tiny, "dropout": 0.0, "attention_dropout": 0.0, **more}
+    fields = registry.get(family).config.__dataclass_fields__
+    given = {name: value for name, value in given.items() if name in fields}
+    backbone = bf.build(family, "tiny", dtype="float64", **given)
     rng = np.random.default_rng(0)
     for weight in backbone.weights:
         weight.assign_add(rng.normal(0, 0.3, weight.shape))

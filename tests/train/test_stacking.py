@@ -18,8 +18,8 @@ from bertfam_tf.tuning import add_lora
 from tests.seeding import seed
 from tests.selection import in_full, wirings
 
-# ALBERT's layers share their weights.
-OVERRIDES = {"albert": {"sharing": "none"}}
+# ALBERT's layers share their weights, and a BiLSTM's first layer reads embeddings of another width.
+OVERRIDES = {"albert": {"sharing": "none"}, "bilstm": {"embedding_size": 16}}
 
 
 def _built(family, **overrides):
@@ -310,6 +310,9 @@ def test_models_that_cannot_grow():
         ValueError, match="of this albert backbone must not share weights by groups"
     ):
         grow(_built("albert", sharing="all", num_groups=2))
+    wider = _built("bilstm", embedding_size=8)
+    with pytest.raises(ValueError, match=r"same shapes, got \(8, 64\) of layer_0/input/kernel for"):
+        grow(wider)
     add_lora(bert, 2)
     with pytest.raises(ValueError, match="of this bert backbone must have the weights that the fa"):
         grow(bert)
