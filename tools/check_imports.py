@@ -30,6 +30,7 @@ LAYERS = [
 # on TensorFlow.
 ALLOWED = {
     ("layers.fused", "Dense.call"),
+    ("layers.fused", "scan"),
     ("layers.fused", "split_rows"),
     ("layers.fused", "take"),
     ("layers.fused", "with_gradient"),

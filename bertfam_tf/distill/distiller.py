@@ -63,7 +63,7 @@ class Distiller(Learner):
         labels: float = 0.0,
         **kwargs: Any,
     ):
-        teachers = teacher if isinstance(teacher, list | tuple) else [teacher]
+        teachers: Any = teacher if isinstance(teacher, list | tuple) else [teacher]
         distilled = Distillation(student, teachers, terms)
         ours = distilled.student
         objectives: list[Objective] = [distilled]

@@ -75,7 +75,7 @@ class Network:
         kept = {name: found[name] for name in names}
         if task and parts is not None:
             assert parts.read is not None
-            kept[TASK] = parts.read(found, inputs)
+            kept[TASK] = parts.read(found, dict(inputs))
         return kept
 
     def distributions(self, outputs: Any, inputs: Mapping[str, Any], targets: Any) -> Any:

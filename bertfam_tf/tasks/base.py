@@ -675,8 +675,8 @@ class Task(Learner):
             target = targets.encode(labels, encoded) if labels is not None or labelled else None
             if isinstance(target, tuple):
                 return target
-            weights = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
-            return (*([] if labels is None else [target]), *weights)
+            spread = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
+            return (*([] if labels is None else [target]), *spread)
 
         if not self._parts.draws:
             return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
