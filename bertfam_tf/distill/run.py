@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shutil
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -79,6 +80,8 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     student.save(directory.path / MODEL)
     metrics = _metrics(recipe, cls, student, teachers)
     directory.finish(metrics)
+    for number in range(1, len(stages) + 1):
+        shutil.rmtree(directory.path / f"cache_{number}", ignore_errors=True)
     return metrics
 
 
