@@ -373,7 +373,8 @@ def _label(name: str) -> str:
 
 def _own_objective(student: Network, weight: float) -> Objective:
     objectives = [] if student.task is None else student.task.objectives
-    if len(objectives) != 1:
+    reads = student.task is not None and student.task.components.read is not None
+    if len(objectives) != 1 or not reads:
         kind = type(student.task or student.backbone).__name__
         raise ValueError(f"labels must be 0 for a {kind}, which has no loss of its own.")
     return _Own(objectives[0], weight)

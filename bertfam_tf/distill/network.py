@@ -23,18 +23,18 @@ class Network:
         inputs: of the model, by name.
 
     Raises:
-        ValueError: for a task that is more than a backbone and its head.
+        ValueError: for a task whose inputs are not the backbone's, such as multiple choice.
     """
 
     def __init__(self, model: Task | Backbone, role: str):
         self.role = role
         self.task = model if isinstance(model, Task) else None
         self.backbone: Backbone = model if isinstance(model, Backbone) else model.backbone
-        if self.task is not None and self.task.components.read is None:
-            raise ValueError(f"{type(model).__name__} cannot be the {role} of a distillation.")
         self.inputs: Mapping[str, Any] = (
             self.backbone.token_inputs if self.task is None else self.task.components.inputs
         )
+        if any(len(each.shape) != 2 for each in self.inputs.values()):
+            raise ValueError(f"A {type(model).__name__} cannot be the {role} of a distillation.")
 
     @property
     def num_layers(self) -> int:

