@@ -3,6 +3,7 @@
     python -m tools.compare_distillation systems --cache DIR    # five systems, three tasks
     python -m tools.compare_distillation tinybert --cache DIR   # its stages, terms and layer maps
     python -m tools.compare_distillation distilbert --cache DIR # its losses and its warm start
+    python -m tools.compare_distillation phone --cache DIR      # int8 .tflite files of students
 
 Each part is one to two hours of one core, and writes tools/results/distillation_PART.md; `systems`
 also draws distillation_systems.png. `--report` writes what is finished, `--quick` takes two minutes
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
@@ -48,7 +50,9 @@ from bertfam_tf.distill import (
     augment,
     student_of,
 )
+from bertfam_tf.export.tflite import interpreter
 from bertfam_tf.files import write
+from bertfam_tf.metrics import entity_scores
 from bertfam_tf.tasks import Task
 from bertfam_tf.train import read_split
 from bertfam_tf.tuning import freeze
@@ -415,7 +419,9 @@ def run(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) -> No
     for seed in seeds:
         for task in tasks:
             runs.teacher(task)
-            if part == "systems":
+            if part == "phone":
+                phone(runs)
+            elif part == "systems":
                 for name, make in systems(runs, task).items():
                     runs.cell(task, name, seed, make)
             elif part == "tinybert":
@@ -425,6 +431,111 @@ def run(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) -> No
                 for name, (options, _) in DISTILBERT_PARTS.items():
                     general = name.replace(" ", "_") if options else "distilbert"
                     runs.cell(task, name, seed, distilbert(runs, task, general, **options))
+
+
+# On a phone -------------------------------------------------------------------------------------
+
+
+def tagger(runs: Runs, distilled: bool) -> Callable[[], dict[str, Any]]:
+    """Named entities of CoNLL-2003: a teacher, or its student of three layers, distilled."""
+    recipe = load_recipe(ROOT / "configs" / "bert" / "conll2003.yaml")
+    name = "student" if distilled else "teacher"
+
+    def train() -> dict[str, Any]:
+        keras.utils.set_random_seed(0)
+        rows = read_split(dataclasses.replace(recipe.data, limit=None), "train", recipe.task)
+        rows = rows.take(runs.sizes.teacher[0]).cache()
+        epochs = runs.sizes.teacher[1]
+        steps = -(-runs.sizes.teacher[0] // runs.sizes.batch) * epochs
+        if distilled:
+            teacher: Any = bf.load(runs.folder / "taggers" / "teacher")
+            made = student_of(teacher, 3)
+            runs.imitate(
+                made, teacher, [SoftTargets(), HiddenStates()], rows, labels=0.5, steps=steps
+            )
+        else:
+            names = ["O", *(f"{x}-{y}" for y in ("LOC", "MISC", "ORG", "PER") for x in "BI")]
+            made = bf.TokenTagger.from_pretrained(ENCODER, names, max_length=LENGTH)
+            made.compile(optimizers.adamw(runs.sizes.rate, steps))
+            made.fit(rows, batch_size=runs.sizes.batch, epochs=epochs, verbose=0)
+        made.save(runs.folder / "taggers" / name)
+        return {"steps": steps}
+
+    return train
+
+
+def phone(runs: Runs) -> None:
+    """Sizes, times and scores of the ``.tflite`` files of classifiers and taggers."""
+    runs.teacher("sst2")
+    teacher = runs.folder / "teachers" / "sst2"
+    made = systems(runs, "sst2")
+    for name in ("TinyBERT-4", "PKD-3", "BiLSTM, distilled"):
+        runs.cell("sst2", name, 0, made[name])
+    runs.cells("tagger/teacher", tagger(runs, False))
+    runs.cells("tagger/student", tagger(runs, True))
+    folders = {"classifier, teacher": teacher}
+    folders |= {
+        f"classifier, {name}": runs.folder / "students" / name
+        for name in ("TinyBERT-4", "PKD-3", "BiLSTM, distilled")
+    }
+    folders |= {
+        f"tagger, {name}": runs.folder / "taggers" / name for name in ("teacher", "student")
+    }
+    for name, folder in folders.items():
+        for quantize in (None, "int8"):
+            key = f"phone/{name}/{quantize or 'float32'}"
+            runs.cells(key, lambda f=folder, q=quantize: _on_phone(runs, f, q))
+
+
+def _on_phone(runs: Runs, folder: Path, quantize: str | None) -> dict[str, Any]:
+    """A file from texts to answers: its bytes, milliseconds of a text, and score."""
+    task = bf.load(folder)
+    file = runs.folder / "phone.tflite"
+    task.export_tflite(file, quantize=quantize, length=LENGTH)
+    run = interpreter(file.read_bytes()).get_signature_runner()
+    text = np.array(["one of the best films of this year , and a very funny one too"])
+
+    def answers(sentence: bytes) -> dict[str, np.ndarray]:
+        return run(text=np.array([sentence]))
+
+    found: dict[str, Any] = {
+        "bytes": file.stat().st_size,
+        "milliseconds": _median(lambda: run(text=text)),
+    }
+    if isinstance(task, bf.TokenTagger):
+        recipe = load_recipe(ROOT / "configs" / "bert" / "conll2003.yaml")
+        rows = read_split(recipe.data, "dev", recipe.task, task.class_names).take(600)
+        gold, guessed = [], []
+        for features, tags in rows:
+            answer = answers(features["text"].numpy())
+            count = int(answer["count"][0])
+            gold.append(tags.numpy().decode().split())
+            guess = [tag.decode() for tag in answer["tags"][0][:count]]
+            # What does not fit into the length has no answer.
+            guessed.append((guess + ["O"] * len(gold[-1]))[: len(gold[-1])])
+        return {**found, "score": 100 * float(entity_scores(gold, guessed)["f1"])}
+    rows = runs.rows("sst2", "dev", runs.sizes.dev)
+    names = task.class_names
+    right = [
+        names[int(np.argmax(answers(features["text"].numpy())["scores"][0]))]
+        == label.numpy().decode()
+        for features, label in rows
+    ]
+    return {**found, "score": 100 * float(np.mean(right))}
+
+
+def report_phone(runs: Runs) -> str:
+    rows = []
+    for key, cell in runs.cells.found.items():
+        if key.startswith("phone/"):
+            _, name, stored = key.split("/")
+            size, time_of = f"{cell['bytes'] / 1e6:.1f}", f"{cell['milliseconds']:.1f}"
+            rows.append([name, stored, size, time_of, f"{cell['score']:.1f}"])
+    return (
+        "LiteRT on one core, from a text to its answer, 64 tokens with padding. Scores through "
+        "the files: accuracy of SST-2's dev split, F1 of entities in the first 600 sentences of "
+        "CoNLL-2003's.\n\n"
+    ) + _table(["model", "weights", "MB", "ms", "score"], rows)
 
 
 # Reports ----------------------------------------------------------------------------------------
@@ -584,7 +695,7 @@ def draw(runs: Runs, tasks: Sequence[str], file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("part", choices=("systems", "tinybert", "distilbert"))
+    parser.add_argument("part", choices=("systems", "tinybert", "distilbert", "phone"))
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -592,6 +703,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     sizes = QUICK if options.quick else Sizes()
+    if options.part == "phone":
+        options.tasks, options.seeds = ["sst2"], [0]
     tasks = options.tasks or (list(TASKS) if options.part == "systems" else ["mrpc", "cola"])
     seeds = options.seeds[:1] if options.quick else options.seeds
     runs = Runs(options.cache, sizes)
@@ -599,6 +712,8 @@ def main() -> None:
         run(options.part, runs, tasks, seeds)
     if options.part == "systems":
         text = report_systems(runs, tasks, seeds, measured(runs))
+    elif options.part == "phone":
+        text = report_phone(runs)
     elif options.part == "tinybert":
         names = {name: [f"{mrpc}", f"{cola}"] for name, (_, mrpc, cola) in TINYBERT_PARTS.items()}
         text = report_parts(runs, tasks, names, ["published, MRPC", "published, CoLA"])
