@@ -71,7 +71,12 @@ def layer_map(layers: LayerMap, student: int, teacher: int) -> dict[int, int]:
                 f"student, got {teacher} and {student}."
             )
         return MAPS[layers](student, teacher)
-    found = dict(layers) if isinstance(layers, Mapping) else dict(enumerate(layers, 1))
+    if isinstance(layers, Mapping):
+        found = dict(layers)
+    elif isinstance(layers, Sequence):
+        found = dict(enumerate(layers, 1))
+    else:
+        raise ValueError(f"A layer map is a name, a list or a mapping of layers, got {layers!r}.")
     for kind, numbers, count in (("student", found, student), ("teacher", found.values(), teacher)):
         for number in numbers:
             if not isinstance(number, int) or not 0 <= number <= count:
