@@ -71,12 +71,9 @@ def layer_map(layers: LayerMap, student: int, teacher: int) -> dict[int, int]:
                 f"student, got {teacher} and {student}."
             )
         return MAPS[layers](student, teacher)
-    if isinstance(layers, Mapping):
-        found = dict(layers)
-    elif isinstance(layers, Sequence):
-        found = dict(enumerate(layers, 1))
-    else:
+    if not hasattr(layers, "__iter__"):
         raise ValueError(f"A layer map is a name, a list or a mapping of layers, got {layers!r}.")
+    found = dict(layers) if isinstance(layers, Mapping) else dict(enumerate(layers, 1))
     for kind, numbers, count in (("student", found, student), ("teacher", found.values(), teacher)):
         for number in numbers:
             if not isinstance(number, int) or not 0 <= number <= count:
