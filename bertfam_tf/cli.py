@@ -238,12 +238,12 @@ def _distill(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from bertfam_tf import tasks
-    from bertfam_tf.config import load_recipe
+    from bertfam_tf.config import load_run
     from bertfam_tf.train.directory import MODEL, RECIPE
     from bertfam_tf.train.run import evaluate
 
     run_dir = Path(options.run_dir)
-    recipe = load_recipe(run_dir / RECIPE)
+    recipe = load_run(run_dir / RECIPE)
     print(json.dumps(evaluate(tasks.load(run_dir / MODEL), recipe, options.split)))
 
 
@@ -274,7 +274,7 @@ def _predict_file(options: argparse.Namespace) -> None:
         raise ValueError("predicting on a file needs both --input and --output, and no texts")
     if options.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {options.batch_size}")
-    from bertfam_tf.config import load_recipe
+    from bertfam_tf.config import load_run
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.train import answer_file, source_of
     from bertfam_tf.train.directory import MODEL, RECIPE
@@ -282,7 +282,7 @@ def _predict_file(options: argparse.Namespace) -> None:
 
     directory, data = Path(options.model), None
     if (directory / RECIPE).is_file():
-        data = load_recipe(directory / RECIPE).data
+        data = load_run(directory / RECIPE).data
         directory = directory / MODEL
     task = _saved_task(options.model)
     _check_top(options.top, task)

@@ -407,7 +407,7 @@ class DistillStage:
         texts: ``original``, or ``augmented`` with the copies of the augmentation.
         teacher_outputs: ``each_step``, computed in each step; or ``cached``, computed once and
             stored in the output directory until the run is finished.
-        train: of this stage.
+        train: of this stage; ``train.metrics`` of the last one are those of the dev split.
     """
 
     terms: dict[str, dict[str, Any]]
@@ -425,8 +425,10 @@ class DistillStage:
                 raise ValueError(
                     f"{name} of a stage must be {' or '.join(known)}, got {getattr(self, name)!r}."
                 )
-        if self.train.batch_size is None:
-            raise ValueError("train.batch_tokens is for fine-tuning; a stage needs batch_size.")
+        unused = ("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps")
+        for name in unused:
+            if getattr(self.train, name) != getattr(TrainConfig(), name):
+                raise ValueError(f"train.{name} is not for a stage of a distillation.")
 
 
 @dataclass(frozen=True)
@@ -458,6 +460,11 @@ class DistillRecipe(_Yaml):
         if self.augmentation is None and any(s.texts == "augmented" for s in self.stages):
             raise ValueError("texts of a stage must be original without an augmentation.")
 
+    @property
+    def train(self) -> TrainConfig:
+        """The settings of the last stage."""
+        return self.stages[-1].train
+
 
 def load_recipe(
     file: str | Path, overrides: list[str] | tuple[str, ...] = (), kind: type = Recipe
@@ -483,6 +490,13 @@ def load_recipe(
     for override in overrides:
         _override(values, override)
     return _build(values, path, kind)
+
+
+def load_run(file: str | Path) -> Any:
+    """The ``Recipe`` or ``DistillRecipe`` of a run, as ``load_recipe``."""
+    values = parsing.read_yaml(Path(file)) if Path(file).is_file() else None
+    distilled = isinstance(values, dict) and "teacher" in values
+    return load_recipe(file, kind=DistillRecipe if distilled else Recipe)
 
 
 def expand(path: str) -> Path:
@@ -513,18 +527,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
-    types = typing.get_type_hints(kind)
-    sections = {name: each for name, each in types.items() if dataclasses.is_dataclass(each)}
-    for name, cls in {"": kind, **sections}.items():
-        known = {field.name for field in dataclasses.fields(cls)}
-        for key, value in _inside(values, name).items():
-            if key not in known:
-                where = f"key in section {name}" if name else "key"
-                raise ValueError(f"{path}: {unknown(where, str(key), known)}")
-            # To Python a bool is an integer, and to YAML a bare "no" is a bool.
-            if isinstance(value, bool):
-                where = f"{name}.{key}" if name else key
-                raise ValueError(f"{path}: {where} is {value}; a name such as no needs quotes.")
+    _check_keys(values, kind, path)
     try:
         return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
     except (dacite.DaciteError, ValueError) as error:
@@ -532,6 +535,28 @@ def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
         if getattr(error, "field_path", None) == "data.labels":
             hint = '; numbers need quotes, as in {"0": negative}'
         raise ValueError(f"{path}: {error}{hint}") from None
+
+
+def _check_keys(values: dict[str, Any], kind: type, path: Path, section: str = "") -> None:
+    """Raises ValueError for a key that is no field of ``kind``, in sections and lists of them."""
+    types = typing.get_type_hints(kind)
+    for key, value in values.items():
+        if key not in types:
+            where = f"key in section {section}" if section else "key"
+            raise ValueError(f"{path}: {unknown(where, str(key), types)}")
+        name = f"{section}.{key}" if section else key
+        # To Python a bool is an integer, and to YAML a bare "no" is a bool.
+        if isinstance(value, bool):
+            raise ValueError(f"{path}: {name} is {value}; a name such as no needs quotes.")
+        inner = [each for each in (types[key], *typing.get_args(types[key])) if _is_section(each)]
+        for i, each in enumerate(value if isinstance(value, list) else [value]):
+            if inner and isinstance(each, dict):
+                at = f"{name}.{i}" if isinstance(value, list) else name
+                _check_keys(each, inner[0], path, at)
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _number(value: Any) -> Any:
@@ -544,8 +569,3 @@ def _number(value: Any) -> Any:
     if not math.isfinite(number):
         raise ValueError(f"{value} is not a finite number.")
     return number
-
-
-def _inside(values: dict[str, Any], section: str) -> dict[str, Any]:
-    inside = values.get(section) if section else values
-    return inside if isinstance(inside, dict) else {}

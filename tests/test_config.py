@@ -1,15 +1,31 @@
 """Recipes: defaults, overrides, and errors that name the key."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bertfam_tf.config import PretrainRecipe, Recipe, TrainConfig, expand, load_recipe
+from bertfam_tf.config import (
+    DistillRecipe,
+    PretrainRecipe,
+    Recipe,
+    TrainConfig,
+    expand,
+    load_recipe,
+    load_run,
+)
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = {"output": "out", "model": {"path": "checkpoint"}, "data": {"train": "train.tsv"}}
+DISTILLED = {
+    "output": "out",
+    "teacher": "teacher",
+    "student": {"num_layers": 2},
+    "data": {"train": "train.tsv"},
+    "stages": [{"terms": {"soft_targets": {"layers": {1: 2}}}}, {"terms": {"soft_targets": {}}}],
+}
 
 
 @pytest.fixture
@@ -26,8 +42,13 @@ def recipe(tmp_path):
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("configs/*/*.yaml")), ids=lambda f: f.name)
 def test_the_recipes_here_load(file):
-    pretrains = "\n  family: " in file.read_text("utf-8")
-    load_recipe(file, kind=PretrainRecipe if pretrains else Recipe)
+    text = file.read_text("utf-8")
+    if "\nteacher: " in text:
+        assert isinstance(load_run(file), DistillRecipe)
+    elif "\n  family: " in text:
+        load_recipe(file, kind=PretrainRecipe)
+    else:
+        assert isinstance(load_run(file), Recipe)
 
 
 def test_defaults_and_round_trip(recipe):
@@ -100,6 +121,52 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
 def test_errors_name_the_key(recipe, keys, error):
     with pytest.raises(ValueError, match=rf"recipe\.yaml: .*{error}"):
         recipe(**keys) if all(isinstance(k, str) for k in keys) else recipe(yaml.safe_dump(keys))
+
+
+def test_recipes_of_distillation(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(DISTILLED))
+    loaded = load_recipe(file, kind=DistillRecipe)
+    assert loaded.train is loaded.stages[-1].train
+    file.write_text(loaded.to_yaml())
+    assert load_run(file) == loaded
+
+
+def _stage(**keys):
+    return {"stages": [DISTILLED["stages"][0], {"terms": {}, **keys}]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"studnet": {}}, "Unknown key 'studnet'. Did you mean 'student'?"),
+        ({"student": {"layer": 2}}, "key in section student 'layer'. Did you mean 'layers'?"),
+        (_stage(text="original"), "key in section stages.1 'text'. Did you mean 'texts'?"),
+        (_stage(train={"epoch": 1}), "section stages.1.train 'epoch'. Did you mean 'epochs'?"),
+        (_stage(labels=True), "stages.1.labels is True"),
+        (_stage(labels="no"), '"stages.labels" - should be "float"'),
+        (
+            _stage(texts="augmentd"),
+            "texts of a stage must be original or augmented, got 'augmentd'",
+        ),
+        (_stage(texts="augmented"), "texts of a stage must be original without an augmentation"),
+        (_stage(teacher_outputs="disk"), "must be each_step or cached, got 'disk'"),
+        (_stage(train={"patience": 2}), "train.patience is not for a stage of a distillation"),
+        (_stage(train={"batch_tokens": 9}), "train.batch_tokens is not for a stage"),
+        (
+            {"augmentation": {"masked": "m"}},
+            "section augmentation 'masked'. Did you mean 'masked_l",
+        ),
+        ({"stages": []}, "stages must be at least one"),
+        ({"stages": [1]}, '"stages" - should be'),
+    ],
+    ids=str,
+)
+def test_errors_of_distillation_name_the_key(tmp_path, keys, error):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps({**DISTILLED, **keys}))
+    with pytest.raises(ValueError, match=rf"recipe\.yaml: .*{error}"):
+        load_recipe(file, kind=DistillRecipe)
 
 
 @pytest.mark.parametrize(

@@ -187,12 +187,9 @@ class Distiller(Learner):
         Raises:
             ValueError: as for ``fit``.
         """
+        self.check_cache()
         distilled = self._distilled.value
         task = distilled.student.task
-        if task is None or task.components.draws:
-            kind = type(self.student).__name__
-            why = "is not a task" if task is None else "draws masks anew in each epoch"
-            raise ValueError(f"cache must be None for a {kind}, which {why}.")
         described = {
             "teacher_sha256": [
                 model_digest(each.task or each.backbone) for each in distilled.teachers
@@ -203,6 +200,14 @@ class Distiller(Learner):
         pads[(1, TARGETS)] = task.components.targets.padding
         batches = self.batches(x, y, sample_weight, BATCH)
         return Cache(folder, batches, distilled.with_outputs, described, pads)
+
+    def check_cache(self) -> None:
+        """Raises ValueError if outputs of the teacher cannot be cached."""
+        task = self._distilled.value.student.task
+        if task is None or task.components.draws:
+            kind = type(self.student).__name__
+            why = "is not a task" if task is None else "draws masks anew in each epoch"
+            raise ValueError(f"The teacher's outputs cannot be cached for a {kind}, which {why}.")
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         # Metrics of `compile` are the task's: of its targets and outputs.

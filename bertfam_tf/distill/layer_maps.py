@@ -71,6 +71,8 @@ def layer_map(layers: LayerMap, student: int, teacher: int) -> dict[int, int]:
                 f"student, got {teacher} and {student}."
             )
         return MAPS[layers](student, teacher)
+    if not hasattr(layers, "__iter__"):
+        raise ValueError(f"A layer map is a name, a list or a mapping of layers, got {layers!r}.")
     found = dict(layers) if isinstance(layers, Mapping) else dict(enumerate(layers, 1))
     for kind, numbers, count in (("student", found, student), ("teacher", found.values(), teacher)):
         for number in numbers:

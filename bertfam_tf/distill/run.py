@@ -25,14 +25,13 @@ from bertfam_tf.distill.terms import TERMS, Term
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks import Task, storage
-from bertfam_tf.train import read_split
+from bertfam_tf.train import evaluate, read_split
 from bertfam_tf.train.backup import Backup, remaining
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.history import History
 
 # In examples; a larger corpus is shuffled within a buffer of this size.
 _SHUFFLE_BUFFER = 1 << 20
-_EVALUATED = 32
 _log = logging.getLogger(__name__)
 
 
@@ -69,12 +68,15 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     student = _student(recipe, cls, teachers[0])
     # A mismatch is an error before anything is written.
     distillers = [Distiller(student, teachers, terms, stage.labels) for terms, stage in stages]
-    directory.begin()
+    for distiller, (_, stage) in zip(distillers, stages, strict=True):
+        if stage.teacher_outputs == "cached":
+            distiller.check_cache()
     rows = _rows(recipe, cls, student, "train")
-    augmented = None
+    directory.begin()
+    augmented = rows
+    if any(stage.texts == "augmented" for _, stage in stages):
+        augmented = _augmented(recipe, rows, directory.path / "augmented")
     for number, (distiller, (_, stage)) in enumerate(zip(distillers, stages, strict=True), 1):
-        if stage.texts == "augmented" and augmented is None:
-            augmented = _augmented(recipe, rows, directory.path / "augmented")
         given = augmented if stage.texts == "augmented" else rows
         _train(distiller, stage, number, given, recipe, directory)
     student.save(directory.path / MODEL)
@@ -163,7 +165,9 @@ def _rows(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> 
     lines = tf.data.TextLineDataset(files).filter(lambda line: tf.strings.length(line) > 0)
     if recipe.data.limit is not None:
         lines = lines.take(recipe.data.limit)
-    number = lines.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
+    number = int(lines.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+    if not number:
+        raise ValueError(f"There is no text in {', '.join(files)}.")
     lines = lines.map(lambda line: ({TEXT: line},))
     return lines.apply(tf.data.experimental.assert_cardinality(number))
 
@@ -229,7 +233,9 @@ def _batches(
     count = int(rows.cardinality())
     buffer = min(count, _SHUFFLE_BUFFER)
     return -(-count // size), lambda epoch: distiller.batches(
-        shuffled_batches(rows, size, buffer=buffer, seed=seed(epoch)), training=True
+        shuffled_batches(rows, size, buffer=buffer, seed=seed(epoch)),
+        training=True,
+        seed=seed(epoch),
     )
 
 
@@ -238,9 +244,8 @@ def _metrics(
 ) -> dict[str, float]:
     found: dict[str, float] = {}
     if recipe.data.dev is not None and cls.labels_type is not None:
-        data = _rows(recipe, cls, student, "dev").batch(_EVALUATED)
-        found = student.evaluate(data, return_dict=True, verbose=0)
-        each = [teacher.evaluate(data, return_dict=True, verbose=0) for teacher in teachers]
+        found = evaluate(student, recipe, "dev")
+        each = [evaluate(teacher, recipe, "dev") for teacher in teachers]
         found |= {f"teacher_{n}": sum(x[n] for x in each) / len(each) for n in each[0]}
     found["parameters"] = student.count_params()
     found["teacher_parameters"] = sum(teacher.count_params() for teacher in teachers)

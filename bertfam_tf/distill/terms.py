@@ -426,6 +426,8 @@ class Relations(_OfLayers):
         if not self.of or any(name not in known for name in self.of):
             raise ValueError(f"of must be some of {', '.join(known)}, got {list(self.of)}.")
         object.__setattr__(self, "of", tuple(self.of))
+        if self.heads is not None and (type(self.heads) is not int or self.heads < 1):
+            raise ValueError(f"heads must be a number from 1 or null, got {self.heads!r}.")
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]

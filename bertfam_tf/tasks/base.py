@@ -629,6 +629,7 @@ class Task(Learner):
         shuffle: bool = False,
         batch_tokens: int | None = None,
         training: bool = False,
+        seed: int | None = None,
         labelled: bool = True,
         extend: Callable[[dict[str, tf.Tensor], dict[str, Any], tuple], tuple] | None = None,
     ) -> tf.data.Dataset:
@@ -638,6 +639,7 @@ class Task(Learner):
             x, y, sample_weight, batch_size, shuffle, batch_tokens: as for ``fit``.
             training: whether random numbers for masks are redrawn in each epoch; else they are
                 always the same.
+            seed: of those random numbers, which are then the same in each epoch.
             labelled: whether examples must have labels.
             extend: function of texts, of what ``encode`` returns for them, and of a batch, whose
                 result is the batch instead.
@@ -688,7 +690,8 @@ class Task(Learner):
             return encode(*batch, seeds=seeds)
 
         numbers = tf.data.Dataset.random(
-            None if training else 0, rerandomize_each_iteration=training
+            0 if seed is None and not training else seed,
+            rerandomize_each_iteration=training and seed is None,
         ).map(lambda number: tf.cast(number % (1 << 31), tf.int32))
         drawn = tf.data.Dataset.zip(numbers, stream)
         return drawn.map(encode_drawn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)

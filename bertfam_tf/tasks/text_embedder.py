@@ -60,15 +60,20 @@ class TextEmbedder(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         inputs = backbone.token_inputs
         reads = "sequence_output" if options.pooling == "mean" else "first_token"
-        x = backbone(inputs, outputs=reads)[reads]
-        if options.pooling == "mean":
-            pooling = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
-            x = pooling(x, inputs["padding_mask"])  # (batch, hidden)
-        if options.normalize:
-            x = keras.layers.UnitNormalization(dtype="float32", name="normalization")(x)
+        pooling = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
+        normalization = keras.layers.UnitNormalization(dtype="float32", name="normalization")
+
+        def read(found: Any, given: Any) -> Any:
+            x = found[reads]
+            if options.pooling == "mean":
+                x = pooling(x, given["padding_mask"])  # (batch, hidden)
+            return normalization(x) if options.normalize else x
+
         return Parts(
             inputs=inputs,
-            outputs=x,  # (batch, hidden)
+            outputs=read(backbone(inputs, outputs=reads), inputs),  # (batch, hidden)
+            read=read,
+            source=reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
             postprocess=lambda outputs, _: {"embedding": tf.cast(outputs, tf.float32)},
             to_python=lambda answers, _: answers["embedding"].numpy(),

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers, tasks, tuning
-from bertfam_tf.config import EXAMPLES, DataConfig, Recipe, TrainConfig, expand
+from bertfam_tf.config import EXAMPLES, DataConfig, DistillRecipe, Recipe, TrainConfig, expand
 from bertfam_tf.data import (
     TokenBatches,
     read_rows,
@@ -69,7 +69,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     return metrics
 
 
-def evaluate(task: tasks.Task, recipe: Recipe, split: str) -> dict[str, float]:
+def evaluate(task: tasks.Task, recipe: Recipe | DistillRecipe, split: str) -> dict[str, float]:
     """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
     rows = read_split(recipe.data, split, type(task).__name__, task.class_names or None)
     data = rows.batch(recipe.train.batch_size or EXAMPLES)
@@ -233,7 +233,7 @@ def _batches(
     )
 
 
-def _metrics(recipe: Recipe) -> dict[str, Any]:
+def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:
     return {} if recipe.train.metrics is None else {"metrics": recipe.train.metrics}
 
 

@@ -101,7 +101,7 @@ def test_masks_that_are_drawn_anew(tokenizer, tmp_path):
     sides = (task_of(tokenizer, n, "MaskedLM") for n in (1, 2))
     distiller = Distiller(*sides, [SoftTargets()])
     distiller.compile(keras.optimizers.SGD(0.0))
-    with pytest.raises(ValueError, match="cache must be None for a MaskedLM, which draws masks"):
+    with pytest.raises(ValueError, match="cannot be cached for a MaskedLM, which draws"):
         distiller.fit(TEXTS, cache=tmp_path)
 
 

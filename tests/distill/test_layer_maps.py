@@ -35,6 +35,7 @@ def test_the_last_layers_and_a_table():
     ("layers", "error"),
     [
         ("unifrom", "Unknown layer map 'unifrom'.*uniform"),
+        (3, "A layer map is a name, a list or a mapping of layers, got 3"),
         ([1, 7], "layer 7 of the teacher, which has the layers 1 to 6"),
         ([1, 2, 3], "layer 3 of the student, which has the layers 1 to 2"),
     ],

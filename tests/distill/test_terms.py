@@ -208,6 +208,7 @@ def test_value_relations_alone():
             "scaling of soft_targets must be mean or classes",
         ),
         (lambda: HiddenStates(scaling="sum"), "scaling of hidden_states must be mean or tinybert"),
+        (lambda: Relations(heads=0), "heads must be a number from 1 or null, got 0"),
         (lambda: Relations(of=["heads"]), "of must be some of queries, keys, values"),
     ],
 )
