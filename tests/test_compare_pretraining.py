@@ -43,6 +43,41 @@ def test_flops_are_those_of_the_comparison_of_stacking():
     assert 1.1 < step_flops(sizes, 30522, electra=True) / stacking < 1.4
 
 
+def test_stages_have_the_compute_of_a_run_from_scratch():
+    def cost(layers):
+        return compare_stacking.flops(layers, 64, 64, 4000)
+
+    for shares in compare_stacking.SHARES:
+        stages = compare_stacking.stages(8, 1000, shares, cost)
+        assert [stage.layers for stage in stages] == [2, 4, 8]
+        steps = [stage.steps for stage in stages]
+        assert [step / sum(steps) for step in steps] == pytest.approx(shares, abs=1e-3)
+        compute = sum(stage.steps * cost(stage.layers) for stage in stages)
+        assert compute == pytest.approx(1000 * cost(8), rel=1e-3)
+
+
+def test_stacking_is_compared_at_the_final_loss_from_scratch():
+    scratch = {"points": [(1e12, 7.0), (2e12, 6.0)], "stages": [(8, 10)], "seconds": 1.0}
+    sooner = {**scratch, "points": [(1e12, 6.5), (2e12, 5.5)]}
+    never = {**scratch, "points": [(1e12, 6.8), (2e12, 6.1)]}
+    found = [compare_stacking.needed(run, scratch) for run in (scratch, sooner, never)]
+    assert found == [100, 75, None]
+    for other, verdict in (
+        (sooner, "2 of 2 seeds (which agrees"),
+        (never, "1 of 2 seeds (which does"),
+    ):
+        runs = {"scratch": [scratch] * 2, "stack, fresh moments": [sooner, other]}
+        assert verdict in compare_stacking.agreement(runs)[0]
+    assert "75, not reached" in compare_stacking.table(runs)[-1]
+    deeper = {"scratch": [sooner]}
+    assert "does not pay" not in compare_stacking.depth({8: deeper, 4: {"scratch": [scratch]}})[0]
+    assert "does not pay" in compare_stacking.depth({4: deeper, 8: {"scratch": [scratch]}})[0]
+    rows = compare_stacking.switches([sooner], scratch)
+    assert "| 5.500 | -0.500 | 75 |" in rows[3]
+    assert "all of these switches pay" in rows[-1]
+    assert "too late to pay: 8 × 10." in compare_stacking.switches([sooner, never], scratch)[-1]
+
+
 SENTENCES = ["i like new york", "new york citys", "é is big"]
 SPANS = {
     SENTENCES[0]: [(7, 15)],
