@@ -263,6 +263,9 @@ class Learner(keras.Model):
         ]
         return sum(parts + [self._aggregate_additional_loss(loss) for loss in self.losses])
 
+    def get_metrics_result(self) -> dict[str, Any]:
+        return replicas.reducible(super().get_metrics_result())
+
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         replicas.build(self, iterator, data_batch)
 

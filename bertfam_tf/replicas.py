@@ -34,6 +34,22 @@ def total(value: Any) -> Any:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
+def reducible(results: Any) -> Any:
+    """Metrics of a replica as Keras' training loop can reduce them.
+
+    With several workers it takes means over axis 0, which scalars do not have (keras#20585): in a
+    replica of theirs each becomes a vector of one.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return results
+    import tensorflow as tf
+
+    several = isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
+    if not several or tf.distribute.in_cross_replica_context():
+        return results
+    return keras.tree.map_structure(lambda x: keras.ops.reshape(x, (-1,)), results)
+
+
 def check_optimizer(optimizer: Any) -> None:
     """Checks that an optimizer belongs to the strategy in whose scope this is called.
 
