@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
+import os
 from collections.abc import Callable
 from typing import Any
 
 import keras
+
+from bertfam_tf.config import STRATEGIES
 
 
 def scope(model: keras.Model) -> Any:
@@ -18,6 +22,46 @@ def scope(model: keras.Model) -> Any:
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     return model.distribute_strategy.scope()
+
+
+def strategy(name: str) -> Any:
+    """A ``tf.distribute.Strategy`` by name, in whose scope models are built and compiled.
+
+    Args:
+        name: ``"none"``, one device; ``"mirrored"``, all GPUs of this machine, or else its logical
+            CPUs; ``"multi_worker"``, the workers that ``TF_CONFIG`` lists, each of which runs the
+            same program; ``"tpu"``, the TPU that ``TPU_NAME`` names (not run: options
+            ``padding="max_length"`` keep shapes fixed, and texts are tokenized on the host).
+
+    Raises:
+        ValueError: for another name. Parameter servers are not supported: Keras 3 cannot train
+            with them, because it has no asynchronous ``fit``.
+    """
+    import tensorflow as tf
+
+    if name == "none":
+        return tf.distribute.get_strategy()
+    if name == "mirrored":
+        gpus = tf.config.list_logical_devices("GPU")
+        found = gpus or tf.config.list_logical_devices("CPU")
+        return tf.distribute.MirroredStrategy([device.name for device in found])
+    if name == "multi_worker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "tpu":
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    why = ""
+    if "parameter" in name:
+        why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
+    raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {name!r}{why}.")
+
+
+def is_chief() -> bool:
+    """Whether this process writes files: the first of the workers of ``TF_CONFIG``, or alone."""
+    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
+    return int(task.get("index", 0)) == 0
 
 
 def total(value: Any) -> Any:

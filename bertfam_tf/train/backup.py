@@ -59,12 +59,14 @@ class Backup(keras.callbacks.Callback):
     Args:
         directory: the directory of the last checkpoint.
         every: number of steps between checkpoints.
+        writes: whether this process writes checkpoints, as the first of several workers does.
     """
 
-    def __init__(self, directory: Path, every: int):
+    def __init__(self, directory: Path, every: int, *, writes: bool = True):
         super().__init__()
         self.directory = directory
         self.every = every
+        self.writes = writes
         self.batches = self._begin = 0
         self._metrics: list[np.ndarray] = []
 
@@ -112,6 +114,9 @@ class Backup(keras.callbacks.Callback):
         # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
         state[_BATCHES] = np.asarray(self.batches)
+        # Metrics are summed over workers when they are read, so that all have to read them.
+        if not self.writes:
+            return
         with atomic(self.directory / STATE) as path:
             write(state, path)
 

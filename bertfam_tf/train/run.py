@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf import optimizers, tasks, tuning
+from bertfam_tf import optimizers, replicas, tasks, tuning
 from bertfam_tf.config import EXAMPLES, DataConfig, Recipe, TrainConfig, expand
 from bertfam_tf.data import (
     TokenBatches,
@@ -51,9 +51,13 @@ def run(recipe: Recipe) -> dict[str, float]:
             checkpoint is damaged.
         OSError: when writing fails, on a full disk say; started again, the run resumes.
     """
+    strategy = replicas.strategy(recipe.train.strategy)
     with run_directory(recipe) as directory:
         done = directory.metrics()
-        return _run(recipe, directory) if done is None else done
+        if done is not None:
+            return done
+        with strategy.scope():
+            return _run(recipe, directory)
 
 
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
@@ -63,7 +67,8 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     task = _build(recipe, cls, rows, names)
     directory.begin()
     _fit(task, recipe, directory, rows)
-    task.save(directory.path / MODEL)
+    if directory.writes:
+        task.save(directory.path / MODEL)
     metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
     directory.finish(metrics)
     return metrics
@@ -178,15 +183,16 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
     # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks = [
-        keras.callbacks.TensorBoard(directory.path / "tensorboard"),
-        directory.history(),
-        backup,
-    ]
+    callbacks: list[Any] = [backup]
+    if directory.writes:
+        board = keras.callbacks.TensorBoard(directory.path / "tensorboard")
+        callbacks = [board, directory.history(), backup]
     best = None
     if settings.patience is not None:
         if validation is None:
             raise ValueError("train.patience needs a dev split to compare epochs by.")
+        if settings.strategy == "multi_worker":
+            raise ValueError("train.patience must be null with several workers.")
         best = BestEpoch(backup.directory / "best", f"val_{settings.monitor}", settings.patience)
         callbacks.insert(-1, best)
     if done % steps:
