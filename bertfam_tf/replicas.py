@@ -64,6 +64,12 @@ def is_chief() -> bool:
     return int(task.get("index", 0)) == 0
 
 
+def several_workers() -> bool:
+    """Whether ``TF_CONFIG`` names more than one worker."""
+    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+    return sum(map(len, cluster.values())) > 1
+
+
 def total(value: Any) -> Any:
     """A tensor's sum over all replicas; outside of replicas the tensor itself."""
     if keras.backend.backend() != "tensorflow":

@@ -9,7 +9,7 @@ from typing import Any
 from bertfam_tf import replicas
 from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
-from bertfam_tf.train.backup import STATE, Backup
+from bertfam_tf.train.backup import PREVIOUS, STATE, Backup
 from bertfam_tf.train.curves import Curves
 from bertfam_tf.train.history import History
 
@@ -92,7 +92,8 @@ class RunDirectory:
     @property
     def _has_checkpoint(self) -> bool:
         """Whether there is one, in one of the folders of stages for example."""
-        return any(self.backup().directory.rglob(STATE))
+        folder = self.backup().directory
+        return any(file for name in (STATE, PREVIOUS) for file in folder.rglob(name))
 
     def begin(self) -> None:
         """Creates the directory and writes the recipe."""
