@@ -14,7 +14,7 @@ from bertfam_tf.train.curves import Curves
 from bertfam_tf.train.history import History
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
-_HISTORY, _CURVES = "history.csv", "curves.png"
+HISTORY, _CURVES = "history.csv", "curves.png"
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +52,7 @@ class RunDirectory:
         self.recipe = recipe
         self.writes = writes
         self.path = expand(recipe.output)
-        for name in () if not writes else (RECIPE, MODEL, METRICS, _HISTORY, _CURVES):
+        for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _CURVES):
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
@@ -73,7 +73,7 @@ class RunDirectory:
 
     def history(self) -> History:
         """The callback that logs each epoch."""
-        return History(self.path / _HISTORY)
+        return History(self.path / HISTORY)
 
     def curves(self) -> Curves:
         """The callback that draws the epochs that ``history`` has logged."""
