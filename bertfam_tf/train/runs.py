@@ -149,7 +149,9 @@ def draw(runs: Sequence[Run], file: str | Path, metric: str | None = None) -> No
 
 
 def sweep(
-    file: str | Path, values: Mapping[str, Sequence[str]], overrides: list[str] | tuple[str, ...] = ()
+    file: str | Path,
+    values: Mapping[str, Sequence[str]],
+    overrides: list[str] | tuple[str, ...] = (),
 ) -> list[Run]:
     """Runs a recipe of fine-tuning for each combination of values, one after the other.
 
