@@ -24,9 +24,11 @@ from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
+from bertfam_tf.tasks.parts import as_text
 from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
+from bertfam_tf.train.divergence import StopAtDivergence
 
 # In examples; a larger corpus is shuffled within a buffer of this size.
 _SHUFFLE_BUFFER = 1 << 20
@@ -47,8 +49,9 @@ def run(recipe: Recipe) -> dict[str, float]:
 
     Raises:
         ValueError: for a recipe, file or label that is not valid, when the output directory
-            holds another recipe's run or another process is writing it, and when the training
-            checkpoint is damaged.
+            holds another recipe's run or another process is writing it, when the training
+            checkpoint is damaged, and when the loss is not finite any more: the text has examples
+            of that batch.
         OSError: when writing fails, on a full disk say; started again, the run resumes.
     """
     strategy = replicas.strategy(recipe.train.strategy)
@@ -182,11 +185,17 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     if recipe.data.dev is not None:
         validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
+
+    def examples(epoch: int, batch: int) -> list[str]:
+        within = done % steps if epoch == done // steps else 0
+        ((features, *_),) = shuffled(epoch).skip(within + batch).take(1)
+        return as_text(next(iter(features.values())))
+
     # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks: list[Any] = [backup]
+    callbacks: list[Any] = [StopAtDivergence(examples), backup]
     if directory.writes:
         board = keras.callbacks.TensorBoard(directory.path / "tensorboard")
-        callbacks = [board, directory.history(), backup]
+        callbacks[:0] = [board, directory.history()]
     best = None
     if settings.patience is not None:
         if validation is None:

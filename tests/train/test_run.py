@@ -369,6 +369,28 @@ def test_sigterm_writes_a_checkpoint(files):
         np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
 
 
+def test_a_loss_that_is_not_finite(files):
+    """The error names the texts of the batch, and the checkpoint is from before."""
+    recipe = load_recipe(files("nan", {"backup_steps": 1}), ["data.dev=null"])
+
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                weight = self.model.backbone.weights[0]
+                weight.assign(weight * np.nan)
+
+    fit = bf.TextClassifier.fit
+    with pytest.MonkeyPatch.context() as patch:
+        spoiled = lambda task, x, **given: fit(  # noqa: E731
+            task, x, **{**given, "callbacks": [*given["callbacks"], Spoil()]}
+        )
+        patch.setattr(bf.TextClassifier, "fit", spoiled)
+        with pytest.raises(ValueError, match=r"nan in batch 4 of epoch 1: .*Examples of the batch: '\w"):
+            run(recipe)
+    backup = Path(recipe.output) / "backup"
+    assert all(np.isfinite(x).all() for x in load_file(backup / "state.safetensors").values())
+
+
 # What is refused ------------------------------------------------------------------------------
 
 
