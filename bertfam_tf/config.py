@@ -100,6 +100,8 @@ class TrainConfig:
     """Settings of fine-tuning; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
+        recompute: ``blocks``, what a block computes is not kept but computed once more for its
+            gradients (gradient checkpointing), which saves memory; or ``none``.
         strategy: of ``tf.distribute``: ``none``; ``mirrored``, all devices of this machine;
             ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same command with
             the same output directory on a shared disk; or ``tpu`` (not run). Batches are those of
@@ -144,8 +146,11 @@ class TrainConfig:
     optimizer: str = "adamw"
     schedule: str = "linear"
     strategy: str = "none"
+    recompute: str = "none"
 
     def __post_init__(self):
+        if self.recompute not in ("none", "blocks"):
+            raise ValueError(f"train.recompute must be none or blocks, got {self.recompute!r}.")
         if self.strategy not in STRATEGIES:
             why = ""
             if "parameter" in self.strategy:

@@ -176,6 +176,7 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     backup = directory.backup(settings.backup_steps)
     steps, shuffled = _batches(task, settings, rows)
     factors = _choose_weights(task, recipe)
+    task.recompute_blocks = settings.recompute == "blocks"
     task.compile(optimizers.of(settings, steps * settings.epochs, factors), **_metrics(recipe))
     done = backup.restore(task)
     if done:

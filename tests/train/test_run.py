@@ -385,7 +385,9 @@ def test_a_loss_that_is_not_finite(files):
             task, x, **{**given, "callbacks": [*given["callbacks"], Spoil()]}
         )
         patch.setattr(bf.TextClassifier, "fit", spoiled)
-        with pytest.raises(ValueError, match=r"nan in batch 4 of epoch 1: .*Examples of the batch: '\w"):
+        with pytest.raises(
+            ValueError, match=r"nan in batch 4 of epoch 1: .*Examples of the batch: '\w"
+        ):
             run(recipe)
     backup = Path(recipe.output) / "backup"
     assert all(np.isfinite(x).all() for x in load_file(backup / "state.safetensors").values())
