@@ -73,6 +73,22 @@ def _parser() -> argparse.ArgumentParser:
     distill.add_argument("recipe", help="a YAML file")
     distill.add_argument("override", nargs="*", help="key=value, such as data.limit=1000")
 
+    runs = command("runs", _runs, "print finished and running runs beside each other")
+    runs.add_argument("directory", nargs="+", help="output directories, or directories of them")
+    runs.add_argument("--plot", metavar="FILE", help="write a picture (PNG) of the runs' curves")
+    runs.add_argument("--metric", help="of the picture, such as val_accuracy (default: the loss)")
+
+    sweep = command("sweep", _sweep, "fine-tune with a recipe for several seeds or values")
+    sweep.add_argument("recipe", help="a YAML file")
+    sweep.add_argument("override", nargs="*", help="key=value, for all runs")
+    sweep.add_argument(
+        "--over",
+        action="append",
+        required=True,
+        metavar="KEY=VALUE,VALUE",
+        help="values of a key, such as train.seed=0,1,2; several for all combinations",
+    )
+
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
@@ -202,10 +218,16 @@ def _families(options: argparse.Namespace) -> None:
         entry = table[name]
         rest = [entry["tokenizer"], ", ".join(entry["objectives"]), ", ".join(entry["heads"])]
         rows += [[name, size, f"{count:,}", *rest] for size, count in entry["parameters"].items()]
+    _print_table(rows, right=2)
+
+
+def _print_table(rows: list[list[str]], right: int | None = None) -> None:
+    """Prints columns, of which one is aligned on the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[2] = row[2].rjust(widths[2])
+        if right is not None:
+            cells[right] = row[right].rjust(widths[right])
         print("  ".join(cells).rstrip())
 
 
@@ -234,6 +256,30 @@ def _distill(options: argparse.Namespace) -> None:
     from bertfam_tf.distill import distill
 
     print(json.dumps(distill(recipe)))
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from bertfam_tf.train import runs
+
+    found = runs.read_runs(options.directory)
+    _print_table(runs.table(found))
+    if options.plot:
+        runs.draw(found, options.plot, options.metric)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    from bertfam_tf.train import runs
+
+    values = {}
+    for given in options.over:
+        key, equals, listed = given.partition("=")
+        if not equals or not key or not listed:
+            raise ValueError(f"--over must be KEY=VALUE,VALUE, got {given!r}.")
+        values[key] = listed.split(",")
+    found = runs.sweep(options.recipe, values, options.override)
+    _print_table(runs.table(found))
+    print()
+    _print_table(runs.summary(found))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

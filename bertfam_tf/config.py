@@ -19,6 +19,7 @@ from bertfam_tf.names import unknown
 
 # The default batch size.
 EXAMPLES = 32
+STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
 
 
@@ -99,6 +100,12 @@ class TrainConfig:
     """Settings of fine-tuning; see ``bertfam_tf.optimizers.adamw`` for the optimizer's fields.
 
     Attributes:
+        recompute: ``blocks``, what a block computes is not kept but computed once more for its
+            gradients (gradient checkpointing), which saves memory; or ``none``.
+        strategy: of ``tf.distribute``: ``none``; ``mirrored``, all devices of this machine;
+            ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same command with
+            the same output directory on a shared disk; or ``tpu`` (not run). Batches are those of
+            all devices together.
         schedule: ``linear``, the learning rate falls to 0 after its rise; or ``constant``, it
             stays.
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
@@ -138,8 +145,20 @@ class TrainConfig:
     steps: int | None = None
     optimizer: str = "adamw"
     schedule: str = "linear"
+    strategy: str = "none"
+    recompute: str = "none"
 
     def __post_init__(self):
+        if self.recompute not in ("none", "blocks"):
+            raise ValueError(f"train.recompute must be none or blocks, got {self.recompute!r}.")
+        if self.strategy not in STRATEGIES:
+            why = ""
+            if "parameter" in self.strategy:
+                why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
+            raise ValueError(
+                f"train.strategy must be one of {', '.join(STRATEGIES)}, got "
+                f"{self.strategy!r}{why}."
+            )
         if self.schedule not in ("linear", "constant"):
             raise ValueError(f"train.schedule must be linear or constant, got {self.schedule!r}.")
         if self.optimizer not in OPTIMIZERS:

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from bertfam_tf import replicas
+from bertfam_tf.layers import recomputation
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
 
@@ -159,6 +160,11 @@ class Learner(keras.Model):
     ``loss`` that is given to ``compile`` takes the objectives' place, and is averaged as Keras
     does: over the batch of each replica, then over replicas.
 
+    Attributes:
+        recompute_blocks: whether training keeps of each block only its input, and computes the
+            rest once more for gradients: a third more time, a fraction of the memory. It is read
+            when the training step is traced.
+
     Args:
         inputs, outputs: of the network, as ``keras.Model`` takes them.
         objectives: what it is trained for.
@@ -170,6 +176,7 @@ class Learner(keras.Model):
     """
 
     tracker: type[LossTracker] = LossTracker
+    recompute_blocks = False
 
     def __init__(
         self,
@@ -230,7 +237,7 @@ class Learner(keras.Model):
             super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        with unpadding(self.unpadded):
+        with unpadding(self.unpadded), recomputation(self.recompute_blocks):
             return super().call(inputs, training=training, mask=mask)
 
     @property
@@ -262,6 +269,9 @@ class Learner(keras.Model):
             for weight, (total, count) in ((weights[name], found[name]) for name in weights)
         ]
         return sum(parts + [self._aggregate_additional_loss(loss) for loss in self.losses])
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        return replicas.reducible(super().get_metrics_result())
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         replicas.build(self, iterator, data_batch)

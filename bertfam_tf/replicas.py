@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
+import os
 from collections.abc import Callable
 from typing import Any
 
 import keras
+
+from bertfam_tf.config import STRATEGIES
 
 
 def scope(model: keras.Model) -> Any:
@@ -18,6 +22,52 @@ def scope(model: keras.Model) -> Any:
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     return model.distribute_strategy.scope()
+
+
+def strategy(name: str) -> Any:
+    """A ``tf.distribute.Strategy`` by name, in whose scope models are built and compiled.
+
+    Args:
+        name: ``"none"``, one device; ``"mirrored"``, all GPUs of this machine, or else its logical
+            CPUs; ``"multi_worker"``, the workers that ``TF_CONFIG`` lists, each of which runs the
+            same program; ``"tpu"``, the TPU that ``TPU_NAME`` names (not run: options
+            ``padding="max_length"`` keep shapes fixed, and texts are tokenized on the host).
+
+    Raises:
+        ValueError: for another name. Parameter servers are not supported: Keras 3 cannot train
+            with them, because it has no asynchronous ``fit``.
+    """
+    import tensorflow as tf
+
+    if name == "none":
+        return tf.distribute.get_strategy()
+    if name == "mirrored":
+        gpus = tf.config.list_logical_devices("GPU")
+        found = gpus or tf.config.list_logical_devices("CPU")
+        return tf.distribute.MirroredStrategy([device.name for device in found])
+    if name == "multi_worker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "tpu":
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    why = ""
+    if "parameter" in name:
+        why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
+    raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {name!r}{why}.")
+
+
+def is_chief() -> bool:
+    """Whether this process writes files: the first of the workers of ``TF_CONFIG``, or alone."""
+    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
+    return int(task.get("index", 0)) == 0
+
+
+def several_workers() -> bool:
+    """Whether ``TF_CONFIG`` names more than one worker."""
+    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+    return sum(map(len, cluster.values())) > 1
 
 
 def total(value: Any) -> Any:
@@ -32,6 +82,22 @@ def total(value: Any) -> Any:
     if context.num_replicas_in_sync == 1:
         return value
     return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def reducible(results: Any) -> Any:
+    """Metrics of a replica as Keras' training loop can reduce them.
+
+    With several workers it takes means over axis 0, which scalars do not have (keras#20585): in a
+    replica of theirs each becomes a vector of one.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return results
+    import tensorflow as tf
+
+    several = isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
+    if not several or tf.distribute.in_cross_replica_context():
+        return results
+    return keras.tree.map_structure(lambda x: keras.ops.reshape(x, (-1,)), results)
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -35,6 +35,7 @@ ALLOWED = {
     ("layers.fused", "take"),
     ("layers.fused", "with_gradient"),
     ("layers.tracing", "_function"),
+    ("layers.tracing", "_recomputed"),
     ("layers.tracing", "call_once_traced"),
     ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),

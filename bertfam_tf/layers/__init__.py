@@ -46,6 +46,7 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
+from bertfam_tf.layers.tracing import recomputation
 from bertfam_tf.layers.unpadding import (
     AttentionGroups,
     RealTokens,
@@ -104,6 +105,7 @@ __all__ = [
     "pad",
     "position_ids_from_padding",
     "prepend_memory",
+    "recomputation",
     "rotate",
     "symmetric_buckets",
     "unpad",

@@ -1,9 +1,12 @@
 """Training checkpoints, from which interrupted runs resume."""
 
+import logging
 import shutil
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,8 +15,11 @@ from safetensors.numpy import load_file
 
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic
+from bertfam_tf.replicas import several_workers
 
-STATE, _METRIC, _BATCHES = "state.safetensors", "metric/", "batches"
+STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
+_METRIC, _BATCHES = "metric/", "batches"
+_log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
@@ -50,28 +56,43 @@ class Backup(keras.callbacks.Callback):
     the metrics of an unfinished epoch. Keras' ``BackupAndRestore`` repeats an interrupted epoch and
     loses the random state of dropout; with this one, a resumed run ends with the same result as an
     uninterrupted one. Batches are counted here, because loss scaling (``mixed_float16``) leaves out
-    steps of the optimizer. Checkpoints are written atomically.
+    steps of the optimizer. Checkpoints are written atomically, and the one before the last is kept,
+    which ``restore`` takes if the last one is damaged.
 
     After the last step of an epoch, no checkpoint is written until the epoch has been evaluated and
     the preceding callbacks have been called: a run that is killed in between repeats the last steps
     and then evaluates.
 
+    SIGTERM, with which schedulers announce that they will stop a process, writes a checkpoint after
+    the current step and ends the process with the exit status 143. Of several workers one does not
+    know of the others' signals, so that nothing is written for it.
+
     Args:
         directory: the directory of the last checkpoint.
         every: number of steps between checkpoints.
+        writes: whether this process writes checkpoints, as the first of several workers does.
     """
 
-    def __init__(self, directory: Path, every: int):
+    def __init__(self, directory: Path, every: int, *, writes: bool = True):
         super().__init__()
         self.directory = directory
         self.every = every
+        self.writes = writes
         self.batches = self._begin = 0
         self._metrics: list[np.ndarray] = []
+        self._terminated = False
+        self._handler: Any = None
 
     @property
     def exists(self) -> bool:
         """Whether there is a checkpoint."""
-        return (self.directory / STATE).is_file()
+        return bool(self._files)
+
+    @property
+    def _files(self) -> list[Path]:
+        """Checkpoints, the last one first."""
+        files = (self.directory / name for name in (STATE, PREVIOUS))
+        return [file for file in files if file.is_file()]
 
     def restore(self, model: keras.Model) -> int:
         """Loads the last checkpoint into a compiled model and returns its number of batches.
@@ -80,17 +101,46 @@ class Backup(keras.callbacks.Callback):
         batch must exist by then.
 
         Raises:
-            ValueError: if the checkpoint is damaged or belongs to another model.
+            ValueError: if all checkpoints are damaged or belong to another model.
         """
-        if not self.exists:
-            return 0
-        stored = read_state(self.directory / STATE, self.directory)
-        if _BATCHES not in stored:
-            raise _damaged(self.directory / STATE, self.directory, f"{_BATCHES} is missing")
-        assign_state(_variables(model), stored, self.directory / STATE, self.directory)
-        self._metrics = [stored[name] for name in _metric_names(stored)]
-        self.batches = int(stored[_BATCHES])
-        return self.batches
+        errors = []
+        for file in self._files:
+            try:
+                stored = read_state(file, self.directory)
+                if _BATCHES not in stored:
+                    raise _damaged(file, self.directory, f"{_BATCHES} is missing")
+                assign_state(_variables(model), stored, file, self.directory)
+            except ValueError as error:
+                errors.append(error)
+                continue
+            for damage in errors:
+                _log.warning("%s Resuming from the one before it.", damage)
+            self._metrics = [stored[name] for name in _metric_names(stored)]
+            self.batches = int(stored[_BATCHES])
+            return self.batches
+        if errors:
+            raise errors[0]
+        return 0
+
+    def on_train_begin(self, logs=None):
+        self._terminated = False
+        # Signals are handled in the main thread alone.
+        if threading.current_thread() is threading.main_thread() and not several_workers():
+            self._handler = signal.signal(signal.SIGTERM, self._terminate)
+
+    def on_train_end(self, logs=None):
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
+            self._handler = None
+
+    def _terminate(self, number, frame):
+        self._terminated = True
+
+    def _end_if_terminated(self) -> None:
+        if self._terminated:
+            self.on_train_end()
+            _log.warning("Ended by SIGTERM after %d steps; the next run resumes.", self.batches)
+            raise SystemExit(128 + signal.SIGTERM)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._begin = self.batches
@@ -101,17 +151,24 @@ class Backup(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.batches = self._begin + batch + 1
         last = batch + 1 == self.params["steps"]
-        if not last and self.batches % self.every == 0:
+        if not last and (self.batches % self.every == 0 or self._terminated):
             self._write(dict(enumerate(self.model.metrics_variables)))
+            self._end_if_terminated()
 
     def on_epoch_end(self, epoch, logs=None):
         self._write({})
+        self._end_if_terminated()
 
     def _write(self, metrics: dict[int, keras.Variable]) -> None:
         variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
         # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
         state[_BATCHES] = np.asarray(self.batches)
+        # Metrics are summed over workers when they are read, so that all have to read them.
+        if not self.writes:
+            return
+        if (self.directory / STATE).is_file():
+            (self.directory / STATE).replace(self.directory / PREVIOUS)
         with atomic(self.directory / STATE) as path:
             write(state, path)
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bertfam_tf import replicas
 from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
-from bertfam_tf.train.backup import STATE, Backup
+from bertfam_tf.train.backup import PREVIOUS, STATE, Backup
 from bertfam_tf.train.curves import Curves
 from bertfam_tf.train.history import History
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
-_HISTORY, _CURVES = "history.csv", "curves.png"
+HISTORY, _CURVES = "history.csv", "curves.png"
 _log = logging.getLogger(__name__)
 
 
@@ -21,10 +22,15 @@ _log = logging.getLogger(__name__)
 def run_directory(recipe: Recipe | PretrainRecipe | DistillRecipe) -> Iterator["RunDirectory"]:
     """The directory of a run, ``recipe.output``, locked for this process.
 
+    Of several workers, the first one locks it, and it alone writes.
+
     Raises:
         ValueError: if another process is writing it, or it contains the run of another recipe.
     """
     path = expand(recipe.output)
+    if not replicas.is_chief():
+        yield RunDirectory(recipe, writes=False)
+        return
     with exclusive_lock(path, path / ".lock"):
         yield RunDirectory(recipe)
 
@@ -34,15 +40,19 @@ class RunDirectory:
 
     Args:
         recipe: the recipe, whose ``output`` is the directory.
+        writes: whether this process writes; else it only reads training checkpoints.
 
     Raises:
         ValueError: if the directory contains the run of another recipe.
     """
 
-    def __init__(self, recipe: Recipe | PretrainRecipe | DistillRecipe) -> None:
+    def __init__(
+        self, recipe: Recipe | PretrainRecipe | DistillRecipe, writes: bool = True
+    ) -> None:
         self.recipe = recipe
+        self.writes = writes
         self.path = expand(recipe.output)
-        for name in (RECIPE, MODEL, METRICS, _HISTORY, _CURVES):
+        for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _CURVES):
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
@@ -59,11 +69,11 @@ class RunDirectory:
 
     def backup(self, every: int = 1) -> Backup:
         """The callback that writes training checkpoints every ``every`` steps."""
-        return Backup(self.path / "backup", every)
+        return Backup(self.path / "backup", every, writes=self.writes)
 
     def history(self) -> History:
         """The callback that logs each epoch."""
-        return History(self.path / _HISTORY)
+        return History(self.path / HISTORY)
 
     def curves(self) -> Curves:
         """The callback that draws the epochs that ``history`` has logged."""
@@ -75,16 +85,20 @@ class RunDirectory:
         if not file.is_file():
             return None
         _log.info("%s is already finished.", self.path)
-        self.backup().clear()
+        if self.writes:
+            self.backup().clear()
         return json.loads(file.read_text("utf-8"))
 
     @property
     def _has_checkpoint(self) -> bool:
         """Whether there is one, in one of the folders of stages for example."""
-        return any(self.backup().directory.rglob(STATE))
+        folder = self.backup().directory
+        return any(file for name in (STATE, PREVIOUS) for file in folder.rglob(name))
 
     def begin(self) -> None:
         """Creates the directory and writes the recipe."""
+        if not self.writes:
+            return
         if not self._has_checkpoint:
             # Without a checkpoint, an interrupted run starts from the beginning.
             self.backup().clear()
@@ -94,5 +108,7 @@ class RunDirectory:
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Writes the metrics, which mark the run as finished, and removes its checkpoint."""
+        if not self.writes:
+            return
         write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         self.backup().clear()

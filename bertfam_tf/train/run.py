@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf import optimizers, tasks, tuning
+from bertfam_tf import optimizers, replicas, tasks, tuning
 from bertfam_tf.config import EXAMPLES, DataConfig, DistillRecipe, Recipe, TrainConfig, expand
 from bertfam_tf.data import (
     TokenBatches,
@@ -24,9 +24,11 @@ from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
+from bertfam_tf.tasks.parts import as_text
 from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
+from bertfam_tf.train.divergence import StopAtDivergence
 
 # In examples; a larger corpus is shuffled within a buffer of this size.
 _SHUFFLE_BUFFER = 1 << 20
@@ -47,13 +49,18 @@ def run(recipe: Recipe) -> dict[str, float]:
 
     Raises:
         ValueError: for a recipe, file or label that is not valid, when the output directory
-            holds another recipe's run or another process is writing it, and when the training
-            checkpoint is damaged.
+            holds another recipe's run or another process is writing it, when the training
+            checkpoint is damaged, and when the loss is not finite any more: the text has examples
+            of that batch.
         OSError: when writing fails, on a full disk say; started again, the run resumes.
     """
+    strategy = replicas.strategy(recipe.train.strategy)
     with run_directory(recipe) as directory:
         done = directory.metrics()
-        return _run(recipe, directory) if done is None else done
+        if done is not None:
+            return done
+        with strategy.scope():
+            return _run(recipe, directory)
 
 
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
@@ -63,7 +70,8 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     task = _build(recipe, cls, rows, names)
     directory.begin()
     _fit(task, recipe, directory, rows)
-    task.save(directory.path / MODEL)
+    if directory.writes:
+        task.save(directory.path / MODEL)
     metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
     directory.finish(metrics)
     return metrics
@@ -168,6 +176,7 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     backup = directory.backup(settings.backup_steps)
     steps, shuffled = _batches(task, settings, rows)
     factors = _choose_weights(task, recipe)
+    task.recompute_blocks = settings.recompute == "blocks"
     task.compile(optimizers.of(settings, steps * settings.epochs, factors), **_metrics(recipe))
     done = backup.restore(task)
     if done:
@@ -177,16 +186,23 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     if recipe.data.dev is not None:
         validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
+
+    def examples(epoch: int, batch: int) -> list[str]:
+        within = done % steps if epoch == done // steps else 0
+        ((features, *_),) = shuffled(epoch).skip(within + batch).take(1)
+        return as_text(next(iter(features.values())))
+
     # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks = [
-        keras.callbacks.TensorBoard(directory.path / "tensorboard"),
-        directory.history(),
-        backup,
-    ]
+    callbacks: list[Any] = [StopAtDivergence(examples), backup]
+    if directory.writes:
+        board = keras.callbacks.TensorBoard(directory.path / "tensorboard")
+        callbacks[:0] = [board, directory.history()]
     best = None
     if settings.patience is not None:
         if validation is None:
             raise ValueError("train.patience needs a dev split to compare epochs by.")
+        if settings.strategy == "multi_worker":
+            raise ValueError("train.patience must be null with several workers.")
         best = BestEpoch(backup.directory / "best", f"val_{settings.monitor}", settings.patience)
         callbacks.insert(-1, best)
     if done % steps:

@@ -153,6 +153,38 @@ def test_a_model_that_is_collected_meanwhile(monkeypatch):
         gc.enable()
 
 
+@pytest.mark.parametrize("unpadded", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_blocks_that_are_recomputed_have_the_same_gradients(unpadded):
+    """With dropout, whose random numbers are those of the first time."""
+
+    backbone = _build()
+
+    def gradients(recomputed):
+        for number, variable in enumerate(backbone.variables):
+            if variable.name == "seed_generator_state":
+                variable.assign([7, number])
+
+        @tf.function(autograph=False)
+        def step():
+            with (
+                tf.GradientTape() as tape,
+                unpadding(unpadded),
+                tracing.recomputation(recomputed),
+            ):
+                outputs = backbone(GIVEN, training=True, outputs="sequence_output")
+                loss = tf.reduce_sum(outputs["sequence_output"] ** 3)
+            found = tape.gradient(loss, [v.value for v in backbone.trainable_variables])
+            return loss, [tf.convert_to_tensor(each) for each in found if each is not None]
+
+        return step()
+
+    expected, found = gradients(False), gradients(True)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+    assert len(found[1]) == len(expected[1]) > 20
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-9)
+
+
 def test_calls_with_and_without_scores_in_turns():
     """Each trace of a block has its own number of outputs."""
     for names in (["attention_scores"], ["sequence_output"], ["attention_scores"]):

@@ -308,6 +308,91 @@ def test_a_state_that_is_damaged(files, damage):
     assert state.exists()
 
 
+def test_a_damaged_checkpoint_and_the_one_before(files, caplog):
+    """A file that was cut after it was written: the run goes on from the previous one."""
+    train = {"epochs": 2, "backup_steps": 1}
+    whole, again = (load_recipe(files(n, train), ["data.dev=null"]) for n in ("intact", "cut"))
+    run(whole)
+    state = Path(again.output) / "backup" / "state.safetensors"
+
+    class Cut(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                raise Killed
+
+    fit = bf.TextClassifier.fit
+    with pytest.MonkeyPatch.context() as patch:
+        added = lambda task, x, **given: fit(  # noqa: E731
+            task, x, **{**given, "callbacks": [*given["callbacks"], Cut()]}
+        )
+        patch.setattr(bf.TextClassifier, "fit", added)
+        with pytest.raises(Killed):
+            run(again)
+    state.write_bytes(state.read_bytes()[:-100])
+    run(again)
+    assert "Resuming from the one before it" in caplog.text
+    found, wanted = map(_weights, (again, whole))
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.full
+def test_sigterm_writes_a_checkpoint(files):
+    """Schedulers send it before they stop a process, and start again what ends with 143."""
+    train = {"epochs": 2, "backup_steps": 1000}
+    whole, again = (load_recipe(files(n, train), ["data.dev=null"]) for n in ("calm", "ended"))
+    run(whole)
+    code = """if True:
+        import os, signal, sys
+        import keras
+        import bertfam_tf as bf
+        from bertfam_tf.config import load_recipe
+        from bertfam_tf.train import run
+
+        class Signal(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                if batch == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        fit = bf.TextClassifier.fit
+        bf.TextClassifier.fit = lambda task, x, **given: fit(
+            task, x, **{**given, "callbacks": [*given["callbacks"], Signal()]}
+        )
+        run(load_recipe(sys.argv[1], ["data.dev=null"]))
+    """
+    command = [sys.executable, "-c", code, str(files.directory / "ended.yaml")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 143, ended.stderr
+    run(again)
+    found, wanted = map(_weights, (again, whole))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
+
+
+def test_a_loss_that_is_not_finite(files):
+    """The error names the texts of the batch, and the checkpoint is from before."""
+    recipe = load_recipe(files("nan", {"backup_steps": 1}), ["data.dev=null"])
+
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                weight = self.model.backbone.weights[0]
+                weight.assign(weight * np.nan)
+
+    fit = bf.TextClassifier.fit
+    with pytest.MonkeyPatch.context() as patch:
+        spoiled = lambda task, x, **given: fit(  # noqa: E731
+            task, x, **{**given, "callbacks": [*given["callbacks"], Spoil()]}
+        )
+        patch.setattr(bf.TextClassifier, "fit", spoiled)
+        with pytest.raises(
+            ValueError, match=r"nan in batch 4 of epoch 1: .*Examples of the batch: '\w"
+        ):
+            run(recipe)
+    backup = Path(recipe.output) / "backup"
+    assert all(np.isfinite(x).all() for x in load_file(backup / "state.safetensors").values())
+
+
 # What is refused ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,198 @@
+"""Runs beside each other: what they have in their directories, as a table and as curves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertfam_tf import parsing
+from bertfam_tf.config import expand, load_recipe
+from bertfam_tf.files import atomic
+from bertfam_tf.names import unknown
+from bertfam_tf.train.directory import HISTORY, METRICS, RECIPE
+from bertfam_tf.train.history import History
+from bertfam_tf.train.run import run
+
+SEED = "train.seed"
+_WITHOUT_NAME = ("output",)
+
+
+class Run(NamedTuple):
+    """A run directory.
+
+    Fields:
+        path: of the directory.
+        settings: the keys of its recipe, with dots, and their values.
+        metrics: its results; empty for a run that is not finished.
+        epochs: the rows of its history.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    epochs: Sequence[Mapping[str, str]]
+
+
+def read_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs in directories, and in the directories inside of them, sorted by path.
+
+    Raises:
+        ValueError: if there is none, or a file is damaged.
+    """
+    given = [Path(path) for path in paths]
+    found = sorted({file.parent for path in given for file in path.rglob(RECIPE)})
+    if not found:
+        raise ValueError(f"There is no {RECIPE} of a run in {', '.join(map(str, given))}.")
+    return [_read(path) for path in found]
+
+
+def _read(path: Path) -> Run:
+    file = path / METRICS
+    metrics = parsing.read_json(file) if file.is_file() else {}
+    settings = dict(_flat(parsing.read_yaml(path / RECIPE)))
+    return Run(path, settings, metrics, History(path / HISTORY).rows)
+
+
+def _flat(values: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Keys of the recipes whose values are not the same in all runs, without the output."""
+    keys = dict.fromkeys(key for each in runs for key in each.settings)
+    return [
+        key
+        for key in keys
+        if key not in _WITHOUT_NAME
+        and len({json.dumps(each.settings.get(key)) for each in runs}) > 1
+    ]
+
+
+def table(runs: Sequence[Run]) -> list[list[str]]:
+    """A row for each run after the head: its path, what its recipe has of its own, its results.
+
+    Results of a run that is not finished are those of its last epoch.
+    """
+    keys = differing(runs)
+    results = [each.metrics or _last(each) for each in runs]
+    names = list(dict.fromkeys(n for each in results for n, v in each.items() if _is_number(v)))
+    rows = [["run", *keys, "epochs", *names]]
+    for each, found in zip(runs, results, strict=True):
+        values = [_text(each.settings.get(key)) for key in keys]
+        numbers = [_text(found.get(name)) for name in names]
+        epochs = f"{len(each.epochs)}{'' if each.metrics else ', unfinished'}"
+        rows.append([str(each.path), *values, epochs, *numbers])
+    return rows
+
+
+def _last(run: Run) -> dict[str, float]:
+    last = run.epochs[-1] if run.epochs else {}
+    return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def draw(runs: Sequence[Run], file: str | Path, metric: str | None = None) -> None:
+    """Draws a metric of each run by epoch.
+
+    Args:
+        runs: at least one with a finished epoch.
+        file: the PNG file to write.
+        metric: a column of the history, such as ``val_accuracy``; None for ``val_loss``, or
+            ``loss`` if a run has no dev split.
+
+    Raises:
+        ValueError: for a metric that no run has.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    known = dict.fromkeys(name for each in runs for row in each.epochs for name in row)
+    if metric is None:
+        metric = "val_loss" if all("val_loss" in row for r in runs for row in r.epochs) else "loss"
+    if metric not in known:
+        raise ValueError(unknown("metric", metric, [n for n in known if n != "epoch"]))
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    panel = figure.subplots()
+    keys = differing(runs)
+    for each in runs:
+        rows = [row for row in each.epochs if row.get(metric)]
+        label = ", ".join(f"{k.rpartition('.')[2]} {_text(each.settings.get(k))}" for k in keys)
+        panel.plot(
+            [int(row["epoch"]) + 1 for row in rows],
+            [float(row[metric]) for row in rows],
+            label=label or each.path.name,
+            marker=".",
+        )
+    panel.set(xlabel="epoch", ylabel=metric)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize="small")
+    with atomic(Path(file)) as path:
+        figure.savefig(path, format="png", dpi=100)
+
+
+def sweep(
+    file: str | Path,
+    values: Mapping[str, Sequence[str]],
+    overrides: list[str] | tuple[str, ...] = (),
+) -> list[Run]:
+    """Runs a recipe of fine-tuning for each combination of values, one after the other.
+
+    Each run has a directory of its own in the recipe's output, named after its values. A sweep that
+    was interrupted goes on where it was when it is started again.
+
+    Args:
+        file: the recipe.
+        values: of keys with dots, such as ``{"train.seed": ["0", "1", "2"]}``, as YAML.
+        overrides: ``key=value``, for all runs.
+
+    Raises:
+        ValueError: for no values, or as ``run`` does.
+    """
+    if not values or not all(values.values()):
+        raise ValueError("A sweep needs at least one key with values, such as train.seed=0,1,2.")
+    base = load_recipe(file, overrides)
+    recipes = []
+    for each in itertools.product(*values.values()):
+        given = [f"{key}={value}" for key, value in zip(values, each, strict=True)]
+        name = ",".join(item.rpartition(".")[2] for item in given).replace("/", "_")
+        output = f"output={json.dumps(f'{base.output}/{name}')}"
+        recipes.append(load_recipe(file, [*overrides, *given, output]))
+    for recipe in recipes:
+        run(recipe)
+    return [_read(expand(recipe.output)) for recipe in recipes]
+
+
+def summary(runs: Sequence[Run]) -> list[list[str]]:
+    """Means of runs that differ in their seed alone, with the lowest and the highest value."""
+    keys = [key for key in differing(runs) if key != SEED]
+    groups: dict[tuple, list[Run]] = {}
+    for each in runs:
+        groups.setdefault(tuple(_text(each.settings.get(key)) for key in keys), []).append(each)
+    names = [n for n, v in runs[0].metrics.items() if _is_number(v)]
+    rows = [[*keys, "runs", *names]]
+    for values, group in groups.items():
+        cells = []
+        for name in names:
+            found = [float(each.metrics[name]) for each in group]
+            spread = f" ({min(found):.4g} to {max(found):.4g})" if len(found) > 1 else ""
+            cells.append(f"{statistics.mean(found):.4g}{spread}")
+        rows.append([*values, str(len(group)), *cells])
+    return rows

@@ -1,0 +1,179 @@
+"""Several processes, as of several machines, train together as one would alone.
+
+``TF_CONFIG`` names the workers; the scripts are those that a user starts on each machine.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertfam_tf import replicas
+from bertfam_tf.config import TrainConfig
+
+PREAMBLE = """
+    import sys
+    import numpy as np
+    import keras
+    import tensorflow as tf
+
+    alone = "TF_CONFIG" not in __import__("os").environ
+    from bertfam_tf import replicas
+
+    strategy = replicas.strategy("none" if alone else "multi_worker")
+    import bertfam_tf as bf
+
+    checkpoint, output = sys.argv[1:]
+    quiet = dict(dropout=0.0, attention_dropout=0.0)
+    long = "a very long and dull film with a plot that is not good at all " * 3
+    texts = ["a good film", "bad movie", "it is", long, "plot", "dull", "very good", long] * 5
+    labels = ["positive", "negative", "neutral", "negative", "neutral"] * 8
+
+    def make(cls, *args, **kwargs):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            task = cls.from_pretrained(checkpoint, *args, **quiet, **kwargs)
+            task.compile(keras.optimizers.SGD(0.01))
+        return task
+
+    def finish(task, history, *found):
+        if strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0:
+            values = {w.path: w.numpy() for w in task.weights}
+            values |= {f"found/{i}": value for i, value in enumerate(found)}
+            np.savez(output, losses=np.array(history.history["loss"]), **values)
+"""
+SCRIPTS = {
+    "classification": """
+        task = make(bf.TextClassifier)
+        history = task.fit(texts, labels, batch_size=8, epochs=4, verbose=0)
+        scores = np.stack([answer["scores"] for answer in task.predict(texts[:11])])
+        finish(task, history, scores, task.evaluate(texts, labels, verbose=0))
+    """,
+    "tagging": """
+        task = make(bf.TokenTagger, ["O", "B-X"], max_length=16)
+        tags = [" ".join("O B-X".split()[i % 2] for i, _ in enumerate(t.split())) for t in texts]
+        history = task.fit(texts, tags, batch_size=8, epochs=4, verbose=0)
+        finish(task, history, task.evaluate(texts, tags, verbose=0))
+    """,
+    "questions": """
+        task = make(bf.SpanQA, max_length=24, stride=4)
+        asked = {"question": ["good"] * 40, "context": [f"{t} good" for t in texts]}
+        starts = [f"{t} good".find("good") for t in texts]
+        answers = {"answer": ["good"] * 40, "answer_start": starts}
+        history = task.fit(asked, answers, batch_size=8, epochs=4, verbose=0)
+        finish(task, history, task.evaluate(asked, answers, verbose=0))
+    """,
+    "masked words": """
+        task = make(bf.MaskedLM)
+        history = task.fit(texts, batch_size=8, epochs=4, verbose=0)
+        finish(task, history)
+    """,
+}
+
+
+def _ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _start(command, count):
+    """So many workers that run a command."""
+    addresses = [f"127.0.0.1:{port}" for port in _ports(count)]
+    started = []
+    for index in range(count):
+        environment = dict(os.environ)
+        if count > 1:
+            task = {"type": "worker", "index": index}
+            environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, env=environment, **pipes))
+    return started
+
+
+def _finish(workers):
+    for worker in workers:
+        printed, _ = worker.communicate(timeout=300)
+        assert worker.returncode == 0, printed
+
+
+def _run(script, checkpoint, folder, count):
+    """What the first of so many workers stored."""
+    code = textwrap.dedent(PREAMBLE) + textwrap.dedent(SCRIPTS[script])
+    output = folder / f"{count}.npz"
+    _finish(_start([sys.executable, "-c", code, str(checkpoint), str(output)], count))
+    with np.load(output) as found:
+        return dict(found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_workers_learn_and_answer_as_one(script, smallest, tmp_path):
+    one = _run(script, smallest, tmp_path, 1)
+    counts = (2, 3) if script == "classification" else (2,)
+    for count in counts:
+        several = _run(script, smallest, tmp_path, count)
+        assert one.keys() == several.keys()
+        for name, value in one.items():
+            np.testing.assert_allclose(several[name], value, atol=1e-5, err_msg=f"{count} {name}")
+
+
+RECIPE = """
+output: {output}
+model: {{path: {checkpoint}, overrides: {{dropout: 0.1}}}}
+data: {{train: {data}, dev: {data}, labels: [negative, neutral, positive]}}
+train: {{epochs: 6, batch_size: 8, learning_rate: 1.0e-3, backup_steps: 2, strategy: {strategy}}}
+"""
+
+
+@pytest.mark.full
+def test_a_recipe_of_two_workers_of_which_one_is_killed(smallest, tmp_path):
+    """Started again, as a scheduler does, the job ends as if nothing had happened."""
+    data = tmp_path / "data.tsv"
+    rows = zip("negative neutral positive".split() * 8, range(24), strict=True)
+    data.write_text("text\tlabel\n" + "".join(f"a film {i}\t{label}\n" for label, i in rows))
+
+    def start(name, strategy, count):
+        recipe = tmp_path / f"{name}.yaml"
+        values = dict(output=tmp_path / name, checkpoint=smallest, data=data, strategy=strategy)
+        recipe.write_text(RECIPE.format(**values))
+        return _start([sys.executable, "-m", "bertfam_tf.cli", "train", str(recipe)], count)
+
+    _finish(start("plain", "multi_worker", 2))
+    workers = start("killed", "multi_worker", 2)
+    backup = tmp_path / "killed" / "backup" / "state.safetensors"
+    while not backup.exists():
+        assert all(worker.poll() is None for worker in workers)
+        time.sleep(0.02)
+    workers[1].kill()
+    try:
+        workers[0].communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        workers[0].kill()
+    assert not (tmp_path / "killed" / "metrics.json").exists()
+    _finish(start("killed", "multi_worker", 2))
+    weights = [
+        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "killed")
+    ]
+    for name, value in weights[0].items():
+        np.testing.assert_array_equal(weights[1][name], value, err_msg=name)
+    metrics = [(tmp_path / name / "metrics.json").read_text() for name in ("plain", "killed")]
+    assert metrics[0] == metrics[1]
+
+
+def test_parameter_servers_are_refused():
+    with pytest.raises(ValueError, match="parameter servers train asynchronously"):
+        replicas.strategy("parameter_server")
+    with pytest.raises(ValueError, match=r"strategy must be one of none, mirrored.*'gpus'"):
+        TrainConfig(strategy="gpus")
