@@ -89,6 +89,36 @@ def _parser() -> argparse.ArgumentParser:
         help="values of a key, such as train.seed=0,1,2; several for all combinations",
     )
 
+    plan = command("plan", _plan, "print what a recipe's run will take, without running it")
+    plan.add_argument("recipe", help="a YAML file, of pretraining or fine-tuning")
+    plan.add_argument("override", nargs="*", help="key=value, such as train.steps=1000")
+    plan.add_argument("--devices", type=int, default=1, metavar="N", help="(%(default)s)")
+    plan.add_argument(
+        "--tensor-parallel", type=int, default=1, metavar="N", help="devices of a copy of the model"
+    )
+    plan.add_argument(
+        "--accumulation", type=int, default=1, metavar="N", help="parts of a device's batch"
+    )
+    plan.add_argument(
+        "--recompute", action="store_true", help="keep only the inputs of blocks (checkpointing)"
+    )
+    plan.add_argument(
+        "--dtype", default="float32", help="float32, mixed_bfloat16 or mixed_float16 (%(default)s)"
+    )
+    plan.add_argument(
+        "--peak", type=float, required=True, help="FLOP/s of a device, such as 312e12 of an A100"
+    )
+    plan.add_argument(
+        "--share", type=float, default=0.4, help="of the peak that is reached (%(default)s)"
+    )
+    plan.add_argument("--memory", type=float, metavar="GIB", help="of a device")
+    plan.add_argument(
+        "--bandwidth", type=float, help="bytes/s between devices (default: in the share)"
+    )
+    plan.add_argument("--price", type=float, help="of a device and hour")
+    plan.add_argument("--steps", type=int, metavar="N", help="if the recipe has none")
+    plan.add_argument("--json", action="store_true", help="all numbers, as one line of JSON")
+
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
@@ -280,6 +310,26 @@ def _sweep(options: argparse.Namespace) -> None:
     _print_table(runs.table(found))
     print()
     _print_table(runs.summary(found))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from bertfam_tf.train import plan
+
+    devices = plan.Devices(
+        count=options.devices,
+        tensor_parallel=options.tensor_parallel,
+        accumulation=options.accumulation,
+        recompute=options.recompute,
+        dtype=options.dtype,
+        peak=options.peak,
+        share=options.share,
+        memory=options.memory,
+        bandwidth=options.bandwidth,
+        price=options.price,
+    )
+    recipe = plan.read(options.recipe, options.override)
+    found = plan.plan(recipe, devices, options.steps)
+    print(json.dumps(found.to_dict()) if options.json else plan.table(found))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

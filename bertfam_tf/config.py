@@ -445,6 +445,7 @@ class DistillStage:
                     f"{name} of a stage must be {' or '.join(known)}, got {getattr(self, name)!r}."
                 )
         unused = ("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps")
+        unused += ("strategy", "recompute")
         for name in unused:
             if getattr(self.train, name) != getattr(TrainConfig(), name):
                 raise ValueError(f"train.{name} is not for a stage of a distillation.")

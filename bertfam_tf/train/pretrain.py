@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from bertfam_tf import optimizers
+from bertfam_tf import optimizers, replicas
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.data.token_streams import read_lines, segments, token_stream
@@ -40,7 +40,11 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
             another recipe or is being written by another process, or a damaged training checkpoint.
         OSError: if writing fails, for example because the disk is full; the next run resumes.
     """
-    with run_directory(recipe) as directory:
+    if recipe.train.strategy == "multi_worker":
+        raise ValueError(
+            "train.strategy multi_worker is for fine-tuning; pretraining has mirrored."
+        )
+    with run_directory(recipe) as directory, replicas.strategy(recipe.train.strategy).scope():
         done = directory.metrics()
         if done is None:
             on_stream = recipe.data.format == "stream"
@@ -79,6 +83,7 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
     task = CausalLM(backbone, tokenizer)
     fill({"causal_lm": task.head})
     learner = StreamLM(task.backbone, task.head)
+    learner.recompute_blocks = settings.recompute == "blocks"
     learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
     directory.begin()
     # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.

@@ -55,6 +55,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         nonlocal made
         if backbone is not first.backbone:
             made = objectives.build(recipe, tokenizer, backbone)
+        made.learner.recompute_blocks = settings.recompute == "blocks"
         return made.learner
 
     data.check(stages)
