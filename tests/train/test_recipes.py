@@ -102,8 +102,8 @@ def test_a_distillation(file, tmp_path):
     recipe = load_recipe(file, kind=DistillRecipe)
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS]) + "\n")
     tokenizer = WordPieceTokenizer(tmp_path / "vocab.txt")
-    # 48 is the number of relation heads.
-    sizes = {"vocab_size": tokenizer.vocab_size, "num_layers": 2, "hidden_size": 96, "num_heads": 2}
+    # A multiple of 48, the number of relation heads; wider than students, for their embeddings.
+    sizes = {"vocab_size": tokenizer.vocab_size, "num_layers": 2, "hidden_size": 192}
     data = recipe.data
     options = [list(data.labels.values())] if data.labels else []
     backbone = models.build("bert", "tiny", **sizes)
