@@ -91,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = command("plan", _plan, "print what a recipe's run will take, without running it")
     plan.add_argument("recipe", help="a YAML file, of pretraining or fine-tuning")
-    plan.add_argument("override", nargs="*", help="key=value, such as train.steps=1000")
+    plan.add_argument(
+        "override", nargs="*", help="key=value after the recipe, such as train.steps=1000"
+    )
     plan.add_argument("--devices", type=int, default=1, metavar="N", help="(%(default)s)")
     plan.add_argument(
         "--tensor-parallel", type=int, default=1, metavar="N", help="devices of a copy of the model"

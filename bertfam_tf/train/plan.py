@@ -39,6 +39,7 @@ _MOMENTS = 2
 _VIEWS = {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
 # With known shapes they read no values.
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs"}
+_PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 # TensorFlow computes these into the memory of an input that nothing else needs.
 _IN_PLACE = set(
     """
@@ -199,7 +200,7 @@ class Plan:
                 "advice": list(self.advice)}  # fmt: skip
 
 
-def read(file: str | Path, overrides: Sequence[str] = ()) -> PretrainRecipe | Recipe:
+def read(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> PretrainRecipe | Recipe:
     """Reads a recipe of pretraining or fine-tuning, whichever it is.
 
     Raises:
@@ -224,15 +225,15 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
       when most is, each from the operation that makes it to the last one that reads it. For a
       BERT block these are the tensors of arXiv 2205.05198, section 4.1, and those that
       TensorFlow's gradients read beside them, because its operations are smaller. Examples are
-      taken to be full, and computed with padding. Libraries' own memory, and what an allocator
-      loses, are not in it.
+      taken to be full, one row of tokens each (or one for each choice), and computed with
+      padding. The memory of libraries, and what an allocator loses, are not in it.
     * With recomputation, tensors within a block are dropped after it, and are there again from the
       first operation of its gradient on.
     * With tensor parallelism, weights, tensors and products within attention and feed-forward are
       divided, and so are the token embedding and the logits; all others are copies.
     * Communication: an all-reduce of b bytes over n devices sends ``2 (n - 1) / n · b`` from each
       (ring; arXiv 1909.08053). In a step there is one of the gradients, in float32; and for each
-      call of a block and part of the batch two forward and two backward, of its output.
+      part of the batch those of the outputs of attention and feed-forward, forward and backward.
 
     Args:
         recipe: of pretraining or fine-tuning.
@@ -262,6 +263,7 @@ class _Part(NamedTuple):
 
     Fields:
         length, batch_size, steps: as of ``StagePlan``.
+        rows: of tokens in an example: its number of choices.
         network: from the examples of a part of the batch to the step's network.
     """
 
@@ -269,6 +271,7 @@ class _Part(NamedTuple):
     batch_size: int
     steps: int
     network: Callable[[int], _Network]
+    rows: int = 1
 
 
 class _Network(NamedTuple):
@@ -335,9 +338,12 @@ def _examples(recipe: PretrainRecipe, batch: int, length: int) -> tuple:
     count = min(count, masking.max_predictions or count)
     tokens, predictions = ((batch, length), "int32"), ((batch, count), "int32")
     names = ("token_ids", "padding_mask", "segment_ids", "position_ids", "language_ids")
-    targets = dict.fromkeys(("positions", "token_ids", "starts", "ends"), predictions)
-    targets |= {"originals": tokens, "seeds": ((batch, 2), "int32"), "pair": ((batch,), "int32"),
-                "translated": ((batch,), "int32")}  # fmt: skip
+    targets: dict[str, tuple] = dict.fromkeys(
+        ("positions", "token_ids", "starts", "ends"), predictions
+    )
+    each = ((batch,), "int32")
+    targets |= {"originals": tokens, "seeds": ((batch, 2), "int32")}
+    targets |= {"pair": each, "translated": each}
     return dict.fromkeys(names, tokens), targets, ((batch, count), "float32")
 
 
@@ -402,12 +408,16 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
             f"train.batch_tokens must be at least the {length} tokens of an example, got "
             f"{settings.batch_tokens}."
         )
+    choices = (recipe.data.columns or {}).get("choices")
+    rows = len(choices) if isinstance(choices, list) else 1
     if steps is None:
-        rows = int(read_split(recipe.data, "train", recipe.task).cardinality())
-        steps = -(-rows // size) * settings.epochs
+        data = read_split(recipe.data, "train", recipe.task)
+        steps = -(-int(data.cardinality()) // size) * settings.epochs
+        if "choices" in data.element_spec[0]:
+            rows = data.element_spec[0]["choices"].shape[0]
     cls = tasks.task_class(recipe.task)
-    name = cls.head_of(checkpoint.family.name)
-    spec = checkpoint.family.heads.get(name or "")
+    name = cls.head_of(checkpoint.family.name) or ""
+    spec = checkpoint.family.heads.get(name)
     if spec is None or isinstance(
         spec.parts[-1], registry.TiedOutputSpec | registry.AdaptiveSoftmaxSpec
     ):
@@ -424,14 +434,14 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
             tuning.add_lora(backbone, recipe.model.lora_rank)
 
         def loss() -> list[Any]:
-            inputs = dict.fromkeys(backbone.token_inputs, ((batch, length), "int32"))
+            inputs = dict.fromkeys(backbone.token_inputs, ((batch * rows, length), "int32"))
             with unpadding(False):
                 outputs = backbone(_placeholders(inputs), outputs=spec.reads, training=True)
                 return [tf.reduce_sum(head(outputs))]
 
         return _Network([backbone, head], backbone, loss)
 
-    return _Part(length, size, steps, network)
+    return _Part(length, size, steps, network, rows)
 
 
 def _placeholders(shapes: Any) -> Any:
@@ -589,7 +599,7 @@ class _Reader:
         read = tuple(self.numbers[x.ref()] for x in given if x.ref() in self.numbers)
         if op.type == "Placeholder" or op.type == "Const":
             return  # weights, and what the data pipeline gives
-        if op.type in _VIEWS:
+        if op.type in _VIEWS or _is_free(op):
             if read:
                 self.numbers[op.outputs[0].ref()] = read[0]
             return
@@ -654,9 +664,20 @@ def _is_divided(path: str) -> bool:
     )
 
 
+def _is_free(op: tf.Operation) -> bool:
+    """Whether TensorFlow leaves an operation out: products transpose their inputs themselves."""
+    if op.type == "BroadcastTo":
+        return op.inputs[0].shape == op.outputs[0].shape
+    if op.type != "Transpose" or {x.type for x in op.outputs[0].consumers()} - _PRODUCTS:
+        return False
+    order = tf.get_static_value(op.inputs[1])
+    last = op.outputs[0].shape.rank - 1
+    return order is not None and [*order] == [*range(last - 1), last, last - 1]
+
+
 def _flops(op: tf.Operation) -> float:
     """Of a matrix product: two for each pair of numbers that are multiplied."""
-    if op.type == "MatMul" or op.type.startswith("BatchMatMul"):
+    if op.type in _PRODUCTS:
         first = op.inputs[0].shape.as_list()
         transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
         return 2 * op.outputs[0].shape.num_elements() * first[-2 if transposed else -1]
@@ -760,7 +781,7 @@ def _laid_out(part: _Part, devices: Devices, batch: int, step: _Step) -> StagePl
         steps=part.steps,
         parameters=sum(counts.values()),
         trained=counts[True, True] + counts[True, False],
-        flops_per_token=total / (batch * part.length),
+        flops_per_token=total / (batch * part.rows * part.length),
         step_flops=times * flops,
         weights=_WEIGHT * stored + peak["weights"],
         optimizer=_MOMENTS * _WEIGHT * trained,
