@@ -444,8 +444,10 @@ class DistillStage:
                 raise ValueError(
                     f"{name} of a stage must be {' or '.join(known)}, got {getattr(self, name)!r}."
                 )
-        unused = ("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps")
-        unused += ("strategy", "recompute")
+        unused = (
+            *("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps"),
+            *("strategy", "recompute"),
+        )
         for name in unused:
             if getattr(self.train, name) != getattr(TrainConfig(), name):
                 raise ValueError(f"train.{name} is not for a stage of a distillation.")
