@@ -84,7 +84,8 @@ class Sizes:
             masked language model's head.
         dev: examples of the dev split.
         batch: examples in a batch.
-        rate: peak of the learning rate on a task; that of TinyBERT's first stage is higher.
+        rate: peak of the learning rate of students that begin with layers of the teacher.
+        new_rate: of students whose layers begin at random.
     """
 
     teacher: tuple[int, int] = (4000, 2)
@@ -95,7 +96,7 @@ class Sizes:
     dev: int = 1100
     batch: int = 32
     rate: float = 1e-4
-    general_rate: float = 3e-4
+    new_rate: float = 1e-3
 
 
 QUICK = Sizes((32, 1), 32, 2, 2, 64, 32, 16)
@@ -203,7 +204,7 @@ class Runs:
             lines = self.sentences()[:: 4 if kind is bf.MaskedLM else 1]
             distiller = Distiller(made, teacher, terms, labels)
             steps = -(-len(lines) // self.sizes.batch)
-            distiller.compile(optimizers.adamw(self.sizes.general_rate, steps))
+            distiller.compile(optimizers.adamw(self.rate_of(made), steps))
             found = distiller.fit(lines, batch_size=self.sizes.batch, verbose=0).history
             made.save(path)
             return {"loss": found["loss"][0]}
@@ -217,12 +218,16 @@ class Runs:
 
     # Training on a task -------------------------------------------------------------------------
 
+    def rate_of(self, student: Task) -> float:
+        """The peak of the learning rate."""
+        return self.sizes.rate if student.backbone.config.num_layers == 3 else self.sizes.new_rate
+
     def steps(self) -> int:
         return -(-self.sizes.examples // self.sizes.batch) * self.sizes.epochs
 
     def fine_tune(self, student: Task, task: str) -> Task:
         """Without a teacher."""
-        student.compile(optimizers.adamw(self.sizes.rate, self.steps()))
+        student.compile(optimizers.adamw(self.rate_of(student), self.steps()))
         rows = self.students_rows(task)
         student.fit(rows, batch_size=self.sizes.batch, epochs=self.sizes.epochs, verbose=0)
         return student
@@ -236,12 +241,11 @@ class Runs:
         *,
         labels: float = 0.0,
         steps: int | None = None,
-        rate: float | None = None,
     ) -> Task:
         """With a teacher, for a number of steps."""
         steps = steps or self.steps()
         distiller = Distiller(student, teacher, terms, labels)
-        distiller.compile(optimizers.adamw(rate or self.sizes.rate, steps))
+        distiller.compile(optimizers.adamw(self.rate_of(student), steps))
         data = rows.shuffle(1 << 15).repeat().take(steps * self.sizes.batch)
         distiller.fit(data, batch_size=self.sizes.batch, verbose=0)
         return student
@@ -301,7 +305,7 @@ def tinybert(
             return runs.fine_tune(student, task)
         half = runs.steps() // 2
         if terms:
-            runs.imitate(student, teacher, terms, rows, steps=half, rate=3 * runs.sizes.rate)
+            runs.imitate(student, teacher, terms, rows, steps=half)
         last = [SoftTargets(divergence="cross_entropy")] if prediction else []
         steps = runs.steps() - (half if terms else 0)
         if not last:  # its head has to learn from labels
