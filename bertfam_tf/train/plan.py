@@ -242,9 +242,9 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
             number of rows of the files in fine-tuning.
 
     Raises:
-        ValueError: for a recipe without a number of steps, of a model with loops (a recurrent one),
-            or of a task whose head is over the vocabulary; and for a batch, heads or widths that
-            the devices cannot divide.
+        ValueError: for a recipe without a number of steps, of a model with loops (a recurrent one)
+            or with shapes that depend on values (an adaptive softmax), or of a task whose head is
+            over the vocabulary; and for a batch, heads or widths that the devices cannot divide.
     """
     parts = [
         (part, cache(partial(_trace, part.network, devices.dtype)))

@@ -170,7 +170,7 @@ PRETRAINED = {
     "distilbert": {}, "roberta": {}, "xlm_roberta": {}, "tinybert": {},
 }  # fmt: skip
 _OWN = {
-    "transformer_xl": {"cutoffs": [100], "embedding_size": 16, "head_size": 8, "mem_len": 8},
+    "transformer_xl": {"cutoffs": [], "embedding_size": 16, "head_size": 8, "mem_len": 8},
     "roberta": {"max_positions": LENGTH + 2},
     "xlm_roberta": {"max_positions": LENGTH + 2},
 }
@@ -184,7 +184,7 @@ def test_families(recipe, family):
     }
     file = recipe(family, **PRETRAINED[family], model={"overrides": overrides})
     [one] = planned(file).stages
-    assert one.parameters > bf.models.count_parameters(family, "tiny", **overrides)
+    assert one.parameters >= bf.models.count_parameters(family, "tiny", **overrides)
     [again] = planned(file, recompute=True).stages
     assert again.activations < one.activations
     [split] = planned(file, count=2, tensor_parallel=2).stages
@@ -203,7 +203,8 @@ def test_bert_large(recipe):
     # arXiv 2205.05198, equation 2, in half precision: s b h (34 + 5 a s / h) for each layer.
     [half] = planned(file, dtype="mixed_bfloat16").stages
     formula = 24 * 128 * BATCH * 1024 * (34 + 5 * 16 * 128 / 1024)
-    assert 1 < half.activations / formula < 2
+    # Norms and softmax are in float32 here, and GELU reads four tensors.
+    assert 1.5 < half.activations / formula < 2.5
 
 
 def test_fine_tuning(tiny, tmp_path, capsys):
