@@ -219,10 +219,7 @@ def _recipe(run: Run, text: Path) -> Any:
 
 def _measure(run: Run, text: Path) -> dict[str, float]:
     """Trains; returns bytes at the peak and CPU seconds of a step."""
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    _one_thread()
     from bertfam_tf import optimizers
     from bertfam_tf.text import load_tokenizer
     from bertfam_tf.train import objectives
@@ -246,6 +243,13 @@ def _measure(run: Run, text: Path) -> dict[str, float]:
     return {"bytes": _peak_bytes() - before + stored, "seconds": seconds}
 
 
+def _one_thread() -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -254,7 +258,6 @@ def _core_peak() -> float:
     """FLOP/s of a product of float32 matrices on one thread."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
     x = tf.random.normal([2048, 2048])
     best = float("inf")
     for _ in range(6):
@@ -426,6 +429,7 @@ def main() -> None:
         run, text = options.measure
         print(json.dumps(_measure(Run(*json.loads(run)), Path(text))))
         return
+    _one_thread()
     report = "\n".join(_report()) + "\n"
     if options.report:
         options.report.write_text(report, "utf-8")
