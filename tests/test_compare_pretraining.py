@@ -133,6 +133,15 @@ def test_masks_of_examples_cover_whole_spans(tokenizer, tmp_path):
     assert found > 3
 
 
+def test_answers_no_better_than_without_pretraining_say_nothing():
+    without = compare_pretraining._RANDOM
+    little = compare_pretraining.answers_say({without: 10.0, "words": 12.0, "spans": 9.0}, 500)
+    assert "says nothing" in little
+    assert "+2.0 points from 10.0, of words" in little
+    much = compare_pretraining.answers_say({without: 10.0, "words": 20.0}, 500)
+    assert "says nothing" not in much
+
+
 def test_finished_cells_are_not_computed_again(tmp_path):
     file = tmp_path / "cells.json"
     cells = Cells(file, {"steps": 3})
