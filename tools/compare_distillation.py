@@ -484,10 +484,7 @@ def phone(runs: Runs) -> None:
     runs.cells("tagger/teacher", tagger(runs, False))
     runs.cells("tagger/student", tagger(runs, True))
     folders = {"classifier, teacher": teacher}
-    folders |= {
-        f"classifier, {name}": runs.folder / "students" / name
-        for name in ON_PHONES
-    }
+    folders |= {f"classifier, {name}": runs.folder / "students" / name for name in ON_PHONES}
     folders |= {
         f"tagger, {name}": runs.folder / "taggers" / name for name in ("teacher", "student")
     }
