@@ -553,9 +553,9 @@ def report_phone(runs: Runs) -> str:
             size, time_of = f"{cell['bytes'] / 1e6:.1f}", f"{cell['milliseconds']:.1f}"
             rows.append([name, stored, size, time_of, f"{cell['score']:.1f}"])
     return (
-        "LiteRT on one core, 64 tokens with padding: classifiers from a text to its answer, taggers "
-        "from token ids to tags. Scores through the files: accuracy of SST-2's dev split, F1 of entities in the first 600 sentences of "
-        "CoNLL-2003's.\n\n"
+        "LiteRT on one core, 64 tokens with padding: classifiers from a text to its answer, "
+        "taggers from token ids to tags. Scores through the files: accuracy of SST-2's dev split, "
+        "F1 of entities in the first 600 sentences of CoNLL-2003's.\n\n"
     ) + _table(["model", "weights", "MB", "ms", "score"], rows)
 
 
