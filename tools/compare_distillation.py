@@ -50,10 +50,11 @@ from bertfam_tf.distill import (
     augment,
     student_of,
 )
-from bertfam_tf.export.tflite import interpreter
+from bertfam_tf.export.tflite import IdPacker, interpreter
 from bertfam_tf.files import write
 from bertfam_tf.metrics import entity_scores
 from bertfam_tf.tasks import Task
+from bertfam_tf.tasks.preprocessing import PACKED
 from bertfam_tf.train import read_split
 from bertfam_tf.tuning import freeze
 from tools import books, texts
@@ -523,12 +524,12 @@ def _classified(runs: Runs, task: Any, run: Callable) -> tuple[float, dict[str, 
 def _tagged(runs: Runs, task: Any, run: Callable) -> tuple[float, dict[str, Any]]:
     """The F1 of a file's entities in CoNLL-2003, and an example of its inputs."""
     recipe = load_recipe(ROOT / "configs" / "bert" / "conll2003.yaml")
-    names = run.get_input_details()
+    names, packer = run.get_input_details(), IdPacker(task.tokenizer, LENGTH)
 
     def inputs(text: bytes) -> tuple[dict[str, np.ndarray], np.ndarray]:
         encoded = task.encode({"text": tf.constant([text])})
-        room = LENGTH - encoded["token_ids"].shape[1]
-        padded = {name: np.pad(encoded[name][:1], [(0, 0), (0, room)]) for name in names}
+        padded = packer.pad({name: x[:1] for name, x in encoded.items() if name in PACKED})
+        padded = {name: padded[name].astype("int32") for name in names}
         return padded, encoded["word"][0].numpy()
 
     gold, guessed = [], []
