@@ -403,8 +403,8 @@ def _here() -> Iterator[str]:
         "and shapes differ with the number of tokens; columns without it are with "
         "`TF_ENABLE_ONEDNN_OPTS=0`. Freed memory is returned to the system at once "
         "(`MALLOC_MMAP_THRESHOLD_=65536`). Where tensors are about 100 MiB, as in the first run, "
-        "most of a process is something else, and a plan says little about it; ratios of the others "
-        "vary by about 0.1 from one measurement to the next."
+        "most of a process is something else, and a plan says little about it; ratios of the "
+        "others vary by about 0.1 from one measurement to the next."
     )
 
 
