@@ -59,9 +59,14 @@ def strategy(name: str) -> Any:
 
 
 def is_chief() -> bool:
-    """Whether this process writes files: the first of the workers of ``TF_CONFIG``, or alone."""
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    return int(task.get("index", 0)) == 0
+    """Whether this process writes files: alone, or the chief of ``TF_CONFIG``.
+
+    That is the process of the type ``chief``, or, where there is none, the first worker.
+    """
+    given = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    task = given.get("task", {})
+    kind = "chief" if given.get("cluster", {}).get("chief") else "worker"
+    return task.get("type", kind) == kind and int(task.get("index", 0)) == 0
 
 
 def several_workers() -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
+from bertfam_tf.distill.cache import model_digest
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated
 from bertfam_tf.objectives import shards
@@ -170,7 +171,7 @@ class Augmentation:
             "max_length": task.max_length,
             "language_id": task.language_id,
             "tokenizer_sha256": shards.tokenizer_digest(task.tokenizer),
-            "masked_lm_sha256": _model_digest(task),
+            "masked_lm_sha256": model_digest(task),
         }
 
     def places(self, texts: Sequence[str | bytes], *, batch_size: int = 64) -> list[list[Place]]:
@@ -629,19 +630,6 @@ def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
     files = [str(folder / row["file"]) for row in card["shards"]]
     records = tf.data.TFRecordDataset(files).map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
     return records.apply(tf.data.experimental.assert_cardinality(card["counts"]["written"]))
-
-
-def _model_digest(task: MaskedLM) -> str:
-    """The sha256 of the weights that logits depend on, and of the backbone's config."""
-    # Names of layers have numbers that depend on what else was built before.
-    config = {"family": task.backbone.family, **task.backbone.config.to_dict()}
-    found = hashlib.sha256(_json(config).encode())
-    read = task.backbone.weights_of(task.head.reads)
-    weights = {id(weight): weight for weight in (*read, *task.head.weights)}
-    for weight in weights.values():
-        value = keras.ops.convert_to_numpy(weight)
-        found.update(f"{value.shape} {value.dtype}\n".encode() + value.tobytes())
-    return found.hexdigest()
 
 
 def _sha256(content: bytes) -> str:

@@ -20,7 +20,6 @@ import tensorflow as tf
 from bertfam_tf import parsing
 from bertfam_tf.files import atomic, exclusive_lock, remove_leftovers, write
 from bertfam_tf.models import Backbone
-from bertfam_tf.models.base import plain_weights
 from bertfam_tf.names import truncated
 from bertfam_tf.objectives.shards import tokenizer_digest
 from bertfam_tf.tasks import Task
@@ -34,7 +33,10 @@ _SHUFFLED = 1 << 14
 
 
 def model_digest(model: Task | Backbone) -> str:
-    """The sha256 of a model: family, config, options, weights and tokenizer."""
+    """The sha256 of a model: family, config, options, tokenizer, and weights that outputs read.
+
+    A pooler that a checkpoint lacks and no output reads has other weights in each process.
+    """
     found = hashlib.sha256()
     backbone = model if isinstance(model, Backbone) else model.backbone
     described: dict[str, Any] = {"family": backbone.family, "config": backbone.config.to_dict()}
@@ -42,9 +44,13 @@ def model_digest(model: Task | Backbone) -> str:
         described |= {"task": type(model).__name__, "options": model.options.stored()}
         described["tokenizer"] = tokenizer_digest(model.tokenizer)
     found.update(json.dumps(described, sort_keys=True).encode())
-    for path, weight in sorted(plain_weights(model).items()):
-        found.update(f"{path} {weight.dtype} {weight.shape}".encode())
-        found.update(np.ascontiguousarray(weight).tobytes())
+    weights = backbone.weights
+    if isinstance(model, Task):
+        head = [] if model.head is None else model.head.weights
+        weights = [*backbone.weights_of(model.components.source), *head]
+    for weight in {id(each): each for each in weights}.values():
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        found.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
     return found.hexdigest()
 
 

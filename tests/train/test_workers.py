@@ -177,3 +177,20 @@ def test_parameter_servers_are_refused():
         replicas.strategy("parameter_server")
     with pytest.raises(ValueError, match=r"strategy must be one of none, mirrored.*'gpus'"):
         TrainConfig(strategy="gpus")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "index", "chief"),
+    [
+        ({"worker": ["a:1", "b:1"]}, "worker", 0, True),
+        ({"worker": ["a:1", "b:1"]}, "worker", 1, False),
+        ({"chief": ["a:1"], "worker": ["b:1"]}, "chief", 0, True),
+        ({"chief": ["a:1"], "worker": ["b:1"]}, "worker", 0, False),
+    ],
+)
+def test_one_process_writes(cluster, kind, index, chief, monkeypatch):
+    config = {"cluster": cluster, "task": {"type": kind, "index": index}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert replicas.is_chief() == chief
+    monkeypatch.delenv("TF_CONFIG")
+    assert replicas.is_chief()
