@@ -151,14 +151,7 @@ class TrainConfig:
     def __post_init__(self):
         if self.recompute not in ("none", "blocks"):
             raise ValueError(f"train.recompute must be none or blocks, got {self.recompute!r}.")
-        if self.strategy not in STRATEGIES:
-            why = ""
-            if "parameter" in self.strategy:
-                why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
-            raise ValueError(
-                f"train.strategy must be one of {', '.join(STRATEGIES)}, got "
-                f"{self.strategy!r}{why}."
-            )
+        check_strategy(self.strategy, "train.strategy")
         if self.schedule not in ("linear", "constant"):
             raise ValueError(f"train.schedule must be linear or constant, got {self.schedule!r}.")
         if self.optimizer not in OPTIMIZERS:
@@ -486,6 +479,19 @@ class DistillRecipe(_Yaml):
     def train(self) -> TrainConfig:
         """The settings of the last stage."""
         return self.stages[-1].train
+
+
+def check_strategy(name: str, where: str = "strategy") -> None:
+    """Raises ValueError for a name that is none of ``STRATEGIES``.
+
+    Args:
+        where: what the error calls it.
+    """
+    if name not in STRATEGIES:
+        why = ""
+        if "parameter" in name:
+            why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
+        raise ValueError(f"{where} must be one of {', '.join(STRATEGIES)}, got {name!r}{why}.")
 
 
 def load_recipe(

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from bertfam_tf.config import STRATEGIES
+from bertfam_tf.config import check_strategy
 
 
 def scope(model: keras.Model) -> Any:
@@ -39,6 +39,7 @@ def strategy(name: str) -> Any:
     """
     import tensorflow as tf
 
+    check_strategy(name)
     if name == "none":
         return tf.distribute.get_strategy()
     if name == "mirrored":
@@ -47,15 +48,10 @@ def strategy(name: str) -> Any:
         return tf.distribute.MirroredStrategy([device.name for device in found])
     if name == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
-    if name == "tpu":
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
-    why = ""
-    if "parameter" in name:
-        why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
-    raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {name!r}{why}.")
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
 
 
 def is_chief() -> bool:

@@ -18,13 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
-from bertfam_tf.files import atomic, exclusive_lock, remove_leftovers, write
+from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
-from bertfam_tf.names import truncated
-from bertfam_tf.objectives.shards import tokenizer_digest
+from bertfam_tf.objectives import shards
+from bertfam_tf.objectives.shards import CARD, tokenizer_digest
 from bertfam_tf.tasks import Task
 
-CARD, _JOB = "card.json", "job.json"
 VERSION = 1
 # Of the teacher, whatever the batches of the training are.
 BATCH = 32
@@ -87,7 +86,7 @@ class Cache:
         self._spec = concrete.structured_outputs
         with exclusive_lock(self.folder, self.folder / ".lock"):
             job = {"version": VERSION, **described, "data_sha256": _data_digest(batches)}
-            self._begin(job)
+            shards.begin(self.folder, job)
             if not (self.folder / CARD).is_file():
                 self._write(batches, concrete, job)
         self.count = parsing.read_json(self.folder / CARD)["rows"]
@@ -118,36 +117,17 @@ class Cache:
         size = -(-self.count // batch_size)
         return found.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
 
-    def _begin(self, job: dict[str, Any]) -> None:
-        for scratch in self.folder.glob(".*.*.tmp"):
-            remove_leftovers(self.folder / scratch.name[1:].rsplit(".", 2)[0])
-        for name in (CARD, _JOB):
-            if (self.folder / name).is_file():
-                before = parsing.read_json(self.folder / name)
-                for key, value in job.items():
-                    if before.get(key) != value:
-                        raise ValueError(
-                            f"{self.folder} has outputs of another distillation: {key} is "
-                            f"{truncated(json.dumps(before.get(key)), 100)}, expected "
-                            f"{truncated(json.dumps(value), 100)}; choose another folder, or "
-                            "remove it."
-                        )
-                return
-        if any(path.name != ".lock" for path in self.folder.iterdir()):
-            raise ValueError(f"{self.folder} has other files; choose another folder.")
-        write(self.folder / _JOB, json.dumps(job))
-
     def _write(self, batches: tf.data.Dataset, compute: Any, job: dict[str, Any]) -> None:
         """Writes the shards that are missing, and the card."""
         number = int(batches.cardinality())
-        shards = -(-number // _BATCHES_PER_SHARD) if number > 0 else None
+        files = -(-number // _BATCHES_PER_SHARD) if number > 0 else None
         bar = keras.utils.Progbar(number if number > 0 else None, unit_name="batch")
         done = 0
-        while (self.folder / f"count-{done}.json").is_file():
+        while (self.folder / f"counts-{done:05}.json").is_file():
             done += 1
         bar.update(done * _BATCHES_PER_SHARD)
         stream = iter(batches.skip(done * _BATCHES_PER_SHARD).prefetch(2))
-        ended = shards is not None and done >= shards
+        ended = files is not None and done >= files
         while not ended:
             rows = 0
             with (
@@ -163,14 +143,13 @@ class Cache:
                         writer.write(record)
                         rows += 1
                     bar.add(1)
-            write(self.folder / f"count-{done}.json", json.dumps(rows))
+            write(self.folder / f"counts-{done:05}.json", json.dumps(rows))
             done += 1
-            ended = ended or done == shards
-        counts = [self.folder / f"count-{i}.json" for i in range(done)]
+            ended = ended or done == files
+        counts = [self.folder / f"counts-{i:05}.json" for i in range(done)]
         total = sum(json.loads(path.read_text("utf-8")) for path in counts)
         write(self.folder / CARD, json.dumps({**job, "rows": total}, indent=1) + "\n")
-        for path in [self.folder / _JOB, *counts]:
-            path.unlink(missing_ok=True)
+        shards.end(self.folder)
 
     def _records(self, found: Any) -> Iterator[bytes]:
         """The records of a batch, without the padding that is at the end of a row."""

@@ -64,7 +64,7 @@ def test_an_interrupted_pass_resumes(make, tmp_path, monkeypatch):
     (tmp_path / "part" / "card.json").unlink()
     write(tmp_path / "part" / "job.json", json.dumps(card))
     for number in range(2):
-        write(tmp_path / "part" / f"count-{number}.json", "2")
+        write(tmp_path / "part" / f"counts-{number:05}.json", "2")
     for number in range(2, 4):
         (tmp_path / "part" / f"rows-{number:05}.tfrecord").unlink()
     distiller.cached(TEXTS, LABELS, None, tmp_path / "part")
@@ -76,7 +76,7 @@ def test_an_interrupted_pass_resumes(make, tmp_path, monkeypatch):
 
 def test_other_teachers_terms_and_texts_are_refused(make, tmp_path):
     make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
-    with pytest.raises(ValueError, match=r"another distillation: teacher_sha256 is .*, expected"):
+    with pytest.raises(ValueError, match=r"other options: teacher_sha256 is .*, expected"):
         make(teacher=3, terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
     with pytest.raises(ValueError, match=r"outputs is .*task.*expected .*hidden_states"):
         make().cached(TEXTS, LABELS, None, tmp_path)

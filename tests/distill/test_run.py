@@ -173,7 +173,7 @@ def test_a_run_that_was_killed_while_outputs_are_cached(recipe, whole, monkeypat
     original, written = cache.write, []
 
     def write(path, text):
-        if path.name == "count-2.json":
+        if path.name == "counts-00002.json":
             raise Killed
         written.append(path.name)
         original(path, text)
@@ -182,13 +182,13 @@ def test_a_run_that_was_killed_while_outputs_are_cached(recipe, whole, monkeypat
         patch.setattr(cache, "write", write)
         with pytest.raises(Killed):
             distill(recipe())
-    assert written == ["job.json", "count-0.json", "count-1.json"]
+    assert written == ["job.json", "counts-00000.json", "counts-00001.json"]
     written.clear()
     monkeypatch.setattr(
         cache, "write", lambda path, text: (written.append(path.name), original(path, text))
     )
     distill(recipe())
-    assert written == ["count-2.json", "count-3.json", "card.json"]
+    assert written == ["counts-00002.json", "counts-00003.json", "card.json"]
     directory, _ = whole
     _same(directory, directory.parent / recipe().output)
 
