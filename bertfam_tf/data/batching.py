@@ -26,6 +26,18 @@ _RATIO = 1.2
 TokenCounts = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 
 
+def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A data set for which ``AUTOTUNE`` is the number of threads of the machine.
+
+    TensorFlow 2.20 may not see, when an iterator is deleted, that the thread that tunes its
+    parallelism was cancelled, and then waits until that thread wakes up: 20 s after half a minute
+    of training, up to a minute later on, at the end of ``fit``.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def shuffled_batches(
     dataset: tf.data.Dataset, batch_size: int, *, buffer: int, seed: int | None = None
 ) -> tf.data.Dataset:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.batching import TokenBatches, shuffled_batches
+from bertfam_tf.data.batching import TokenBatches, shuffled_batches, without_autotuning
 from bertfam_tf.data.frames import columns_of, from_pandas, is_frame
 
 TEXT = "text"
@@ -76,6 +76,18 @@ def batches(
             of more tokens than a batch may have, or ``by_tokens`` for a data set that is batched.
     """
     x, y, sample_weight = examples(x, y, sample_weight, fields)
+    return without_autotuning(_batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields))
+
+
+def _batches(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int,
+    by_tokens: TokenBatches | None,
+    shuffle: bool,
+    fields: Fields,
+) -> tf.data.Dataset:
     if isinstance(x, tf.data.Dataset):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight must be None if x is a tf.data.Dataset of them.")

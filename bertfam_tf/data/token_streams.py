@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.data.batching import without_autotuning
+
 _LINES = 1024
 
 
@@ -94,4 +96,5 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
         return {"token_ids": tokens, "begins": begins}, targets, tf.cast(weights, tf.float32)
 
     stream = tf.constant(flat.reshape(3, batch_size, width))
-    return tf.data.Dataset.range(0, width, length).map(segment).prefetch(2)
+    segments = tf.data.Dataset.range(0, width, length)
+    return without_autotuning(segments.map(segment).prefetch(2))

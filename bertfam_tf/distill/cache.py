@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
+from bertfam_tf.data.batching import without_autotuning
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import shards
@@ -115,7 +116,8 @@ class Cache:
         )
         found = rows.padded_batch(batch_size, padding_values=pads).map(self._restored)
         size = -(-self.count // batch_size)
-        return found.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
+        found = found.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
+        return without_autotuning(found)
 
     def _write(self, batches: tf.data.Dataset, compute: Any, job: dict[str, Any]) -> None:
         """Writes the shards that are missing, and the card."""

@@ -79,6 +79,13 @@ def test_two_texts_are_not_a_pair():
     assert _collect(batches(("a", "b"), batch_size=2)) == [[b"a", b"b"]]
 
 
+@pytest.mark.parametrize("arguments", [(A, Y), (slices((A, Y)),)], ids=["lists", "data set"])
+def test_parallelism_is_not_tuned(arguments):
+    """Else it may take half a minute to delete an iterator."""
+    stream = batches(*arguments, batch_size=2).map(lambda *element: element)
+    assert stream.options().autotune.enabled is False
+
+
 def test_sizes_of_batches():
     assert [len(x["text"]) for (x,) in batches(A, batch_size=2)] == [2, 1]
     assert [len(x["text"]) for (x,) in batches(slices(A), batch_size=2)] == [2, 1]
