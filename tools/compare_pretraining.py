@@ -6,7 +6,7 @@
     python -m tools.compare_pretraining electra  # replaced and masked tokens, at equal compute
 
 Each part takes half an hour to an hour of one core, and writes tools/results/pretraining_PART.md.
-`--quick` takes two minutes for all parts, for models that learn nothing, and writes no results.
+`--quick` takes five minutes for all parts, for models that learn nothing, and writes no results.
 
 Reads the books of the data folder (`python -m tools.fetch_data`), of which two are held out, SQuAD,
 CoNLL-2003, SST-2 and CoLA. Finished cells of the tables are stored in the folder of `--cache`, from
