@@ -21,6 +21,7 @@ _HOME = {
     "save_pretrained": "tasks",
     "export_saved_model": "export",
     "export_tflite": "export",
+    "strategy": "replicas",
     "Distiller": "distill",
     "CausalLM": "tasks",
     "MaskedLM": "tasks",

@@ -111,6 +111,9 @@ class TrainConfig:
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
             ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
+        accumulation_steps: parts into which a step splits each device's part of a batch, whose
+            gradients it adds up (gradient accumulation): the memory of a part, and the weights that
+            the whole batch gives. ``batch_size`` and ``batch_tokens`` are those of the whole batch.
         optimizer: ``adamw`` or ``lamb``; ``adamw_uncorrected`` as in BERT's code and
             ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias.
         layer_decay: each block's learning rate is that of the next block times this factor, and
@@ -129,6 +132,7 @@ class TrainConfig:
     epochs: int = 3
     batch_size: int | None = None
     batch_tokens: int | None = None
+    accumulation_steps: int = 1
     learning_rate: float = 5e-5
     warmup: float = 0.1
     weight_decay: float = 0.01
@@ -165,10 +169,23 @@ class TrainConfig:
                 "Either train.batch_size or train.batch_tokens must be null or omitted, got "
                 f"{self.batch_size} and {self.batch_tokens}."
             )
-        for name in ("epochs", "batch_size", "batch_tokens", "backup_steps", "patience", "steps"):
+        for name in (
+            *("epochs", "batch_size", "batch_tokens", "accumulation_steps", "backup_steps"),
+            *("patience", "steps"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"train.{name} must be at least 1, got {value}.")
+        if self.batch_size is not None and self.accumulation_steps > self.batch_size:
+            raise ValueError(
+                f"train.accumulation_steps must be at most the {self.batch_size} examples of "
+                f"train.batch_size, which it splits, got {self.accumulation_steps}."
+            )
+        if self.strategy == "tpu" and self.accumulation_steps > 1:
+            raise ValueError(
+                "train.accumulation_steps must be 1 with strategy tpu, whose shapes are fixed, got "
+                f"{self.accumulation_steps}."
+            )
         if not 0 < self.layer_decay <= 1:
             raise ValueError(
                 f"train.layer_decay must be above 0 and at most 1, got {self.layer_decay}."
@@ -439,7 +456,7 @@ class DistillStage:
                 )
         unused = (
             *("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps"),
-            *("strategy", "recompute"),
+            *("strategy", "recompute", "accumulation_steps"),
         )
         for name in unused:
             if getattr(self.train, name) != getattr(TrainConfig(), name):

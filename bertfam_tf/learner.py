@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import keras
 from keras import ops
 
-from bertfam_tf import replicas
+from bertfam_tf import accumulation, replicas
 from bertfam_tf.layers import recomputation
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
@@ -152,18 +152,18 @@ class Learner(keras.Model):
     """A functional Keras model that trains for one objective, or for several at once.
 
     The loss is the weighted sum of the objectives' losses. Each is a sum divided by a count, both
-    of all replicas, so that it does not depend on how a batch is split between them. (With an
-    optimizer's ``gradient_accumulation_steps`` each step is divided by its own count, and Keras
-    takes the mean of the steps.)
+    of all replicas, so that it does not depend on how a batch is split between them, or into parts
+    one after the other (``accumulation_steps`` of ``compile``).
 
-    Only ``compute_loss`` is ours: Keras' own training loop runs, on each of its backends. A
-    ``loss`` that is given to ``compile`` takes the objectives' place, and is averaged as Keras
-    does: over the batch of each replica, then over replicas.
+    Only ``compute_loss`` is ours, and the step in parts: Keras' own training loop runs, on each of
+    its backends. A ``loss`` that is given to ``compile`` takes the objectives' place, and is
+    averaged as Keras does: over the batch of each replica, then over replicas.
 
     Attributes:
         recompute_blocks: whether training keeps of each block only its input, and computes the
             rest once more for gradients: a third more time, a fraction of the memory. It is read
             when the training step is traced.
+        accumulation_steps: as ``compile`` takes it.
 
     Args:
         inputs, outputs: of the network, as ``keras.Model`` takes them.
@@ -177,6 +177,7 @@ class Learner(keras.Model):
 
     tracker: type[LossTracker] = LossTracker
     recompute_blocks = False
+    accumulation_steps = 1
 
     def __init__(
         self,
@@ -223,18 +224,49 @@ class Learner(keras.Model):
             return found
         return [self._losses_seen, *(each for each in found if each is not self._loss_tracker)]
 
-    def compile(self, optimizer: Any = "rmsprop", loss: Any = None, **kwargs: Any) -> None:
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        *,
+        accumulation_steps: int = 1,
+        **kwargs: Any,
+    ) -> None:
         """As ``keras.Model.compile``, in the scope of the strategy that the model was built in.
 
         ``jit_compile`` is off by default: batches differ in length, and XLA would compile for each.
 
+        Args:
+            accumulation_steps: number of parts into which ``fit`` splits each replica's batch. They
+                are computed one after the other, and their gradients added (gradient accumulation),
+                so that a step needs the memory of one part. A batch of 32 in 4 parts is one step of
+                the optimizer as a batch of 32 is: losses are divided by the counts of the whole
+                batch, and clipping, schedules and progress know nothing of the parts.
+
         Raises:
-            ValueError: for an optimizer that was made outside of that strategy's scope.
+            ValueError: for an optimizer that was made outside of that strategy's scope; or for
+                ``accumulation_steps`` below 1, or above 1 together with a ``loss``,
+                ``jit_compile``, ``gradient_accumulation_steps`` of the optimizer, or another
+                backend than TensorFlow.
         """
         kwargs.setdefault("jit_compile", False)
+        if loss is not None or self._losses_seen is None:
+            other = "a loss of compile, whose means are not sums and counts"
+        elif kwargs["jit_compile"]:
+            other = "jit_compile, which needs to know how many rows a part has"
+        elif getattr(optimizer, "gradient_accumulation_steps", None):
+            other = "gradient_accumulation_steps of the optimizer"
+        elif keras.backend.backend() != "tensorflow":
+            other = f"Keras on {keras.backend.backend()}"
+        else:
+            other = None
+        if accumulation_steps < 1 or (accumulation_steps > 1 and other):
+            expected = "at least 1" if accumulation_steps < 1 else f"1 with {other}"
+            raise ValueError(f"accumulation_steps must be {expected}, got {accumulation_steps}.")
         with replicas.scope(self):
             replicas.check_optimizer(optimizer)
             super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self.accumulation_steps = accumulation_steps
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         with unpadding(self.unpadded), recomputation(self.recompute_blocks):
@@ -257,18 +289,70 @@ class Learner(keras.Model):
     ) -> Any:
         if self._losses_seen is None or not self._by_objective:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        batch = Batch(x, y, sample_weight)
+        found = self._found(Batch(x, y, sample_weight), y_pred)
+        counts = {
+            name: replicas.total(ops.cast(found[name][1], found[name][0].dtype))
+            for name in self._objective_weights.value
+        }
+        return self._total(found, counts)
+
+    def _found(self, batch: Batch, outputs: Any) -> dict[str, SumAndCount]:
+        """Losses and metrics of all objectives, by name."""
         found: dict[str, SumAndCount] = {}
         with unpadding(self.unpadded):
             for objective in self._objectives.value:
-                found |= objective.loss(y_pred, objective.heads, batch)
+                found |= objective.loss(outputs, objective.heads, batch)
+        return found
+
+    def _total(
+        self, found: Mapping[str, SumAndCount], counts: Mapping[str, Any], parts: Any = 1
+    ) -> Any:
+        """The weighted sum of losses, which are tracked.
+
+        Args:
+            found: of a batch, or of a part of it.
+            counts: of the whole batch, by name.
+            parts: of the batch, for losses of layers, which are of no count.
+        """
+        assert self._losses_seen is not None
         self._losses_seen.update_state(found)
-        weights = self._objective_weights.value
-        parts = [
-            weight * ops.divide_no_nan(total, replicas.total(ops.cast(count, total.dtype)))
-            for weight, (total, count) in ((weights[name], found[name]) for name in weights)
+        losses = [
+            weight * ops.divide_no_nan(found[name][0], ops.cast(counts[name], found[name][0].dtype))
+            for name, weight in self._objective_weights.value.items()
         ]
-        return sum(parts + [self._aggregate_additional_loss(loss) for loss in self.losses])
+        return sum(losses + [self._aggregate_additional_loss(x) / parts for x in self.losses])
+
+    def train_step(self, *args: Any) -> Any:
+        # Its arguments are the backend's; parts are TensorFlow's alone.
+        return super().train_step(*args) if self.accumulation_steps == 1 else self._in_parts(*args)
+
+    def _in_parts(self, data: Any) -> Any:
+        """A step of ``accumulation_steps`` parts of a batch."""
+        number, part = accumulation.split(
+            keras.utils.unpack_x_y_sample_weight(data), self.accumulation_steps
+        )
+
+        def counts(index: Any) -> dict[str, Any]:
+            batch = Batch(*part(index))
+            found = self._found(batch, self(batch.inputs, training=False))
+            return {name: found[name][1] for name in self._objective_weights.value}
+
+        # Before the first gradients, so that these are added up in place, whatever the number of
+        # losses, and no larger than those of a batch, which matters to float16.
+        all_counts = accumulation.total_counts(counts, list(self._objective_weights.value), number)
+
+        def loss(index: Any) -> Any:
+            batch = Batch(*part(index))
+            outputs = self(batch.inputs, training=True)
+            parts = ops.cast(number, "float32")
+            total = self._total(self._found(batch, outputs), all_counts, parts)
+            self.compute_metrics(batch.inputs, batch.targets, outputs, batch.weights)
+            return self.optimizer.scale_loss(total)
+
+        weights = self.trainable_weights
+        gradients = accumulation.summed_gradients(loss, weights, number)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict[str, Any]:
         return replicas.reducible(super().get_metrics_result())

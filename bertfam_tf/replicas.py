@@ -108,7 +108,8 @@ def check_optimizer(optimizer: Any) -> None:
         optimizer: a Keras optimizer; names and configs are not checked.
 
     Raises:
-        ValueError: its variables were created outside of the scope.
+        ValueError: its variables were created outside of the scope, or it accumulates gradients,
+            which Keras cannot do in replicas.
     """
     if keras.backend.backend() != "tensorflow":
         return
@@ -116,11 +117,19 @@ def check_optimizer(optimizer: Any) -> None:
 
     if not isinstance(optimizer, keras.optimizers.Optimizer) or not tf.distribute.has_strategy():
         return
-    made = getattr(optimizer.iterations.value, "distribute_strategy", None)
+    # With accumulated gradients, ``iterations`` is computed from this variable.
+    made = getattr(optimizer._iterations.value, "distribute_strategy", None)
     if made is not tf.distribute.get_strategy():
         raise ValueError(
             "The optimizer was created outside of the scope of the strategy that this model was "
             "built in: create it inside the scope, or pass its name."
+        )
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise ValueError(
+            "gradient_accumulation_steps of the optimizer must be None with a strategy, got "
+            f"{steps}: Keras fails to accumulate in replicas; compile(accumulation_steps={steps}) "
+            "does."
         )
 
 

@@ -61,6 +61,11 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
             "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
             "train.batch_size parts of data.length tokens."
         )
+    if settings.accumulation_steps > 1:
+        raise ValueError(
+            "train.accumulation_steps must be 1 on a stream, whose parts keep a memory from batch "
+            f"to batch, got {settings.accumulation_steps}."
+        )
     if recipe.stages:
         raise ValueError("stages must be empty on a stream; they are for sentences.")
     if list(recipe.objectives) != ["causal_lm"]:

@@ -177,7 +177,11 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     steps, shuffled = _batches(task, settings, rows)
     factors = _choose_weights(task, recipe)
     task.recompute_blocks = settings.recompute == "blocks"
-    task.compile(optimizers.of(settings, steps * settings.epochs, factors), **_metrics(recipe))
+    task.compile(
+        optimizers.of(settings, steps * settings.epochs, factors),
+        accumulation_steps=settings.accumulation_steps,
+        **_metrics(recipe),
+    )
     done = backup.restore(task)
     if done:
         _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)

@@ -157,9 +157,9 @@ def train_in_stages(
             their weights are copied by path.
         batches: the batches of all stages, the same whenever it is iterated; or a function that
             returns them from a step on, which is faster than to skip them.
-        settings: learning rate, optimizer and seed; ``backup_steps`` with a directory. The peak and
-            warm-up are those of one line over the steps of all stages, for stages without a
-            ``learning_rate`` of their own. None for the defaults.
+        settings: learning rate, optimizer, ``accumulation_steps`` and seed; ``backup_steps`` with a
+            directory. The peak and warm-up are those of one line over the steps of all stages, for
+            stages without a ``learning_rate`` of their own. None for the defaults.
         growth: as for ``grow``.
         moments: ``"fresh"`` for an optimizer that starts anew where the model grows (as in the
             paper's experiments), or ``"copied"`` for one that goes on: new layers get the moments
@@ -206,7 +206,10 @@ def train_in_stages(
             if model is None:
                 model = learner(backbone)
                 shifted = optimizers.Shifted(schedule, begun)
-                model.compile(optimizers.of(settings, total, schedule=shifted))
+                model.compile(
+                    optimizers.of(settings, total, schedule=shifted),
+                    accumulation_steps=settings.accumulation_steps,
+                )
                 if previous is not None:
                     _copy_rest(previous, model, paths)
                     if moments == "copied":

@@ -132,6 +132,14 @@ class StreamLM(Learner):
         # Created once, so that perplexity does not trace it again each time.
         self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
 
+    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
+        if accumulation_steps > 1 and self.reader.held:
+            raise ValueError(
+                "accumulation_steps must be 1 for a model with a memory, which belongs to the rows "
+                f"of a whole batch, got {accumulation_steps}."
+            )
+        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
+
     def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
         # The order of the stream must be kept.
         return super().fit(x, shuffle=False, **kwargs)

@@ -107,6 +107,40 @@ CHOICES_AND_RANKS = """
     assert abs(found[0]["spearman"]) > 0.01
 """
 
+# Documents of several windows: a batch of examples has any number of rows.
+WINDOWS = """
+    long = "a very long and dull film with a plot that is not good at all " * 3
+    documents = [text if i % 3 else long + text for i, text in enumerate(texts)]
+    asked = {"question": ["good"] * 10, "context": [f"{text} good" for text in documents]}
+    starts = [text.find("good") for text in asked["context"]]
+    found = {"answer": ["good"] * 10, "answer_start": starts}
+    tags = [" ".join("O B-X".split()[i % 2] for i, _ in enumerate(t.split())) for t in documents]
+    named = bf.strategy("mirrored")
+    assert named.num_replicas_in_sync == 2
+    for cls, args, options, x, y in (
+        (bf.SpanQA, [], dict(max_length=24, stride=4), asked, found),
+        (bf.TokenTagger, ["O B-X".split()], dict(max_length=16), documents, tags),
+    ):
+        one = make(cls, *args, **options)
+        with named.scope():
+            both = make(cls, *args, **options)
+        for task in (one, both):
+            keras.utils.set_random_seed(0)
+            task.fit(x, y, shuffle=False, **short)
+        metrics = [task.evaluate(x, y, return_dict=True, **short) for task in (one, both)]
+        assert metrics[0].keys() == metrics[1].keys()
+        for name, value in metrics[0].items():
+            np.testing.assert_allclose(metrics[1][name], value, atol=1e-5, err_msg=name)
+        answers = [task.predict(x, batch_size=3) for task in (one, both)]
+        flat = [tf.nest.flatten(each) for each in answers]
+        assert len(flat[0]) == len(flat[1]) > 10
+        for a, b in zip(*flat, strict=True):
+            if isinstance(a, str):
+                assert a == b
+            else:
+                np.testing.assert_allclose(a, b, atol=1e-5)
+"""
+
 # What compiles itself, in every task; verbs of their own beside it.
 THE_OTHERS = """
     from bertfam_tf import heads
@@ -174,8 +208,8 @@ THE_OTHERS = """
 @pytest.mark.full
 @pytest.mark.parametrize(
     "script",
-    in_full([CLASSIFIER, CHOICES_AND_RANKS, THE_OTHERS], [CLASSIFIER]),
-    ids=["labels", "choices and ranks", "others"],
+    in_full([CLASSIFIER, CHOICES_AND_RANKS, WINDOWS, THE_OTHERS], [CLASSIFIER]),
+    ids=["labels", "choices and ranks", "windows", "others"],
 )
 def test_two_replicas_learn_and_answer_as_one(smallest, tmp_path, script):
     code = textwrap.dedent(PREAMBLE + script)

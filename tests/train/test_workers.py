@@ -30,7 +30,7 @@ PREAMBLE = """
     strategy = replicas.strategy("none" if alone else "multi_worker")
     import bertfam_tf as bf
 
-    checkpoint, output = sys.argv[1:]
+    checkpoint, output, parts = sys.argv[1:]
     quiet = dict(dropout=0.0, attention_dropout=0.0)
     long = "a very long and dull film with a plot that is not good at all " * 3
     texts = ["a good film", "bad movie", "it is", long, "plot", "dull", "very good", long] * 5
@@ -40,7 +40,7 @@ PREAMBLE = """
         keras.utils.set_random_seed(0)
         with strategy.scope():
             task = cls.from_pretrained(checkpoint, *args, **quiet, **kwargs)
-            task.compile(keras.optimizers.SGD(0.01))
+            task.compile(keras.optimizers.SGD(0.01), accumulation_steps=int(parts))
         return task
 
     def finish(task, history, *found):
@@ -108,11 +108,11 @@ def _finish(workers):
         assert worker.returncode == 0, printed
 
 
-def _run(script, checkpoint, folder, count):
-    """What the first of so many workers stored."""
+def _run(script, checkpoint, folder, count, parts=1):
+    """What the first of so many workers stored, each of which splits its batches into parts."""
     code = textwrap.dedent(PREAMBLE) + textwrap.dedent(SCRIPTS[script])
     output = folder / f"{count}.npz"
-    _finish(_start([sys.executable, "-c", code, str(checkpoint), str(output)], count))
+    _finish(_start([sys.executable, "-c", code, str(checkpoint), str(output), str(parts)], count))
     with np.load(output) as found:
         return dict(found)
 
@@ -121,9 +121,9 @@ def _run(script, checkpoint, folder, count):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_workers_learn_and_answer_as_one(script, smallest, tmp_path):
     one = _run(script, smallest, tmp_path, 1)
-    counts = (2, 3) if script == "classification" else (2,)
-    for count in counts:
-        several = _run(script, smallest, tmp_path, count)
+    counts = {"classification": ((2, 1), (3, 4)), "questions": ((2, 1), (2, 4))}
+    for count, parts in counts.get(script, ((2, 1),)):
+        several = _run(script, smallest, tmp_path, count, parts)
         assert one.keys() == several.keys()
         for name, value in one.items():
             np.testing.assert_allclose(several[name], value, atol=1e-5, err_msg=f"{count} {name}")
