@@ -10,7 +10,9 @@ also draws distillation_systems.png. `--report` writes what is finished, `--quic
 for models that learn nothing and writes no results.
 
 Teachers are MiniLM-L6, fine-tuned on SST-2, MRPC and CoLA. A student and the same student without
-its teacher begin with the same weights, and have the same number of training steps on the task.
+its teacher begin with the same weights, have the same number of training steps on the task, and
+read the same labels, those of the teacher; distilled ones also read other texts of the training
+split, for which they have their teacher's answers and no labels.
 Scores are of the dev split, on which nothing was chosen. Finished cells are kept in the folder of
 `--cache`, from which the next call resumes.
 """
@@ -78,31 +80,42 @@ class Sizes:
     """Sizes of the data and the runs.
 
     Attributes:
-        teacher: training examples of a teacher, and its passes over them.
-        examples: of a student, the first of those.
-        epochs: passes over them, also of students without a teacher; those of TinyBERT's two
-            stages together.
+        labels: examples with labels by task, the first of the training split, of teachers and of
+            students.
+        texts: the most examples of the training split that a student reads with its teacher.
+        epochs: passes of a teacher over its examples.
+        steps: of a student on a task, by task; those of TinyBERT's two stages together.
         copies: of each example, in augmented data.
         sentences: of books, for general distillation (DistilBERT's: a quarter of them) and for the
             masked language model's head.
         dev: examples of the dev split.
         batch: examples in a batch.
         rate: peak of the learning rate of students that begin with layers of the teacher.
-        new_rate: of students whose layers begin at random.
+        new_rate, lstm_rate: of transformers and of BiLSTMs whose layers begin at random.
     """
 
-    teacher: tuple[int, int] = (4000, 2)
-    examples: int = 1500
+    labels: Mapping[str, int]
+    steps: Mapping[str, int]
+    texts: int = 18_000
     epochs: int = 3
     copies: int = 5
     sentences: int = 8000
     dev: int = 1100
     batch: int = 32
     rate: float = 1e-4
-    new_rate: float = 1e-3
+    new_rate: float = 5e-4
+    lstm_rate: float = 1e-3
 
 
-QUICK = Sizes((32, 1), 32, 2, 2, 64, 32, 16)
+SIZES = Sizes({"sst2": 2000, "mrpc": 1800, "cola": 4000}, {"sst2": 400, "mrpc": 200, "cola": 400})
+QUICK = Sizes(dict.fromkeys(TASKS, 32), dict.fromkeys(TASKS, 2), 64, 1, 2, 64, 32, 16)
+Rows = tuple[dict[str, list[bytes]], list[bytes]]
+
+
+def columns(rows: tf.data.Dataset) -> Rows:
+    """Texts by name, and labels: what is given as lists is batched by length."""
+    found = list(rows.as_numpy_iterator())
+    return {name: [x[name] for x, _ in found] for name in found[0][0]}, [y for _, y in found]
 
 
 class Runs:
@@ -128,8 +141,11 @@ class Runs:
         data = dataclasses.replace(self.recipe(task).data, limit=None)
         return read_split(data, split).take(count).cache()
 
-    def students_rows(self, task: str) -> tf.data.Dataset:
-        return self.rows(task, "train", self.sizes.examples)
+    def labelled(self, task: str) -> tf.data.Dataset:
+        return self.rows(task, "train", self.sizes.labels[task])
+
+    def texts(self, task: str) -> tf.data.Dataset:
+        return self.rows(task, "train", self.sizes.texts)
 
     def sentences(self) -> list[str]:
         """The first words of paragraphs of the training books, taken evenly from all."""
@@ -144,23 +160,23 @@ class Runs:
 
     def augmented(self, task: str) -> tf.data.Dataset:
         made = Augmentation(self.masked_lm(), copies=self.sizes.copies)
-        return augment(self.students_rows(task), made, self.folder / "augmented" / task, verbose=0)
+        return augment(self.labelled(task), made, self.folder / "augmented" / task, verbose=0)
 
     # Models -------------------------------------------------------------------------------------
 
     def teacher(self, task: str) -> Task:
         """MiniLM, fine-tuned."""
         path, labels = self.folder / "teachers" / task, self.recipe(task).data.labels
-        count, epochs = self.sizes.teacher
+        count, epochs = self.sizes.labels[task], self.sizes.epochs
 
         def train() -> dict[str, Any]:
             keras.utils.set_random_seed(0)
             names = list(labels.values()) if isinstance(labels, Mapping) else labels
             made = bf.TextClassifier.from_pretrained(ENCODER, names, max_length=LENGTH)
-            rows = self.rows(task, "train", count)
             steps = -(-count // self.sizes.batch) * epochs
             made.compile(optimizers.adamw(5e-5, steps))
-            made.fit(rows, batch_size=self.sizes.batch, epochs=epochs, verbose=0)
+            given = columns(self.labelled(task))
+            made.fit(*given, batch_size=self.sizes.batch, epochs=epochs, verbose=0)
             made.save(path)
             return {"score": self.score(made, task)}
 
@@ -223,16 +239,22 @@ class Runs:
 
     def rate_of(self, student: Task) -> float:
         """The peak of the learning rate."""
+        if student.backbone.family == "bilstm":
+            return self.sizes.lstm_rate
         return self.sizes.rate if student.backbone.config.num_layers == 3 else self.sizes.new_rate
-
-    def steps(self) -> int:
-        return -(-self.sizes.examples // self.sizes.batch) * self.sizes.epochs
 
     def fine_tune(self, student: Task, task: str) -> Task:
         """Without a teacher."""
-        student.compile(optimizers.adamw(self.rate_of(student), self.steps()))
-        rows = self.students_rows(task)
-        student.fit(rows, batch_size=self.sizes.batch, epochs=self.sizes.epochs, verbose=0)
+        steps, given = self.sizes.steps[task], columns(self.labelled(task))
+        student.compile(optimizers.adamw(self.rate_of(student), steps))
+        per_epoch = -(-len(given[1]) // self.sizes.batch)
+        # The last epoch may be a part of one.
+        options = dict(batch_size=self.sizes.batch, verbose=0)
+        whole, rest = divmod(steps, per_epoch)
+        if whole:
+            student.fit(*given, epochs=whole, **options)
+        if rest:
+            student.fit(*given, steps_per_epoch=rest, **options)
         return student
 
     def imitate(
@@ -241,16 +263,15 @@ class Runs:
         teacher: Task,
         terms: Sequence[Term],
         rows: tf.data.Dataset,
-        *,
+        steps: int,
         labels: float = 0.0,
-        steps: int | None = None,
     ) -> Task:
         """With a teacher, for a number of steps."""
-        steps = steps or self.steps()
         distiller = Distiller(student, teacher, terms, labels)
         distiller.compile(optimizers.adamw(self.rate_of(student), steps))
-        data = rows.shuffle(1 << 15).repeat().take(steps * self.sizes.batch)
-        distiller.fit(data, batch_size=self.sizes.batch, verbose=0)
+        given = columns(rows)
+        batches = distiller.batches(*given, None, self.sizes.batch, shuffle=True, training=True)
+        distiller.fit(batches.repeat().take(steps), verbose=0)
         return student
 
     def score(self, task_model: Task, task: str) -> float:
@@ -303,21 +324,25 @@ def tinybert(
     def make(teacher: Task) -> Task:
         path = tinybert_general(runs) if general else None
         student = student_of(teacher, **FOUR) if path is None else runs.from_general(path, teacher)
-        rows = runs.augmented(task) if augmented else runs.students_rows(task)
+        # Augmented copies, and the texts without labels.
+        rows = runs.texts(task)
+        if augmented:
+            rows = rows.concatenate(runs.augmented(task))
         if not distilled:  # the student of general distillation is fine-tuned
             return runs.fine_tune(student, task)
-        half = runs.steps() // 2
+        half = runs.sizes.steps[task] // 2
         if terms:
-            runs.imitate(student, teacher, terms, rows, steps=half)
+            runs.imitate(student, teacher, terms, rows, half)
         last = [SoftTargets(divergence="cross_entropy")] if prediction else []
-        steps = runs.steps() - (half if terms else 0)
+        steps = runs.sizes.steps[task] - (half if terms else 0)
         if not last:  # its head has to learn from labels
-            return runs.imitate(student, teacher, TINYBERT, rows, labels=1.0, steps=steps)
-        return runs.imitate(student, teacher, last, rows, steps=steps)
+            return runs.imitate(student, teacher, TINYBERT, runs.labelled(task), steps, 1.0)
+        return runs.imitate(student, teacher, last, rows, steps)
 
     return make
 
 
+SOFT = (SoftTargets(temperature=2.0),)
 DISTILBERT = (SoftTargets(temperature=2.0, weight=5.0), HiddenCosine())
 
 
@@ -329,12 +354,13 @@ def distilbert(
     labels: float = 2.0,
     layers: str | None = "every_other",
 ) -> Callable[[Task], Task]:
-    """DistilBERT's general distillation (arXiv 1910.01108), then fine-tuning on labels."""
+    """DistilBERT's general distillation (arXiv 1910.01108), then that of the task's answers."""
 
     def make(teacher: Task) -> Task:
         options = {"num_layers": 3, "layers": layers}
         path = runs.general(name, bf.MaskedLM, terms, labels, **options)
-        return runs.fine_tune(runs.from_general(path, teacher), task)
+        student = runs.from_general(path, teacher)
+        return runs.imitate(student, teacher, SOFT, runs.texts(task), runs.sizes.steps[task])
 
     return make
 
@@ -356,20 +382,19 @@ def systems(runs: Runs, task: str) -> dict[str, Callable[[Task], Task]]:
             load_backbone(ENCODER), teacher.tokenizer, **teacher.options.stored()
         )
         student = student_of(encoder, 3)
-        terms = [
-            SoftTargets(temperature=5.0, weight=0.5, scaling="classes"),
-            FirstTokens(weight=100.0),
-        ]
-        return runs.imitate(student, teacher, terms, runs.students_rows(task), labels=0.5)
+        terms = [SoftTargets(temperature=5.0, weight=0.5), FirstTokens(weight=10.0)]
+        return runs.imitate(student, teacher, terms, runs.texts(task), runs.sizes.steps[task])
 
     def minilm(teacher: Task) -> Task:
         terms = [Relations(heads=24)]
         path = runs.general("minilm", bf.TextEmbedder, terms, **FOUR)
-        return runs.fine_tune(runs.from_general(path, teacher), task)
+        student = runs.from_general(path, teacher)
+        return runs.imitate(student, teacher, SOFT, runs.texts(task), runs.sizes.steps[task])
 
     def bilstm(teacher: Task) -> Task:
         student = student_of(teacher, family="bilstm", size="base")
-        return runs.imitate(student, teacher, [LogitsError()], runs.augmented(task))
+        rows = runs.texts(task).concatenate(runs.augmented(task))
+        return runs.imitate(student, teacher, [LogitsError()], rows, runs.sizes.steps[task])
 
     return {
         "3 layers": plain(num_layers=3),
@@ -456,20 +481,17 @@ def tagger(runs: Runs, distilled: bool) -> Callable[[], dict[str, Any]]:
     def train() -> dict[str, Any]:
         keras.utils.set_random_seed(0)
         rows = read_split(dataclasses.replace(recipe.data, limit=None), "train", recipe.task)
-        rows = rows.take(runs.sizes.teacher[0]).cache()
-        epochs = runs.sizes.teacher[1]
-        steps = -(-runs.sizes.teacher[0] // runs.sizes.batch) * epochs
+        rows = rows.take(runs.sizes.sentences // 2).cache()
+        steps = -(-(runs.sizes.sentences // 2) // runs.sizes.batch) * 2
         if distilled:
             teacher: Any = bf.load(runs.folder / "taggers" / "teacher")
             made = student_of(teacher, 3)
-            runs.imitate(
-                made, teacher, [SoftTargets(), HiddenStates()], rows, labels=0.5, steps=steps
-            )
+            runs.imitate(made, teacher, [SoftTargets(), HiddenStates()], rows, steps, 0.5)
         else:
             names = ["O", *(f"{x}-{y}" for y in ("LOC", "MISC", "ORG", "PER") for x in "BI")]
             made = bf.TokenTagger.from_pretrained(ENCODER, names, max_length=LENGTH)
             made.compile(optimizers.adamw(runs.sizes.rate, steps))
-            made.fit(rows, batch_size=runs.sizes.batch, epochs=epochs, verbose=0)
+            made.fit(rows, batch_size=runs.sizes.batch, epochs=2, verbose=0)
         made.save(runs.folder / "taggers" / name)
         return {"steps": steps}
 
@@ -724,7 +746,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="of what is finished, alone")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    sizes = QUICK if options.quick else Sizes()
+    sizes = QUICK if options.quick else SIZES
     if options.part == "phone":
         options.tasks, options.seeds = ["sst2"], [0]
     tasks = options.tasks or (list(TASKS) if options.part == "systems" else ["mrpc", "cola"])
