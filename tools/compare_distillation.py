@@ -83,8 +83,10 @@ class Sizes:
         labels: examples with labels by task, the first of the training split, of teachers and of
             students.
         texts: the most examples of the training split that a student reads with its teacher.
-        epochs: passes of a teacher over its examples.
-        steps: of a student on a task, by task; those of TinyBERT's two stages together.
+        passes: over these examples by task, of students without a teacher; others have as many
+            steps, TinyBERT's in two stages.
+        teacher: passes of a teacher over its examples.
+        tagged: sentences of CoNLL-2003, for the taggers of ``phone``.
         copies: of each example, in augmented data.
         sentences: of books, for general distillation (DistilBERT's: a quarter of them) and for the
             masked language model's head.
@@ -95,9 +97,10 @@ class Sizes:
     """
 
     labels: Mapping[str, int]
-    steps: Mapping[str, int]
+    passes: Mapping[str, int]
     texts: int = 18_000
-    epochs: int = 3
+    teacher: int = 3
+    tagged: int = 4000
     copies: int = 5
     sentences: int = 8000
     dev: int = 1100
@@ -107,8 +110,11 @@ class Sizes:
     lstm_rate: float = 1e-3
 
 
-SIZES = Sizes({"sst2": 2000, "mrpc": 1800, "cola": 4000}, {"sst2": 400, "mrpc": 200, "cola": 400})
-QUICK = Sizes(dict.fromkeys(TASKS, 32), dict.fromkeys(TASKS, 2), 64, 1, 2, 64, 32, 16)
+SIZES = Sizes({"sst2": 2000, "mrpc": 1800, "cola": 4000}, {"sst2": 6, "mrpc": 4, "cola": 3})
+QUICK = Sizes(
+    dict.fromkeys(TASKS, 32), dict.fromkeys(TASKS, 2), texts=64, teacher=1, tagged=32, copies=2,
+    sentences=64, dev=32, batch=16,
+)  # fmt: skip
 Rows = tuple[dict[str, list[bytes]], list[bytes]]
 
 
@@ -167,14 +173,13 @@ class Runs:
     def teacher(self, task: str) -> Task:
         """MiniLM, fine-tuned."""
         path, labels = self.folder / "teachers" / task, self.recipe(task).data.labels
-        count, epochs = self.sizes.labels[task], self.sizes.epochs
+        epochs = self.sizes.teacher
 
         def train() -> dict[str, Any]:
             keras.utils.set_random_seed(0)
             names = list(labels.values()) if isinstance(labels, Mapping) else labels
             made = bf.TextClassifier.from_pretrained(ENCODER, names, max_length=LENGTH)
-            steps = -(-count // self.sizes.batch) * epochs
-            made.compile(optimizers.adamw(5e-5, steps))
+            made.compile(optimizers.adamw(5e-5, self.steps(task, epochs)))
             given = columns(self.labelled(task))
             made.fit(*given, batch_size=self.sizes.batch, epochs=epochs, verbose=0)
             made.save(path)
@@ -243,18 +248,17 @@ class Runs:
             return self.sizes.lstm_rate
         return self.sizes.rate if student.backbone.config.num_layers == 3 else self.sizes.new_rate
 
+    def steps(self, task: str, passes: int | None = None) -> int:
+        """Of passes over the examples with labels; None for those of a student."""
+        passes = passes or self.sizes.passes[task]
+        return -(-self.sizes.labels[task] // self.sizes.batch) * passes
+
     def fine_tune(self, student: Task, task: str) -> Task:
         """Without a teacher."""
-        steps, given = self.sizes.steps[task], columns(self.labelled(task))
-        student.compile(optimizers.adamw(self.rate_of(student), steps))
-        per_epoch = -(-len(given[1]) // self.sizes.batch)
-        # The last epoch may be a part of one.
-        options = dict(batch_size=self.sizes.batch, verbose=0)
-        whole, rest = divmod(steps, per_epoch)
-        if whole:
-            student.fit(*given, epochs=whole, **options)
-        if rest:
-            student.fit(*given, steps_per_epoch=rest, **options)
+        epochs = self.sizes.passes[task]
+        student.compile(optimizers.adamw(self.rate_of(student), self.steps(task)))
+        given = columns(self.labelled(task))
+        student.fit(*given, batch_size=self.sizes.batch, epochs=epochs, verbose=0)
         return student
 
     def imitate(
@@ -324,17 +328,16 @@ def tinybert(
     def make(teacher: Task) -> Task:
         path = tinybert_general(runs) if general else None
         student = student_of(teacher, **FOUR) if path is None else runs.from_general(path, teacher)
-        # Augmented copies, and the texts without labels.
+        if not distilled:  # the student of general distillation is fine-tuned
+            return runs.fine_tune(student, task)
         rows = runs.texts(task)
         if augmented:
             rows = rows.concatenate(runs.augmented(task))
-        if not distilled:  # the student of general distillation is fine-tuned
-            return runs.fine_tune(student, task)
-        half = runs.sizes.steps[task] // 2
+        half = runs.steps(task) // 2
         if terms:
             runs.imitate(student, teacher, terms, rows, half)
         last = [SoftTargets(divergence="cross_entropy")] if prediction else []
-        steps = runs.sizes.steps[task] - (half if terms else 0)
+        steps = runs.steps(task) - (half if terms else 0)
         if not last:  # its head has to learn from labels
             return runs.imitate(student, teacher, TINYBERT, runs.labelled(task), steps, 1.0)
         return runs.imitate(student, teacher, last, rows, steps)
@@ -360,7 +363,7 @@ def distilbert(
         options = {"num_layers": 3, "layers": layers}
         path = runs.general(name, bf.MaskedLM, terms, labels, **options)
         student = runs.from_general(path, teacher)
-        return runs.imitate(student, teacher, SOFT, runs.texts(task), runs.sizes.steps[task])
+        return runs.imitate(student, teacher, SOFT, runs.texts(task), runs.steps(task))
 
     return make
 
@@ -377,24 +380,25 @@ def systems(runs: Runs, task: str) -> dict[str, Callable[[Task], Task]]:
 
         return make
 
+    # Patient distillation (arXiv 1908.09355) without its loss of labels.
     def pkd(teacher: Task) -> Task:
         encoder = type(teacher)(
             load_backbone(ENCODER), teacher.tokenizer, **teacher.options.stored()
         )
         student = student_of(encoder, 3)
         terms = [SoftTargets(temperature=5.0, weight=0.5), FirstTokens(weight=10.0)]
-        return runs.imitate(student, teacher, terms, runs.texts(task), runs.sizes.steps[task])
+        return runs.imitate(student, teacher, terms, runs.texts(task), runs.steps(task))
 
     def minilm(teacher: Task) -> Task:
         terms = [Relations(heads=24)]
         path = runs.general("minilm", bf.TextEmbedder, terms, **FOUR)
         student = runs.from_general(path, teacher)
-        return runs.imitate(student, teacher, SOFT, runs.texts(task), runs.sizes.steps[task])
+        return runs.imitate(student, teacher, SOFT, runs.texts(task), runs.steps(task))
 
     def bilstm(teacher: Task) -> Task:
         student = student_of(teacher, family="bilstm", size="base")
         rows = runs.texts(task).concatenate(runs.augmented(task))
-        return runs.imitate(student, teacher, [LogitsError()], rows, runs.sizes.steps[task])
+        return runs.imitate(student, teacher, [LogitsError()], rows, runs.steps(task))
 
     return {
         "3 layers": plain(num_layers=3),
@@ -481,8 +485,8 @@ def tagger(runs: Runs, distilled: bool) -> Callable[[], dict[str, Any]]:
     def train() -> dict[str, Any]:
         keras.utils.set_random_seed(0)
         rows = read_split(dataclasses.replace(recipe.data, limit=None), "train", recipe.task)
-        rows = rows.take(runs.sizes.sentences // 2).cache()
-        steps = -(-(runs.sizes.sentences // 2) // runs.sizes.batch) * 2
+        rows = rows.take(runs.sizes.tagged).cache()
+        steps = -(-runs.sizes.tagged // runs.sizes.batch) * 2
         if distilled:
             teacher: Any = bf.load(runs.folder / "taggers" / "teacher")
             made = student_of(teacher, 3)
@@ -617,8 +621,9 @@ def _heading(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) 
         f"so far. Sizes: "
         f"{dataclasses.asdict(runs.sizes)}. Scores of the dev split: accuracy of SST-2, F1 of "
         f"MRPC, Matthews correlation of CoLA, times 100; means of seeds "
-        f"{', '.join(map(str, seeds))}, with the lowest and the highest. Published scores are of "
-        "BERT-base's students on whole data sets.\n\n"
+        f"{', '.join(map(str, seeds))}, with the lowest and the highest. Distilled "
+        "students have as many steps as others, and also read texts of the training split without "
+        "their labels. Published scores are of BERT-base's students on whole data sets.\n\n"
     )
 
 
