@@ -99,10 +99,12 @@ def _parser() -> argparse.ArgumentParser:
         "--tensor-parallel", type=int, default=1, metavar="N", help="devices of a copy of the model"
     )
     plan.add_argument(
-        "--accumulation", type=int, default=1, metavar="N", help="parts of a device's batch"
+        "--accumulation", type=int, metavar="N", help="parts of a device's batch (the recipe's)"
     )
     plan.add_argument(
-        "--recompute", action="store_true", help="keep only the inputs of blocks (checkpointing)"
+        "--recompute",
+        action="store_true",
+        help="keep only the inputs of blocks (checkpointing), also if the recipe does not",
     )
     plan.add_argument(
         "--dtype", default="float32", help="float32, mixed_bfloat16 or mixed_float16 (%(default)s)"
@@ -317,11 +319,13 @@ def _sweep(options: argparse.Namespace) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from bertfam_tf.train import plan
 
+    recipe = plan.read(options.recipe, options.override)
+    accumulation, train = options.accumulation, recipe.train
     devices = plan.Devices(
         count=options.devices,
         tensor_parallel=options.tensor_parallel,
-        accumulation=options.accumulation,
-        recompute=options.recompute,
+        accumulation=train.accumulation_steps if accumulation is None else accumulation,
+        recompute=options.recompute or train.recompute == "blocks",
         dtype=options.dtype,
         peak=options.peak,
         share=options.share,
@@ -329,7 +333,6 @@ def _plan(options: argparse.Namespace) -> None:
         bandwidth=options.bandwidth,
         price=options.price,
     )
-    recipe = plan.read(options.recipe, options.override)
     found = plan.plan(recipe, devices, options.steps)
     print(json.dumps(found.to_dict()) if options.json else plan.table(found))
 

@@ -36,7 +36,9 @@ def test_tokens_and_ends():
 def test_every_token_but_the_first_is_a_target_once(batch_size, length):
     ids = np.arange(100, 124)
     rows = [[] for _ in range(batch_size)]
-    for i, (inputs, targets, weights) in enumerate(segments(ids, batch_size, length)):
+    data = segments(ids, batch_size, length)
+    assert data.options().autotune.enabled is False
+    for i, (inputs, targets, weights) in enumerate(data):
         assert inputs["begins"].numpy().tolist() == [int(i == 0)] * batch_size
         assert inputs["token_ids"].shape[1] <= length
         kept = weights.numpy() > 0

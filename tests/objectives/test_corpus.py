@@ -92,6 +92,7 @@ def _all(batches):
 def test_batches_of_any_size_and_a_resumed_pass_have_the_same_examples(corpus):
     made = corpus(seed=3)
     masking = Masking(made.tokenizer)
+    assert made.batches(1, masking).options().autotune.enabled is False
     whole = _all(made.batches(1, masking, passes=2))
     assert whole == _all(made.batches(4, masking, passes=2))
     assert whole[8:] == _all(made.batches(4, masking, passes=2).skip(2))

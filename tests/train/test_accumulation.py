@@ -43,6 +43,18 @@ TASKS = {
     "tagging": (bf.TokenTagger, [["O", "B-X"]], {"max_length": 16}, lambda: (TEXTS, _tags())),
     "questions": (bf.SpanQA, [], {"max_length": 24, "stride": 4}, _questions),
     "masked words": (bf.MaskedLM, [], {}, lambda: (TEXTS,)),
+    "several labels": (
+        bf.MultiLabelClassifier,
+        [["x", "y"]],
+        {},
+        lambda: (TEXTS, [["x"], [], ["x", "y"], ["y"]] * 10),
+    ),
+    "choices": (
+        bf.MultipleChoice,
+        [2],
+        {},
+        lambda: ({"text": TEXTS, "choices": [["a", text] for text in TEXTS]}, [0, 1] * 20),
+    ),
 }
 
 

@@ -111,6 +111,7 @@ def test_texts_and_translations_take_turns(languages, tokenizer):
     """The same after any number of batches, so that a killed run resumes."""
     made = languages(seed=3)
     data = made.batches(4, Masking(tokenizer), passes=None)
+    assert data.options().autotune.enabled is False
     first = list(data.take(10).as_numpy_iterator())
     assert [targets["translated"][0] for _, targets, _ in first] == [0, 1] * 5
     for one, other in zip(first[6:], data.skip(6).take(4).as_numpy_iterator(), strict=True):

@@ -227,6 +227,13 @@ def test_fine_tuning(tiny, tmp_path, capsys):
     frozen = json.loads(capsys.readouterr().out)["stages"][0]
     assert frozen["trained"] < 1000 < frozen["parameters"]
     assert frozen["step_flops"] == pytest.approx(whole["step_flops"] / 3, rel=0.05)
+    # Parts of a batch and recomputed blocks are the recipe's, if options do not say.
+    settings = ["train.accumulation_steps=2", "train.recompute=blocks"]
+    for options, parts in (([], 2), (["--accumulation", "4"], 4)):
+        assert main([*arguments[:2], *settings, *arguments[2:], *options]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["devices"]["accumulation"], found["devices"]["recompute"]) == (parts, True)
+        assert found["stages"][0]["device_batch"] == 4 // parts
 
 
 def test_command(recipe, capsys):
