@@ -102,7 +102,7 @@ class Sizes:
     teacher: int = 3
     tagged: int = 4000
     copies: int = 5
-    sentences: int = 8000
+    sentences: int = 6000
     dev: int = 1100
     batch: int = 32
     rate: float = 1e-4
@@ -110,7 +110,7 @@ class Sizes:
     lstm_rate: float = 1e-3
 
 
-SIZES = Sizes({"sst2": 2000, "mrpc": 1800, "cola": 4000}, {"sst2": 6, "mrpc": 4, "cola": 3})
+SIZES = Sizes({"sst2": 1600, "mrpc": 1800, "cola": 3200}, {"sst2": 4, "mrpc": 3, "cola": 2})
 QUICK = Sizes(
     dict.fromkeys(TASKS, 32), dict.fromkeys(TASKS, 2), texts=64, teacher=1, tagged=32, copies=2,
     sentences=64, dev=32, batch=16,
