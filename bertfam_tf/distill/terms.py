@@ -289,13 +289,7 @@ class Embeddings(HiddenStates):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenCosine(_OfLayers):
-    """1 - the cosine of each token's output of two layers, by default the last (arXiv 1910.01108).
-
-    Raises, when bound, ValueError for layers of different widths.
-    """
-
-    layers: LayerMap = "last"
+class _OfStates(_OfLayers):
     reads = ("hidden_states",)
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
@@ -307,13 +301,28 @@ class HiddenCosine(_OfLayers):
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
         ours, theirs = (each.backbone["hidden_states"] for each in (student, teacher))
-        return self._mean(
-            [_over(losses.cosine_distance(ours[i], theirs[j]), mask) for i, j in self._pairs]
-        )
+        return self._mean([self._errors(ours[i], theirs[j], mask) for i, j in self._pairs])
+
+    def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
+        """Of a layer's outputs (batch, length, width)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstTokens(_OfLayers):
+class HiddenCosine(_OfStates):
+    """1 - the cosine of each token's output of two layers, by default the last (arXiv 1910.01108).
+
+    Raises, when bound, ValueError for layers of different widths.
+    """
+
+    layers: LayerMap = "last"
+
+    def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
+        return _over(losses.cosine_distance(student, teacher), mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstTokens(_OfStates):
     """The squared error of the first token's outputs, scaled to length 1, a mean over their width.
 
     The patient loss of Patient Knowledge Distillation (arXiv 1908.09355, equation 7), with the mean
@@ -321,28 +330,24 @@ class FirstTokens(_OfLayers):
     """
 
     layers: LayerMap = "skip"
-    reads = ("hidden_states",)
 
-    def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
-        bound = super().bind(student, teacher, projections)
-        _same_width(self.label, student, teacher, bound.layers)
-        return bound
-
-    def loss(
-        self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
-    ) -> SumAndCount:
-        ours, theirs = (each.backbone["hidden_states"] for each in (student, teacher))
-        one = ops.ones_like(mask[:, 0])
-        return self._mean(
-            [
-                _over(losses.normalized_squared_error(ours[i][:, 0], theirs[j][:, 0]), one)
-                for i, j in self._pairs
-            ]
-        )
+    def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
+        found = losses.normalized_squared_error(student[:, 0], teacher[:, 0])
+        return _over(found, ops.ones_like(mask[:, 0]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionScores(_OfLayers):
+class _OfAttention(_OfLayers):
+    reads = ("attention_scores",)
+
+    def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
+        bound = super().bind(student, teacher, projections)
+        _same_heads(self.label, student, teacher, bound.layers)
+        return bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionScores(_OfAttention):
     """The squared error of the scores before mask and softmax (arXiv 1909.10351, equation 7).
 
     Attributes:
@@ -353,12 +358,6 @@ class AttentionScores(_OfLayers):
 
     scaling: str = "mean"
     scalings = ("mean", "tinybert")
-    reads = ("attention_scores",)
-
-    def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
-        bound = super().bind(student, teacher, projections)
-        _same_heads(self.label, student, teacher, bound.layers)
-        return bound
 
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
@@ -366,34 +365,26 @@ class AttentionScores(_OfLayers):
         ours, theirs = (each.backbone["attention_scores"] for each in (student, teacher))
         published = self.scaling == "tinybert"
         mask = ops.cast(mask, "float32")
-        keys = ops.expand_dims(ops.expand_dims(mask, 1), 1)
-        queries = ops.expand_dims(ops.expand_dims(mask, 1), 3)  # (batch, 1, length, 1)
-        if published:
-            queries = ops.ones_like(queries)
-        number = keys * queries
-        if published:
-            number = ops.ones_like(number)
+        queries = ops.ones_like(mask) if published else mask
+        # (batch, 1, length of queries, length of keys)
+        counted = ops.expand_dims(ops.expand_dims(queries, 1), 3) * ops.expand_dims(
+            ops.expand_dims(mask, 1), 1
+        )
+        number = ops.ones_like(counted) if published else counted
         found = []
         for i, j in self._pairs:
             x, y = ours[i - 1], theirs[j - 1]
             error = ops.square(losses._float(x) - losses._float(y))
-            counted = ops.cast(keys * queries, error.dtype)
-            heads = x.shape[1]
-            found.append((ops.sum(error * counted), ops.sum(number) * heads))
+            total = ops.sum(error * ops.cast(counted, error.dtype))
+            found.append((total, ops.sum(number) * x.shape[1]))
         return self._mean(found, added=published)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionProbabilities(_OfLayers):
+class AttentionProbabilities(_OfAttention):
     """KL of what each query attends to, a mean over heads and queries (arXiv 2002.10957)."""
 
     layers: LayerMap = "last"
-    reads = ("attention_scores",)
-
-    def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
-        bound = super().bind(student, teacher, projections)
-        _same_heads(self.label, student, teacher, bound.layers)
-        return bound
 
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
