@@ -41,7 +41,7 @@ def cluster(work: Path) -> Iterator[tuple[Path, list[subprocess.Popen]]]:
     local = ["--host", "127.0.0.1", "--no-dashboard"]
     scheduler = [dask, "scheduler", *local, "--port", "0", "--scheduler-file", str(file)]
     worker = [dask, "worker", *local, "--scheduler-file", str(file), "--no-nanny"]
-    worker += ["--nthreads", "1", "--local-directory", str(work / "local")]
+    worker += ["--nthreads", "1", "--local-directory", str(work / "scratch")]
     with (work / "scheduler.log").open("w") as log, (work / "workers.log").open("w") as other:
         started = [subprocess.Popen(scheduler, stderr=log)]
         started += [subprocess.Popen(worker, stderr=other) for _ in range(2)]
