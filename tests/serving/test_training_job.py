@@ -1,6 +1,5 @@
 """The JobSet of configs/cluster: its schema, and what its command gives each worker."""
 
-import json
 import os
 import subprocess
 import sys
@@ -139,7 +138,6 @@ def test_each_worker_gets_its_tf_config(job_set, job, container, tmp_path, monke
         assert (resolver.task_type, resolver.task_id) == ("worker", index)
         assert replicas.several_workers()
         assert replicas.is_chief() == (index == 0)
-        assert json.loads(found)["task"]["index"] == index
 
 
 def test_what_the_command_trains_is_on_the_volume(job, container, monkeypatch):
@@ -149,7 +147,6 @@ def test_what_the_command_trains_is_on_the_volume(job, container, monkeypatch):
     file, *overrides = container["args"]
     recipe = load_recipe(ROOT / file, overrides)
     assert recipe.train.strategy == "multi_worker"
-    assert recipe.train.patience is None  # not with several workers
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     for path in (recipe.output, recipe.model.path, os.environ["BERTFAM_DATA"]):
         assert path.startswith(f"{mounts['training']}/")
