@@ -21,7 +21,11 @@ _FEATURES = ("text", "text_pair", "question", "context")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit status. User errors are one line on stderr."""
+    """Runs one command and returns the exit status. User errors are one line on stderr.
+
+    The status is 2 for a wrong recipe, option or file, with which the command fails again (as for
+    wrong usage), 1 for errors that may pass, such as a full disk, and 130 for Ctrl-C.
+    """
     options = _parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     # Messages of other libraries, such as TensorFlow's about each file it writes, are not shown.
@@ -36,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         text = " ".join(str(error).split("\n"))
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ValueError) else 1
     return 0
 
 

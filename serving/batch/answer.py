@@ -38,8 +38,8 @@ import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
-from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.utils.shared import Shared
 
 KINDS = (".txt", ".jsonl", ".csv")
 NUMBERS = ("rows", "answers", "failed")
@@ -73,7 +73,6 @@ class Row(NamedTuple):
 # Runners send elements to other processes, which cannot unpickle the classes of a script. So
 # elements consist of built-in types.
 Fields = tuple[int, str, int, int]  # a Shard's
-Written = tuple[int, bytes, bytes, dict[str, int]]  # shard number, answers, failures, counts
 
 
 # Inputs -----------------------------------------------------------------------------------------
@@ -168,50 +167,64 @@ def _listed(names: Iterable[str]) -> str:
 # The model --------------------------------------------------------------------------------------
 
 
-class ExportHandler(ModelHandler[Fields, Written, Any]):
-    """Runs a signature of a SavedModel, whose inputs are strings, on shards.
+class Answer(beam.DoFn):
+    """Reads, answers and writes a shard; its output is complete if the `done` file exists.
 
-    Beam's own TensorFlow handler loads Keras models and stacks arrays of equal shapes.
+    Not with Beam's RunInference, which batches elements (here shards): Beam's runner for Dask loses
+    what `finish_bundle` returns, which would be the last batch of each bundle.
 
     Args:
         model: a version directory.
-        signature: the signature's name.
+        signature: the name of a signature whose inputs are strings.
         names: the names of its inputs.
         batch_rows: the largest number of rows in a batch.
         batch_bytes: the largest size of a batch including padding: rows times the longest row.
+        output: a directory.
     """
 
     def __init__(
-        self, model: str, signature: str, names: Sequence[str], batch_rows: int, batch_bytes: int
+        self,
+        model: str,
+        signature: str,
+        names: Sequence[str],
+        batch_rows: int,
+        batch_bytes: int,
+        output: str,
     ) -> None:
-        super().__init__(
-            min_batch_size=1, max_batch_size=1
-        )  # elements are shards, which are batched here
         self._model = model
         self._signature = signature
         self._names = names
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
+        self._output = output
+        self._counters = {name: Metrics.counter("answer", name) for name in NUMBERS}
+        self._shared = Shared()  # one model in each process
 
-    def load_model(self) -> Any:
+    def setup(self) -> None:
         """Loads the SavedModel."""
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401, registers the operations
 
-        return tf.saved_model.load(self._model)
+        def load() -> Any:
+            import tensorflow as tf
+            import tensorflow_text  # noqa: F401, registers the operations
 
-    def run_inference(
-        self, batch: Sequence[Fields], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterator[Written]:
-        """Yields the output of each shard."""
-        for fields in batch:
-            shard = Shard(*fields)
-            rows = read(shard, self._names)
-            yield _encode(shard, rows, self.answers(rows, model))
+            return tf.saved_model.load(self._model)
 
-    def get_num_bytes(self, batch: Sequence[Fields]) -> int:
-        """The size of the shards, for Beam's metrics."""
-        return sum(end - begin for _, _, begin, end in batch)
+        self._loaded = self._shared.acquire(load)
+
+    def process(self, element: Fields) -> None:
+        """Writes the answers, the failures, and finally the counts."""
+        shard = Shard(*element)
+        done = f"done-{shard.number:05}.json"
+        # If a worker dies, Dask repeats all that it has done.
+        if FileSystems.exists(FileSystems.join(self._output, done)):
+            return
+        rows = read(shard, self._names)
+        answers, failed, numbers = _encode(shard, rows, self.answers(rows, self._loaded))
+        _write(self._output, f"answers-{shard.number:05}.jsonl", answers)
+        _write(self._output, f"failed-{shard.number:05}.jsonl", failed)
+        _write(self._output, done, _json_lines([numbers]))
+        for name, counter in self._counters.items():
+            counter.inc(numbers[name])
 
     def answers(self, rows: Sequence[Row], model: Any) -> list[dict[str, Any] | str]:
         """The answer to each row, or the reason why there is none."""
@@ -240,7 +253,8 @@ class ExportHandler(ModelHandler[Fields, Written, Any]):
                 for name in self._names
             }
             outputs = model.signatures[self._signature](**columns)
-            arrays = {name: value.numpy() for name, value in outputs.items()}
+            # Their order in a loaded signature is not the same in all processes.
+            arrays = {name: outputs[name].numpy() for name in sorted(outputs)}
         except (tf.errors.OpError, TypeError, ValueError) as error:
             if len(rows) > 1:  # finds the rows that fail
                 return [answer for row in rows for answer in self._run([row], model)]
@@ -295,7 +309,9 @@ def _plain(value: Any) -> Any:
 # Outputs ----------------------------------------------------------------------------------------
 
 
-def _encode(shard: Shard, rows: Sequence[Row], answers: Sequence[dict[str, Any] | str]) -> Written:
+def _encode(
+    shard: Shard, rows: Sequence[Row], answers: Sequence[dict[str, Any] | str]
+) -> tuple[bytes, bytes, dict[str, int]]:
     lines, failed = [], []
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, str):
@@ -304,28 +320,11 @@ def _encode(shard: Shard, rows: Sequence[Row], answers: Sequence[dict[str, Any] 
         else:
             lines.append({"input": row.given, "answer": answer})
     numbers = {"rows": len(rows), "answers": len(lines), "failed": len(failed)}
-    return shard.number, _json_lines(lines), _json_lines(failed), numbers
+    return _json_lines(lines), _json_lines(failed), numbers
 
 
 def _json_lines(records: Iterable[Any]) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
-
-
-class Write(beam.DoFn):
-    """Writes the output of a shard; it is complete if the `done` file exists."""
-
-    def __init__(self, output: str) -> None:
-        self._output = output
-        self._counters = {name: Metrics.counter("answer", name) for name in NUMBERS}
-
-    def process(self, element: Written) -> None:
-        """Writes the answers, the failures, and finally the counts."""
-        number, answers, failed, numbers = element
-        _write(self._output, f"answers-{number:05}.jsonl", answers)
-        _write(self._output, f"failed-{number:05}.jsonl", failed)
-        _write(self._output, f"done-{number:05}.json", _json_lines([numbers]))
-        for name in NUMBERS:
-            self._counters[name].inc(numbers[name])
 
 
 def _write(directory: str, name: str, content: bytes) -> None:
@@ -386,9 +385,6 @@ def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
                     f"{options.output} contains the answers of another job: its {name!r} is "
                     f"{before.get(name)!r}, expected {value!r}; choose another directory"
                 )
-        leftovers = [found.path for found in _matching(FileSystems.join(options.output, "*.tmp"))]
-        if leftovers:
-            FileSystems.delete(leftovers)
     else:
         if not FileSystems.exists(options.output):
             FileSystems.mkdirs(options.output)
@@ -396,11 +392,18 @@ def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
     return shards_of(files, options.shard_bytes)
 
 
+def _remove_leftovers(output: str) -> None:
+    """Removes what killed workers left under temporary names."""
+    if leftovers := [found.path for found in _matching(FileSystems.join(output, "*.tmp"))]:
+        FileSystems.delete(leftovers)
+
+
 def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str, int]:
     """Answers the shards that are not done; returns the counts of all shards together.
 
     Raises:
         ValueError: the inputs, the output directory or the model are not usable.
+        RuntimeError: the runner has left out shards.
     """
     model = version_of(options.model)
     names = inputs_of(model, options.signature)
@@ -409,19 +412,22 @@ def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str,
     done = {FileSystems.split(found.path)[1] for found in _matching(pattern)}
     todo = [shard for shard in shards if f"done-{shard.number:05}.json" not in done]
     print(f"{len(shards)} shards, {len(shards) - len(todo)} of them done", flush=True)
-    handler = ExportHandler(
-        model, options.signature, names, options.batch_rows, options.batch_bytes
+    answer = Answer(
+        model, options.signature, names, options.batch_rows, options.batch_bytes, options.output
     )
+    _remove_leftovers(options.output)
     if todo:
         with beam.Pipeline(options=beam_options) as pipeline:
             _ = (
                 pipeline
                 | "shards" >> beam.Create([tuple(shard) for shard in todo], reshuffle=False)
                 | "spread" >> beam.Reshuffle()
-                | "answer" >> RunInference(handler)
-                | "write" >> beam.ParDo(Write(options.output))
+                | "answer" >> beam.ParDo(answer)
             )
+        _remove_leftovers(options.output)
     numbers = [json.loads(_read(found.path)) for found in _matching(pattern)]
+    if len(numbers) < len(shards):
+        raise RuntimeError(f"{len(numbers)} of {len(shards)} shards are done; run it once more")
     return {name: sum(each[name] for each in numbers) for name in NUMBERS}
 
 

@@ -62,6 +62,9 @@ class WriteShard(beam.DoFn):
         """Writes the shard and counts what it has."""
         given = {name: self._options[name] for name in ("documents", "sentences", "seed")}
         folder = Path(self._options["output"])
+        # If a worker dies, Dask repeats all that it has done.
+        if not shards.missing(folder, [element]):
+            return
         row = shards.write_shard(folder, element, self._format, **given)
         for name, counter in self._counters.items():
             counter.inc(row[name])

@@ -1,4 +1,4 @@
-"""Batch inference, on Beam's local runner; make batch-test runs this, with Beam and an export."""
+"""Batch inference, on Beam's local runner and on Dask; make batch-test runs this."""
 
 import contextlib
 import io
@@ -10,15 +10,18 @@ import sys
 import time
 from pathlib import Path
 
+import distributed
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_text  # noqa: F401, registers the operations
 
 from serving.batch import answer
 from serving.batch.answer import Row, Shard, read, shards_of
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "build" / "batch" / "export"
+DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 HOSTILE = [
     b"",
     b"The film was very good!",
@@ -42,8 +45,7 @@ def export():
 @pytest.fixture(scope="session")
 def alone(export):
     """What the export answers to one text."""
-    model = answer.ExportHandler(str(export / "1"), "", [], 1, 1).load_model()
-    function = model.signatures["serving_default"]
+    function = tf.saved_model.load(str(export / "1")).signatures["serving_default"]
 
     def ask(text):
         outputs = {n: v.numpy()[0] for n, v in function(text=tf.constant([text])).items()}
@@ -206,8 +208,8 @@ def test_batches_hold_so_many_rows_and_bytes():
     sizes = [1, 50, 3, 3, 3, 200, 20, 20, 20]
     rows = [Row(size, {"text": b"x" * size}, "", "") for size in sizes]
     rows.insert(2, Row("?", {}, "not JSON", ""))
-    handler = answer.ExportHandler("", "s", ["text"], batch_rows=3, batch_bytes=60)
-    found = handler.answers(rows, Model())
+    step = answer.Answer("", "s", ["text"], batch_rows=3, batch_bytes=60, output="")
+    found = step.answers(rows, Model())
     assert batches == [[1, 3, 3], [3, 20, 20], [20], [50], [200]]
     expected = [{"length": size} for size in sizes]
     assert found == [*expected[:2], "not JSON", *expected[2:]]
@@ -291,6 +293,42 @@ def test_a_killed_run_goes_on(export, alone, tmp_path):
         expected = alone(row["input"].encode())
         np.testing.assert_allclose(row["answer"]["scores"], expected["scores"], atol=1e-5)
     assert run(*given) == "20,000 rows, 20,000 answers, 0 failed"  # nothing left to do
+
+
+def test_a_worker_of_dask_is_killed(export, tmp_path):
+    """Its shards are answered by the other one: the same bytes as of the local runner."""
+    texts = (f"text {n} is good" for n in range(4000))
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    one, two = tmp_path / "one", tmp_path / "two"
+    given = (export, tmp_path / "texts.txt", one, "--shard-bytes", "3000")
+    told = run(*given)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        victim = cluster.workers[0].pid  # which its nanny starts again
+        given = (export, tmp_path / "texts.txt", two, "--shard-bytes", "3000", "--runner", DASK)
+        given += ("--dask_client_address", cluster.scheduler_address, "--dask_partition_size", 2)
+        with subprocess.Popen(arguments(*given), stdout=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 240
+            while len(list(two.glob("done-*"))) < 3:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+            before = {path: path.stat().st_mtime_ns for path in two.glob("done-*")}
+            said = process.stdout.read().splitlines()[-1]
+    assert said == told == "4,000 rows, 4,000 answers, 0 failed"
+    content = {path.name: path.read_bytes() for path in one.iterdir()}
+    assert {path.name: path.read_bytes() for path in two.iterdir()} == content
+    assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
+
+
+def test_a_shard_that_a_runner_leaves_out_is_an_error(picky, tmp_path, monkeypatch):
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"text": "a", "choices": ["b"]}\n' * 2)
+    monkeypatch.setattr(answer.Answer, "process", lambda self, element: None)
+    with pytest.raises(RuntimeError, match="0 of 1 shards are done"):
+        run(picky, file, tmp_path / "out")
 
 
 def test_what_does_not_fit_is_refused(picky, tmp_path):

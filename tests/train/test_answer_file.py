@@ -180,7 +180,7 @@ def test_a_mistake_is_found_before_anything_is_written(model, tmp_path, capsys):
 )
 def test_mistakes_of_the_command(model, capsys, monkeypatch, arguments, error):
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["predict", str(model), *arguments]) == 1
+    assert main(["predict", str(model), *arguments]) == 2
     assert error in capsys.readouterr().err
 
 

@@ -1,5 +1,6 @@
 """Runs from a recipe: what they write, what they refuse, and that a killed one loses nothing."""
 
+import contextlib
 import csv
 import json
 import signal
@@ -331,6 +332,49 @@ def test_a_damaged_checkpoint_and_the_one_before(files, caplog):
     state.write_bytes(state.read_bytes()[:-100])
     run(again)
     assert "Resuming from the one before it" in caplog.text
+    found, wanted = map(_weights, (again, whole))
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.full
+def test_a_full_disk_loses_nothing(files, small_disk):
+    """Before training it is an error; in the middle of it what was saved stays, and is resumed."""
+    train, filler = {"epochs": 2, "backup_steps": 1}, small_disk / "filler"
+    whole = load_recipe(files("roomy", train), ["data.dev=null"])
+    again = load_recipe(files("roomy", train), ["data.dev=null", f"output={small_disk}/run"])
+    run(whole)
+    state = Path(again.output) / "backup" / "state.safetensors"
+    begun = []
+
+    def fill():
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    class Fill(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            begun.append(batch)
+            if batch == 1:  # later ones take the space of the one before the last
+                begun.append(state.read_bytes())
+                fill()
+
+    fit = bf.TextClassifier.fit
+    with pytest.MonkeyPatch.context() as patch:
+        added = lambda task, x, **given: fit(  # noqa: E731
+            task, x, **{**given, "callbacks": [*given["callbacks"], Fill()]}
+        )
+        patch.setattr(bf.TextClassifier, "fit", added)
+        fill()
+        with pytest.raises(OSError, match="No space left on device"):
+            run(again)
+        assert not begun
+        filler.unlink()
+        with pytest.raises(OSError, match=r"No space left on device.*state\.safetensors"):
+            run(again)
+    assert begun[-1] == state.with_name("previous.safetensors").read_bytes()
+    filler.unlink()
+    run(again)
     found, wanted = map(_weights, (again, whole))
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
