@@ -71,6 +71,41 @@ def several_workers() -> bool:
     return sum(map(len, cluster.values())) > 1
 
 
+def of_workers(value: int, strategy: Any = None) -> list[int]:
+    """A number that each worker has; returns when all of them have called this.
+
+    Args:
+        value: of this worker.
+        strategy: None for that of the scope in which this is called.
+
+    Returns:
+        The numbers of all replicas, in their order: those of one worker are the same. The number
+        alone where the strategy is not one of several workers.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return [value]
+    import tensorflow as tf
+
+    strategy = strategy or tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return [value]
+
+    def gathered(number: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        count = context.num_replicas_in_sync
+        row = tf.one_hot(context.replica_id_in_sync_group, count, number, 0, dtype=tf.int64)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, row)
+
+    traced = tf.function(lambda number: strategy.run(gathered, (number,)), autograph=False)
+    found = traced(tf.constant(value, tf.int64))
+    return strategy.experimental_local_results(found)[0].numpy().tolist()
+
+
+def wait_for_workers(strategy: Any = None) -> None:
+    """Returns when all workers have called this, arguments as for ``of_workers``."""
+    of_workers(0, strategy)
+
+
 def total(value: Any) -> Any:
     """A tensor's sum over all replicas; outside of replicas the tensor itself."""
     if keras.backend.backend() != "tensorflow":

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic
-from bertfam_tf.replicas import several_workers
+from bertfam_tf.replicas import of_workers, several_workers
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
 _METRIC, _BATCHES = "metric/", "batches"
@@ -101,8 +101,20 @@ class Backup(keras.callbacks.Callback):
         batch must exist by then.
 
         Raises:
-            ValueError: if all checkpoints are damaged or belong to another model.
+            ValueError: if all checkpoints are damaged or belong to another model, or workers have
+                those of different steps.
         """
+        self.batches = self._restored(model)
+        steps = of_workers(self.batches, model.distribute_strategy)
+        if len(set(steps)) > 1:
+            raise ValueError(
+                f"{self.directory} must be on a disk that all workers share; they have checkpoints "
+                f"of the steps {steps}."
+            )
+        return self.batches
+
+    def _restored(self, model: keras.Model) -> int:
+        """The number of batches of the checkpoint that is loaded; 0 for none."""
         errors = []
         for file in self._files:
             try:
@@ -116,8 +128,7 @@ class Backup(keras.callbacks.Callback):
             for damage in errors:
                 _log.warning("%s Resuming from the one before it.", damage)
             self._metrics = [stored[name] for name in _metric_names(stored)]
-            self.batches = int(stored[_BATCHES])
-            return self.batches
+            return int(stored[_BATCHES])
         if errors:
             raise errors[0]
         return 0
@@ -173,8 +184,9 @@ class Backup(keras.callbacks.Callback):
             write(state, path)
 
     def clear(self) -> None:
-        """Removes the checkpoint of a finished run."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Removes the checkpoint of a finished run, where this process writes them."""
+        if self.writes:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:
