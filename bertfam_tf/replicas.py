@@ -6,6 +6,7 @@ Every function does nothing where Keras runs on another backend than TensorFlow.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -89,16 +90,23 @@ def of_workers(value: int, strategy: Any = None) -> list[int]:
     strategy = strategy or tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return [value]
+    found = _gather(strategy)(tf.constant(value, tf.int64))
+    return strategy.experimental_local_results(found)[0].numpy().tolist()
+
+
+@functools.cache
+def _gather(strategy: Any) -> Callable:
+    """A function from a number to those of all replicas of a strategy of several workers."""
+    import tensorflow as tf
 
     def gathered(number: Any) -> Any:
         context = tf.distribute.get_replica_context()
-        count = context.num_replicas_in_sync
-        row = tf.one_hot(context.replica_id_in_sync_group, count, number, 0, dtype=tf.int64)
+        row = tf.one_hot(
+            context.replica_id_in_sync_group, context.num_replicas_in_sync, number, 0, dtype="int64"
+        )
         return context.all_reduce(tf.distribute.ReduceOp.SUM, row)
 
-    traced = tf.function(lambda number: strategy.run(gathered, (number,)), autograph=False)
-    found = traced(tf.constant(value, tf.int64))
-    return strategy.experimental_local_results(found)[0].numpy().tolist()
+    return tf.function(lambda number: strategy.run(gathered, (number,)), autograph=False)
 
 
 def wait_for_workers(strategy: Any = None) -> None:

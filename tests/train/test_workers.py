@@ -99,7 +99,7 @@ def _start(command, count):
             task = {"type": "worker", "index": index}
             environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
         # A file: a worker that waits until its pipe is read would let the others wait for it.
-        printed = tempfile.TemporaryFile("w+")
+        printed = tempfile.TemporaryFile("w+")  # noqa: SIM115
         started.append(
             subprocess.Popen(command, env=environment, stdout=printed, stderr=subprocess.STDOUT)
         )
