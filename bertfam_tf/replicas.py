@@ -66,12 +66,6 @@ def is_chief() -> bool:
     return task.get("type", kind) == kind and int(task.get("index", 0)) == 0
 
 
-def several_workers() -> bool:
-    """Whether ``TF_CONFIG`` names more than one worker."""
-    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-    return sum(map(len, cluster.values())) > 1
-
-
 def of_workers(value: int, strategy: Any = None) -> list[int]:
     """A number that each worker has; returns when all of them have called this.
 

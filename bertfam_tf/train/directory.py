@@ -69,8 +69,8 @@ class RunDirectory:
                 "directory."
             )
 
-    def backup(self, every: int = 1) -> Backup:
-        """The callback that writes training checkpoints every ``every`` steps."""
+    def backup(self, every: int | None = None) -> Backup:
+        """The callback that writes training checkpoints, ``every`` as for ``Backup``."""
         return Backup(self.path / "backup", every, writes=self.writes)
 
     def history(self) -> History:

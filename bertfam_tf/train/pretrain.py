@@ -91,7 +91,7 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
     learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
     directory.begin()
     # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.
-    backup = directory.backup(steps)
+    backup = directory.backup()
     learner.fit(
         batches,
         initial_epoch=backup.restore(learner) // steps,
