@@ -225,26 +225,44 @@ def _pretraining(kind, tiny, folder):
     return values
 
 
+MIRRORED = """
+    import sys
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    from bertfam_tf.cli import main
+
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["pairs", "stages", "languages", "stream"])
-def test_workers_pretrain_as_one(kind, tiny, tmp_path):
+def test_workers_and_replicas_pretrain_as_one(kind, tiny, tmp_path):
     values = _pretraining(kind, tiny, tmp_path)
-    for count, strategy in ((1, "none"), (2, "multi_worker")):
-        values["output"] = str(tmp_path / str(count))
+    weights, metrics = {}, {}
+    for strategy in ("none", "multi_worker", "mirrored"):
+        output = tmp_path / strategy
+        values["output"] = str(output)
         values["train"]["strategy"] = strategy
-        recipe = tmp_path / f"{count}.yaml"
+        recipe = tmp_path / f"{strategy}.yaml"
         recipe.write_text(json.dumps(values))
-        _finish(_start([sys.executable, "-m", "bertfam_tf.cli", "pretrain", str(recipe)], count))
-    weights, metrics = [], []
-    for name in "12":
-        weights.append(load_file(tmp_path / name / "model" / "model.safetensors"))
-        found = json.loads((tmp_path / name / "metrics.json").read_text())
-        metrics.append({name: value for name, value in found.items() if name != "samples"})
-        assert not (tmp_path / name / "backup").exists()
-    assert weights[0].keys() == weights[1].keys()
-    for name, value in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], value, atol=1e-5, err_msg=name)
-    assert metrics[1] == pytest.approx(metrics[0], rel=1e-4)
+        command = ["-m", "bertfam_tf.cli"]
+        if strategy == "mirrored":
+            command = ["-c", textwrap.dedent(MIRRORED)]
+        count = 2 if strategy == "multi_worker" else 1
+        _finish(_start([sys.executable, *command, "pretrain", str(recipe)], count))
+        weights[strategy] = load_file(output / "model" / "model.safetensors")
+        found = json.loads((output / "metrics.json").read_text())
+        metrics[strategy] = {name: value for name, value in found.items() if name != "samples"}
+        assert not (output / "backup").exists()
+    for strategy in ("multi_worker", "mirrored"):
+        assert weights[strategy].keys() == weights["none"].keys()
+        for name, value in weights["none"].items():
+            found = weights[strategy][name]
+            np.testing.assert_allclose(found, value, atol=1e-5, err_msg=f"{strategy} {name}")
+        assert metrics[strategy] == pytest.approx(metrics["none"], rel=1e-4), strategy
 
 
 def test_parameter_servers_are_refused():
