@@ -6,6 +6,7 @@ Every function does nothing where Keras runs on another backend than TensorFlow.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -65,10 +66,46 @@ def is_chief() -> bool:
     return task.get("type", kind) == kind and int(task.get("index", 0)) == 0
 
 
-def several_workers() -> bool:
-    """Whether ``TF_CONFIG`` names more than one worker."""
-    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-    return sum(map(len, cluster.values())) > 1
+def of_workers(value: int, strategy: Any = None) -> list[int]:
+    """A number that each worker has; returns when all of them have called this.
+
+    Args:
+        value: of this worker.
+        strategy: None for that of the scope in which this is called.
+
+    Returns:
+        The numbers of all replicas, in their order: those of one worker are the same. The number
+        alone where the strategy is not one of several workers.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return [value]
+    import tensorflow as tf
+
+    strategy = strategy or tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return [value]
+    found = _gather(strategy)(tf.constant(value, tf.int64))
+    return strategy.experimental_local_results(found)[0].numpy().tolist()
+
+
+@functools.cache
+def _gather(strategy: Any) -> Callable:
+    """A function from a number to those of all replicas of a strategy of several workers."""
+    import tensorflow as tf
+
+    def gathered(number: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        row = tf.one_hot(
+            context.replica_id_in_sync_group, context.num_replicas_in_sync, number, 0, dtype="int64"
+        )
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, row)
+
+    return tf.function(lambda number: strategy.run(gathered, (number,)), autograph=False)
+
+
+def wait_for_workers(strategy: Any = None) -> None:
+    """Returns when all workers have called this, arguments as for ``of_workers``."""
+    of_workers(0, strategy)
 
 
 def total(value: Any) -> Any:

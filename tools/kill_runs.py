@@ -8,6 +8,10 @@ Then the target must be either unchanged or complete, and the same command is ru
 the results must equal those of an uninterrupted run, and nothing else may remain in the directory
 or in the system's temporary directory.
 
+A command of several workers runs in processes of their own, as of several machines. One of them, or
+all, get the SIGKILL, and what ends with an error is started again, as schedulers do, each process
+for itself.
+
 Processes are forked from one that has imported TensorFlow but not used it.
 """
 
@@ -21,11 +25,12 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +47,7 @@ ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "goldens" / "bert" / "classifier"
 _CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
 _SLOW = 3600  # seconds after which a process is considered to hang
+_MOST = 30  # how often workers of a job are started again
 
 
 class Verb(NamedTuple):
@@ -53,6 +59,7 @@ class Verb(NamedTuple):
         before: existing content of the target, from the directory of inputs; None for nothing.
         resumes: whether a killed run leaves a partial target, from which the next run resumes.
         again: exit statuses of the next run if the killed one had finished except for clean-up.
+        workers: number of processes that run it together.
     """
 
     run: Callable[[Path, Path], int]
@@ -60,10 +67,27 @@ class Verb(NamedTuple):
     before: str | None = None
     resumes: bool = False
     again: tuple[int, ...] = (0,)
+    workers: int = 1
 
 
 def _fit(inputs: Path, directory: Path) -> int:
     return cli.main(["train", str(inputs / "recipe.yaml"), f"output={directory}/run"])
+
+
+def _fit_workers(inputs: Path, directory: Path) -> int:
+    # Shorter: most of the time goes into the traces of both workers.
+    short = ["train.epochs=2", "train.backup_steps=2", "train.patience=null", "data.dev=null"]
+    overrides = [f"output={directory}/run", "train.strategy=multi_worker", *short]
+    return cli.main(["train", str(inputs / "recipe.yaml"), *overrides])
+
+
+def _pretrain(inputs: Path, directory: Path) -> int:
+    return cli.main(["pretrain", str(inputs / "pretraining.yaml"), f"output={directory}/run"])
+
+
+def _pretrain_workers(inputs: Path, directory: Path) -> int:
+    overrides = [f"output={directory}/run", "train.strategy=multi_worker"]
+    return cli.main(["pretrain", str(inputs / "pretraining.yaml"), *overrides])
 
 
 def _predict(inputs: Path, directory: Path) -> int:
@@ -91,6 +115,9 @@ def _save(inputs: Path, directory: Path) -> int:
 
 VERBS = {
     "fit": Verb(_fit, "run", resumes=True),
+    "fit, two workers": Verb(_fit_workers, "run", resumes=True, workers=2),
+    "pretrain": Verb(_pretrain, "run", resumes=True),
+    "pretrain, two workers": Verb(_pretrain_workers, "run", resumes=True, workers=2),
     "predict": Verb(_predict, "answers.jsonl", resumes=True),
     "export": Verb(_export, "model", before="exported", again=(0, 1)),
     "export --tflite": Verb(_export_tflite, "model.tflite", before="old.tflite"),
@@ -132,6 +159,20 @@ def _inputs(directory: Path) -> int:
         },
     }
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    sizes = {"hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "dropout": 0.1}
+    texts = [str(directory / "texts.txt")]
+    pretraining = {
+        "output": "?",
+        "model": {"family": "bert", "size": "tiny", "tokenizer": str(small), "overrides": sizes},
+        "data": {"train": texts, "dev": [str(directory / "few.txt")], "format": "full_sentences"},
+        "objectives": {"masked_lm": 1.0},
+        # The second stage is deeper, so that its weights and its first checkpoint are others.
+        "stages": [{"steps": 8, "layers": 1}, {"steps": 7, "layers": 2}],
+        "train": {"batch_size": 4, "learning_rate": 0.01, "backup_steps": 3, "seed": 1},
+    }
+    pretraining["data"] |= {"length": 16, "shuffle": 64}
+    (directory / "few.txt").write_text("\n".join(words * 4) + "\n")
+    (directory / "pretraining.yaml").write_text(yaml.safe_dump(pretraining))
     return 0
 
 
@@ -164,7 +205,7 @@ class Machine:
         """
         process = os.fork()
         if not process:
-            self._child(function, call, root)
+            self._child(function, self.log, call, root)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found, status = os.waitpid(process, os.WNOHANG)
@@ -182,10 +223,83 @@ class Machine:
             return None
         return os.waitstatus_to_exitcode(status)
 
-    def _child(self, function: Callable[[], int], call: int | None, root: Path | None) -> None:
-        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+    def job(
+        self,
+        function: Callable[[], int],
+        workers: int,
+        *,
+        killed: Sequence[int] = (),
+        seconds: float = _SLOW,
+        call: int | None = None,
+        root: Path | None = None,
+    ) -> tuple[int, int]:
+        """Runs a function as several workers; those that end with an error are started again.
+
+        Args:
+            function: runs in a separate process for each worker.
+            workers: their number.
+            killed: the workers that are killed, once.
+            seconds: the time after which they are.
+            call: the number of the file change in ``root`` before which the first one, which
+                writes, is killed, and then the others of ``killed``.
+            root: the directory in which changes are counted.
+
+        Returns:
+            How many were killed, and how many ended with an error and were started again.
+        """
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+        for each in sockets:
+            each.close()
+
+        def start(index: int, call: int | None = None, root: Path | None = None) -> int:
+            if process := os.fork():
+                return process
+            task = {"type": "worker", "index": index}
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+            self._child(function, self.log.with_suffix(f".{index}"), call, root)
+            raise AssertionError
+
+        running = {
+            index: start(index, *(() if index else (call, root))) for index in range(workers)
+        }
+        begin = time.monotonic()
+        dead = failed = 0
+        while running:
+            time.sleep(0.02)
+            now = time.monotonic() - begin
+            if not dead and now >= seconds:
+                for index in killed:
+                    if index in running:
+                        os.kill(running[index], signal.SIGKILL)
+            for index, process in list(running.items()):
+                found, status = os.waitpid(process, os.WNOHANG)
+                if not found:
+                    continue
+                if status == 0:
+                    del running[index]
+                    continue
+                if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                    if call is not None and not dead:
+                        for other in set(killed) & set(running) - {index}:
+                            os.kill(running[other], signal.SIGKILL)
+                    dead += 1
+                else:
+                    failed += 1
+                if failed > _MOST or now > _SLOW:
+                    logs = [self.log.with_suffix(f".{i}").read_text() for i in range(workers)]
+                    raise RuntimeError("It does not end:\n" + "\n".join(logs))
+                running[index] = start(index)
+            if dead:
+                seconds = _SLOW
+        return dead, failed
+
+    def _child(
+        self, function: Callable[[], int], log: Path, call: int | None, root: Path | None
+    ) -> None:
+        written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(written, 1)
+        os.dup2(written, 2)
         count = itertools.count()
         seen = 0
 
@@ -312,6 +426,57 @@ def kill(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
     return {"verb": name, "seconds": f"{seconds:.1f}", "calls": calls, **counts}
 
 
+def kill_workers(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
+    """Kills one worker of a command or all of them; returns its row of the report.
+
+    Raises:
+        AssertionError: if something was lost, or remains.
+    """
+    verb, machine, numbers = VERBS[name], Machine(work), random.Random(f"{seed} {name}")
+    everyone = range(verb.workers)
+
+    def run(**options: object) -> tuple[int, int]:
+        shutil.rmtree(work / "out", ignore_errors=True)
+        (work / "out").mkdir()
+        function = lambda: verb.run(work / "inputs", work / "out")  # noqa: E731
+        return machine.job(function, verb.workers, **options)  # type: ignore[arg-type]
+
+    assert run(root=work / "out") == (0, 0)  # the first one is slower
+    calls = int(machine.calls.read_text())
+    begin = time.monotonic()
+    assert run() == (0, 0)
+    seconds = time.monotonic() - begin
+    new = _content(work / "out" / verb.target)
+    names = sorted(path.name for path in (work / "out").iterdir())
+    counts: Counter[str] = Counter()
+    while counts["killed"] < points:
+        number = counts["killed"]
+        if number % 2:
+            killed = numbers.choice([(0,), tuple(everyone)])
+            point = {"call": numbers.randint(0, calls), "root": work / "out"}
+        else:
+            killed = numbers.choice([*((i,) for i in everyone), tuple(everyone)])
+            point = {"seconds": numbers.uniform(0, seconds)}
+        began = time.monotonic()
+        dead, failed = run(killed=killed, **point)
+        if not dead:
+            counts["ended before"] += 1
+            continue
+        counts["killed"] += 1
+        counts["all at once"] += dead > 1
+        counts["others that failed"] += failed
+        left = _left(work / "out", work / "tmp")
+        assert _content(work / "out" / verb.target) == new, (point, killed, "results differ")
+        assert sorted(path.name for path in (work / "out").iterdir()) == names, (point, killed)
+        assert not left, (point, killed, left)
+        took = time.monotonic() - began
+        print(
+            f"{name}: {number + 1} of {points}, {killed} {point}: {failed}, {took:.0f} s",
+            flush=True,
+        )
+    return {"verb": name, "seconds": f"{seconds:.1f}", "calls": calls, "part": points, **counts}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--points", type=int, default=50, help="(%(default)s)")
@@ -327,8 +492,14 @@ def main() -> None:
         tempfile.tempdir = None
         machine = Machine(work)
         assert machine.run(lambda: _inputs(work / "inputs")) == 0, machine.log.read_text()
-        rows = [kill(name, options.points, options.seed, work) for name in options.verbs]
+        rows = [
+            (kill if VERBS[name].workers == 1 else kill_workers)(
+                name, options.points, options.seed, work
+            )
+            for name in options.verbs
+        ]
     columns = ["verb", "seconds", "calls", "killed", "old", "part", "new", "with left-overs"]
+    columns += ["all at once", "others that failed"]
     table = [columns, ["---"] * len(columns)]
     table += [[str(row.get(column, 0)) for column in columns] for row in rows]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in table) + "\n"

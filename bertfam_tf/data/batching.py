@@ -26,15 +26,21 @@ _RATIO = 1.2
 TokenCounts = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 
 
-def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A data set for which ``AUTOTUNE`` is the number of threads of the machine.
+def training_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A data set with the options that training needs.
 
-    TensorFlow 2.20 may not see, when an iterator is deleted, that the thread that tunes its
-    parallelism was cancelled, and then waits until that thread wakes up: 20 s after half a minute
-    of training, up to a minute later on, at the end of ``fit``.
+    ``AUTOTUNE`` is the number of threads of the machine: TensorFlow 2.20 may not see, when an
+    iterator is deleted, that the thread that tunes its parallelism was cancelled, and then waits
+    until that thread wakes up: 20 s after half a minute of training, up to a minute later on, at
+    the end of ``fit``.
+
+    Several workers share out the examples of each batch. By default, TensorFlow shares out files,
+    or passes over them, where it finds some, and batches would differ from those of one worker.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    policy = tf.data.experimental.AutoShardPolicy.DATA
+    options.experimental_distribute.auto_shard_policy = policy
     return dataset.with_options(options)
 
 

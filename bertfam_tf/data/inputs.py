@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.batching import TokenBatches, shuffled_batches, without_autotuning
+from bertfam_tf.data.batching import TokenBatches, shuffled_batches, training_options
 from bertfam_tf.data.frames import columns_of, from_pandas, is_frame
 
 TEXT = "text"
@@ -76,7 +76,7 @@ def batches(
             of more tokens than a batch may have, or ``by_tokens`` for a data set that is batched.
     """
     x, y, sample_weight = examples(x, y, sample_weight, fields)
-    return without_autotuning(_batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields))
+    return training_options(_batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields))
 
 
 def _batches(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.batching import without_autotuning
+from bertfam_tf.data.batching import training_options
 
 _LINES = 1024
 
@@ -97,4 +97,4 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
 
     stream = tf.constant(flat.reshape(3, batch_size, width))
     segments = tf.data.Dataset.range(0, width, length)
-    return without_autotuning(segments.map(segment).prefetch(2))
+    return training_options(segments.map(segment).prefetch(2))

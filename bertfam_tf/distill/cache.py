@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
-from bertfam_tf.data.batching import without_autotuning
+from bertfam_tf.data.batching import training_options
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import shards
@@ -117,7 +117,7 @@ class Cache:
         found = rows.padded_batch(batch_size, padding_values=pads).map(self._restored)
         size = -(-self.count // batch_size)
         found = found.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
-        return without_autotuning(found)
+        return training_options(found)
 
     def _write(self, batches: tf.data.Dataset, compute: Any, job: dict[str, Any]) -> None:
         """Writes the shards that are missing, and the card."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertfam_tf.data.batching import without_autotuning
+from bertfam_tf.data.batching import training_options
 from bertfam_tf.objectives.formats import (
     Segments,
     Sentence,
@@ -213,7 +213,7 @@ class Examples:
             raise ValueError(f"start must be at least 0, got {start}.")
         data = self._batched(batch_size, copies, passes, start)
         data = data.map(self._masked(masking), tf.data.AUTOTUNE, deterministic=True)
-        return without_autotuning(data.prefetch(2))
+        return training_options(data.prefetch(2))
 
     def _masked(self, masking: Masking) -> Any:
         def masked(*example: Any) -> tuple:

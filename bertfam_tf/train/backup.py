@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic
-from bertfam_tf.replicas import several_workers
+from bertfam_tf.replicas import of_workers
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
 _METRIC, _BATCHES = "metric/", "batches"
@@ -64,16 +64,17 @@ class Backup(keras.callbacks.Callback):
     and then evaluates.
 
     SIGTERM, with which schedulers announce that they will stop a process, writes a checkpoint after
-    the current step and ends the process with the exit status 143. Of several workers one does not
-    know of the others' signals, so that nothing is written for it.
+    the current step and ends the process with the exit status 143. Several workers ask each other
+    after every step, and a signal to one of them ends all of them in this way.
 
     Args:
         directory: the directory of the last checkpoint.
-        every: number of steps between checkpoints.
+        every: number of steps between checkpoints; None for only one after each epoch, where a step
+            depends on more than variables. SIGTERM then writes none.
         writes: whether this process writes checkpoints, as the first of several workers does.
     """
 
-    def __init__(self, directory: Path, every: int, *, writes: bool = True):
+    def __init__(self, directory: Path, every: int | None, *, writes: bool = True):
         super().__init__()
         self.directory = directory
         self.every = every
@@ -101,8 +102,20 @@ class Backup(keras.callbacks.Callback):
         batch must exist by then.
 
         Raises:
-            ValueError: if all checkpoints are damaged or belong to another model.
+            ValueError: if all checkpoints are damaged or belong to another model, or workers have
+                those of different steps.
         """
+        self.batches = self._restored(model)
+        steps = of_workers(self.batches, model.distribute_strategy)
+        if len(set(steps)) > 1:
+            raise ValueError(
+                f"{self.directory} must be on a disk that all workers share; they have checkpoints "
+                f"of the steps {steps}."
+            )
+        return self.batches
+
+    def _restored(self, model: keras.Model) -> int:
+        """The number of batches of the checkpoint that is loaded; 0 for none."""
         errors = []
         for file in self._files:
             try:
@@ -116,8 +129,7 @@ class Backup(keras.callbacks.Callback):
             for damage in errors:
                 _log.warning("%s Resuming from the one before it.", damage)
             self._metrics = [stored[name] for name in _metric_names(stored)]
-            self.batches = int(stored[_BATCHES])
-            return self.batches
+            return int(stored[_BATCHES])
         if errors:
             raise errors[0]
         return 0
@@ -125,7 +137,7 @@ class Backup(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self._terminated = False
         # Signals are handled in the main thread alone.
-        if threading.current_thread() is threading.main_thread() and not several_workers():
+        if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._terminate)
 
     def on_train_end(self, logs=None):
@@ -135,6 +147,10 @@ class Backup(keras.callbacks.Callback):
 
     def _terminate(self, number, frame):
         self._terminated = True
+
+    def _ask_workers(self) -> None:
+        """Sets on all workers whether one of them got a signal."""
+        self._terminated = any(of_workers(self._terminated, self.model.distribute_strategy))
 
     def _end_if_terminated(self) -> None:
         if self._terminated:
@@ -150,12 +166,15 @@ class Backup(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.batches = self._begin + batch + 1
-        last = batch + 1 == self.params["steps"]
-        if not last and (self.batches % self.every == 0 or self._terminated):
+        if batch + 1 == self.params["steps"]:
+            return
+        self._ask_workers()
+        if self.every is not None and (self.batches % self.every == 0 or self._terminated):
             self._write(dict(enumerate(self.model.metrics_variables)))
-            self._end_if_terminated()
+        self._end_if_terminated()
 
     def on_epoch_end(self, epoch, logs=None):
+        self._ask_workers()
         self._write({})
         self._end_if_terminated()
 
@@ -173,8 +192,9 @@ class Backup(keras.callbacks.Callback):
             write(state, path)
 
     def clear(self) -> None:
-        """Removes the checkpoint of a finished run."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Removes the checkpoint of a finished run, where this process writes them."""
+        if self.writes:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 from safetensors import SafetensorError, safe_open
 
-from bertfam_tf import files
+from bertfam_tf import files, replicas
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.train.backup import assign_state, read_state
 
@@ -27,13 +27,16 @@ class BestEpoch(keras.callbacks.Callback):
         monitor: a metric of the validation data, such as ``val_accuracy``; higher is better, except
             for a loss.
         patience: number of epochs without improvement after which training stops.
+        writes: whether this process writes, as the first of several workers does; the others read
+            what it has written, so that all of them stop after the same epoch.
     """
 
-    def __init__(self, directory: Path, monitor: str, patience: int):
+    def __init__(self, directory: Path, monitor: str, patience: int, *, writes: bool = True):
         super().__init__()
         self.directory = directory
         self.monitor = monitor
         self.patience = patience
+        self.writes = writes
 
     @property
     def values(self) -> dict[int, float]:
@@ -69,14 +72,11 @@ class BestEpoch(keras.callbacks.Callback):
             raise ValueError(
                 f"There is no {self.monitor!r} to compare epochs by, only {sorted(logs)}."
             )
-        before = self.values
-        values = {epoch: float(logs[self.monitor]), **before}
-        if epoch not in before and self._best(values) == epoch:
-            score = {_SCORE: json.dumps({epoch: values[epoch]})}
-            with files.atomic(self.directory / _WEIGHTS) as path:
-                write({v.path: v.numpy() for v in self.model.weights}, path, score)
-        files.write(self.directory / _VALUES, json.dumps(values))
+        if self.writes:
+            self._write(epoch, float(logs[self.monitor]))
+        replicas.wait_for_workers(self.model.distribute_strategy)
         if self.exhausted:
+            values = self.values
             _log.info("No better epoch than %d, of %s.", self._best(values) + 1, values)
             self.model.stop_training = True
 
@@ -88,6 +88,15 @@ class BestEpoch(keras.callbacks.Callback):
         """
         file, run = self.directory / _WEIGHTS, self.directory.parent
         assign_state({v.path: v for v in model.weights}, read_state(file, run), file, run)
+
+    def _write(self, epoch: int, value: float) -> None:
+        before = self.values
+        values = {epoch: value, **before}
+        if epoch not in before and self._best(values) == epoch:
+            score = {_SCORE: json.dumps({epoch: value})}
+            with files.atomic(self.directory / _WEIGHTS) as path:
+                write({v.path: v.numpy() for v in self.model.weights}, path, score)
+        files.write(self.directory / _VALUES, json.dumps(values))
 
     def _best(self, values: dict[int, float]) -> int:
         sign = -1 if self.monitor.endswith("loss") else 1

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import keras
+
 from bertfam_tf import replicas
 from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
@@ -67,8 +69,8 @@ class RunDirectory:
                 "directory."
             )
 
-    def backup(self, every: int = 1) -> Backup:
-        """The callback that writes training checkpoints every ``every`` steps."""
+    def backup(self, every: int | None = None) -> Backup:
+        """The callback that writes training checkpoints, ``every`` as for ``Backup``."""
         return Backup(self.path / "backup", every, writes=self.writes)
 
     def history(self) -> History:
@@ -78,6 +80,10 @@ class RunDirectory:
     def curves(self) -> Curves:
         """The callback that draws the epochs that ``history`` has logged."""
         return Curves(self.history(), self.path / _CURVES)
+
+    def records(self) -> list[keras.callbacks.Callback]:
+        """The callbacks that write the history of pretraining and its picture, of the writer."""
+        return [self.history(), self.curves()] if self.writes else []
 
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of a finished run, or None."""
@@ -108,7 +114,8 @@ class RunDirectory:
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Writes the metrics, which mark the run as finished, and removes its checkpoint."""
-        if not self.writes:
-            return
-        write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
-        self.backup().clear()
+        if self.writes:
+            write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+            self.backup().clear()
+        # A worker that is killed before the metrics are there would be waited for in vain.
+        replicas.wait_for_workers()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.batching import without_autotuning
+from bertfam_tf.data.batching import training_options
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.objectives.corpus import Corpus, shuffled
 from bertfam_tf.objectives.examples import SEEDS, Examples, in_passes, pass_seed
@@ -191,7 +191,7 @@ class Languages:
                 found = found.concatenate(each)
         else:
             found = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
-        return without_autotuning(found.skip(start // batch_size).prefetch(2))
+        return training_options(found.skip(start // batch_size).prefetch(2))
 
     def _choices(self) -> tf.data.Dataset:
         """The index of the data set of each batch."""

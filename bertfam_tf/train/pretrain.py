@@ -40,18 +40,17 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
             another recipe or is being written by another process, or a damaged training checkpoint.
         OSError: if writing fails, for example because the disk is full; the next run resumes.
     """
-    if recipe.train.strategy == "multi_worker":
-        raise ValueError(
-            "train.strategy multi_worker is for fine-tuning; pretraining has mirrored."
-        )
-    with run_directory(recipe) as directory, replicas.strategy(recipe.train.strategy).scope():
+    with run_directory(recipe) as directory:
         done = directory.metrics()
-        if done is None:
-            on_stream = recipe.data.format == "stream"
-            train = _pretrain_on_stream if on_stream else pretrain_on_sentences
-            done = train(recipe, directory)
-            directory.finish(done)
-        return done
+        if done is not None:
+            return done
+        on_stream = recipe.data.format == "stream"
+        train = _pretrain_on_stream if on_stream else pretrain_on_sentences
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
+            found = train(recipe, directory)
+            directory.finish(found)
+        return found if directory.writes else directory.metrics() or {}
 
 
 def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
@@ -92,18 +91,19 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
     learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
     directory.begin()
     # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.
-    backup = directory.backup(steps)
-    history = directory.history()
+    backup = directory.backup()
     learner.fit(
         batches,
         initial_epoch=backup.restore(learner) // steps,
         epochs=settings.epochs,
         validation_data=segments(dev, 1, length),
-        callbacks=[history, directory.curves(), backup],
+        callbacks=[*directory.records(), backup],
     )
+    if not directory.writes:
+        return {}
     task.save(directory.path / MODEL)
     return {
-        "perplexity": float(history.rows[-1]["val_perplexity"]),
+        "perplexity": float(directory.history().rows[-1]["val_perplexity"]),
         "tokens": len(train),
         "samples": {
             prompt: task.generate(prompt, max_new_tokens=60, temperature=0.8, top_p=0.9, seed=0)

@@ -54,12 +54,12 @@ def run(recipe: Recipe) -> dict[str, float]:
             of that batch.
         OSError: when writing fails, on a full disk say; started again, the run resumes.
     """
-    strategy = replicas.strategy(recipe.train.strategy)
     with run_directory(recipe) as directory:
         done = directory.metrics()
         if done is not None:
             return done
-        with strategy.scope():
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
             return _run(recipe, directory)
 
 
@@ -205,9 +205,12 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
     if settings.patience is not None:
         if validation is None:
             raise ValueError("train.patience needs a dev split to compare epochs by.")
-        if settings.strategy == "multi_worker":
-            raise ValueError("train.patience must be null with several workers.")
-        best = BestEpoch(backup.directory / "best", f"val_{settings.monitor}", settings.patience)
+        best = BestEpoch(
+            backup.directory / "best",
+            f"val_{settings.monitor}",
+            settings.patience,
+            writes=directory.writes,
+        )
         callbacks.insert(-1, best)
     if done % steps:
         # Keras makes metrics at their first batch; the checkpoint has their values.

@@ -67,9 +67,11 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         lambda step: data.batches(stages, step),
         settings=settings,
         directory=directory.backup().directory,
-        callbacks=[directory.history(), directory.curves()],
+        callbacks=directory.records(),
         validation_data=lambda i: data.held_out(data.length(stages[i])),
     )
+    if not directory.writes:
+        return {}
     _save(made, tokenizer, recipe, directory)
     return {**found, **_losses(directory), "steps": sum(stage.steps for stage in stages)}
 

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import optimizers
+from bertfam_tf import optimizers, replicas
 from bertfam_tf.config import Stage, TrainConfig
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
@@ -189,7 +189,10 @@ def train_in_stages(
     backups: list[Backup | None] = [None] * len(stages)
     if directory is not None:
         path = Path(directory)
-        backups = [Backup(path / f"stage_{i}", settings.backup_steps) for i in range(len(stages))]
+        backups = [
+            Backup(path / f"stage_{i}", settings.backup_steps, writes=replicas.is_chief())
+            for i in range(len(stages))
+        ]
     first = max((i for i, backup in enumerate(backups) if backup and backup.exists), default=0)
     history: list[dict[str, float]] = []
     model, start, epoch = None, 0, 0

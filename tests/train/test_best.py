@@ -13,9 +13,9 @@ def make():
     return model
 
 
-def run(model, directory, scores, start=0, patience=2, monitor="val_accuracy"):
+def run(model, directory, scores, start=0, patience=2, monitor="val_accuracy", writes=True):
     """Epochs with those scores; the weight of each is its number."""
-    callback = BestEpoch(directory, monitor, patience)
+    callback = BestEpoch(directory, monitor, patience, writes=writes)
     callback.set_model(model)
     model.stop_training = False
     for epoch, score in enumerate(scores, start):
@@ -52,6 +52,23 @@ def test_a_killed_run_stops_where_the_other_does(tmp_path):
     assert last == 3
     callback.restore(model)
     assert float(np.array(model.weights[0])[0, 0]) == 1
+
+
+def test_other_workers_follow_the_first_one(tmp_path):
+    """They write nothing, and their own scores do not matter."""
+    first, other = make(), make()
+    run(first, tmp_path, [0.1, 0.5, 0.4])
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    callback, last = run(other, tmp_path, [0.1, 0.5, 0.9], writes=False)
+    assert (last, callback.exhausted) == (2, False)
+    run(first, tmp_path, [0.5], start=3)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()} != before
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    callback, last = run(other, tmp_path, [0.9, 0.9], start=3, writes=False)
+    assert (last, callback.exhausted) == (3, True)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
+    callback.restore(other)
+    assert float(np.array(other.weights[0])[0, 0]) == 1
 
 
 def test_a_metric_that_is_not_there(tmp_path):

@@ -1,6 +1,8 @@
 """Language models on streams: the memory is carried, and a recipe trains from nothing."""
 
 import json
+import os
+import signal
 
 import keras
 import numpy as np
@@ -131,7 +133,8 @@ def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_a_run_that_was_killed_goes_on(tmp_path):
+@pytest.mark.parametrize("way", ["killed", "terminated"])
+def test_a_run_that_ended_early_goes_on(tmp_path, way):
     whole = _recipe(tmp_path)
     assert main(["pretrain", whole]) == 0
     expected = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -144,16 +147,24 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     original = stream_lm.StreamLM.fit
 
     def fit(self, x, callbacks=(), **kwargs):
-        def stop(epoch, logs):
+        def kill(epoch, logs):
             raise Killed
 
-        last = keras.callbacks.LambdaCallback(on_epoch_end=stop)
+        def terminate(batch, logs):
+            # In the second epoch.
+            if batch == 2 and callbacks[-1].batches > steps:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        steps = int(x.cardinality())
+        last = keras.callbacks.LambdaCallback(
+            **{"on_epoch_end": kill} if way == "killed" else {"on_train_batch_end": terminate}
+        )
         return original(self, x, callbacks=[*callbacks, last], **kwargs)
 
     output = f"output={tmp_path / 'again'}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_lm.StreamLM, "fit", fit)
-        with pytest.raises(Killed):
+        with pytest.raises((Killed, SystemExit)):
             main(["pretrain", whole, output])
     assert main(["pretrain", whole, output]) == 0
     found = json.loads((tmp_path / "again" / "metrics.json").read_text())

@@ -14,12 +14,14 @@ import pytest
 import tensorflow as tf
 import yaml
 from safetensors.numpy import load_file
+from tensorflow.python.data.experimental.ops import distribute
+from tensorflow.python.distribute import input_ops
 
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, Stage, load_recipe
 from bertfam_tf.learner import Learner
-from bertfam_tf.objectives import Corpus, Format, Masking, Permutation, ngrams, shards
+from bertfam_tf.objectives import Corpus, Format, Masking, Permutation, Shards, ngrams, shards
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives, pretrain
 from bertfam_tf.train.backup import Backup
@@ -182,6 +184,20 @@ def examples(recipe, tiny, tmp_path):
         shards.write_shard(folder, unit, form, **options)
     shards.finish(folder, job, units)
     return folder
+
+
+def test_workers_share_out_the_examples_of_a_batch(examples, tiny):
+    """Not the files or the passes, as TensorFlow would where it finds files."""
+    tokenizer = load_tokenizer(tiny)
+    form = Format(tokenizer, 24, "segment_pairs")
+    data = Shards([examples], form, shuffle=4).batches(5, Masking(tokenizer), passes=None).take(6)
+    # As ``MultiWorkerMirroredStrategy`` does it.
+    split = distribute._LegacyRebatchDataset(data, 2)
+    parts = [input_ops.auto_shard_dataset(split, 2, index, 2) for index in range(2)]
+    found = [[targets["seeds"].numpy() for _, targets, _ in each] for each in (data, *parts)]
+    assert [len(each) for each in found[1]] == [3] * 6
+    for whole, *two in zip(*found, strict=True):
+        np.testing.assert_array_equal(np.concatenate(two), whole)
 
 
 def test_shards_in_place_of_text(recipe, examples, tmp_path):

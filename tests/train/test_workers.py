@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -97,15 +98,20 @@ def _start(command, count):
         if count > 1:
             task = {"type": "worker", "index": index}
             environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen(command, env=environment, **pipes))
+        # A file: a worker that waits until its pipe is read would let the others wait for it.
+        printed = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        started.append(
+            subprocess.Popen(command, env=environment, stdout=printed, stderr=subprocess.STDOUT)
+        )
+        started[-1].printed = printed
     return started
 
 
 def _finish(workers):
     for worker in workers:
-        printed, _ = worker.communicate(timeout=300)
-        assert worker.returncode == 0, printed
+        status = worker.wait(timeout=300)
+        worker.printed.seek(0)
+        assert status == 0, worker.printed.read()
 
 
 def _run(script, checkpoint, folder, count, parts=1):
@@ -133,36 +139,38 @@ RECIPE = """
 output: {output}
 model: {{path: {checkpoint}, overrides: {{dropout: 0.1}}}}
 data: {{train: {data}, dev: {data}, labels: [negative, neutral, positive]}}
-train: {{epochs: 6, batch_size: 8, learning_rate: 1.0e-3, backup_steps: 2, strategy: {strategy}}}
+train:
+  {{epochs: 6, batch_size: 8, learning_rate: 1.0e-3, backup_steps: 2, strategy: multi_worker,
+   patience: 2, monitor: accuracy}}
 """
 
 
 @pytest.mark.full
 def test_a_recipe_of_two_workers_of_which_one_is_killed(smallest, tmp_path):
-    """Started again, as a scheduler does, the job ends as if nothing had happened."""
+    """Started again, as a scheduler does, the job ends with the best epoch of one that was not."""
     data = tmp_path / "data.tsv"
     rows = zip("negative neutral positive".split() * 8, range(24), strict=True)
     data.write_text("text\tlabel\n" + "".join(f"a film {i}\t{label}\n" for label, i in rows))
 
-    def start(name, strategy, count):
+    def start(name):
         recipe = tmp_path / f"{name}.yaml"
-        values = dict(output=tmp_path / name, checkpoint=smallest, data=data, strategy=strategy)
+        values = dict(output=tmp_path / name, checkpoint=smallest, data=data)
         recipe.write_text(RECIPE.format(**values))
-        return _start([sys.executable, "-m", "bertfam_tf.cli", "train", str(recipe)], count)
+        return _start([sys.executable, "-m", "bertfam_tf.cli", "train", str(recipe)], 2)
 
-    _finish(start("plain", "multi_worker", 2))
-    workers = start("killed", "multi_worker", 2)
+    _finish(start("plain"))
+    workers = start("killed")
     backup = tmp_path / "killed" / "backup" / "state.safetensors"
     while not backup.exists():
         assert all(worker.poll() is None for worker in workers)
         time.sleep(0.02)
     workers[1].kill()
     try:
-        workers[0].communicate(timeout=20)
+        workers[0].wait(timeout=20)
     except subprocess.TimeoutExpired:
         workers[0].kill()
     assert not (tmp_path / "killed" / "metrics.json").exists()
-    _finish(start("killed", "multi_worker", 2))
+    _finish(start("killed"))
     weights = [
         load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "killed")
     ]
@@ -170,6 +178,91 @@ def test_a_recipe_of_two_workers_of_which_one_is_killed(smallest, tmp_path):
         np.testing.assert_array_equal(weights[1][name], value, err_msg=name)
     metrics = [(tmp_path / name / "metrics.json").read_text() for name in ("plain", "killed")]
     assert metrics[0] == metrics[1]
+
+
+SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=64)
+QUIET = dict(dropout=0.0)
+# Of another length, with larger batches, and deeper than the one before.
+STAGES = [
+    {"steps": 2, "length": 12},
+    {"steps": 2, "batch_size": 7, "learning_rate": 1e-3},
+    {"steps": 2, "layers": 2},
+]
+
+
+def _pretraining(kind, tiny, folder):
+    """A recipe of a kind, without its output and strategy; batches are not divisible by two."""
+    lines = [f"The {'good' if i % 3 else 'bad'} film {'is dull ' * (i % 4)}." for i in range(42)]
+    for name, text in (("en", lines), ("fr", [f"a plot, {line}" for line in lines])):
+        (folder / name).write_text("".join(f"{line}\n" for line in text))
+    en, fr = str(folder / "en"), str(folder / "fr")
+    values = {
+        "model": {"family": "bert", "size": "tiny", "tokenizer": str(tiny)},
+        "data": {"train": [en], "dev": [fr], "format": "full_sentences", "length": 24},
+        "objectives": {"masked_lm": 1.0},
+        "train": {"steps": 6, "epochs": 2, "batch_size": 5, "learning_rate": 1e-3},
+    }
+    overrides = {**SMALL, **QUIET, "attention_dropout": 0.0}
+    if kind == "stages":
+        values["stages"] = STAGES
+    elif kind == "pairs":
+        values["objectives"] |= {"nsp": 1.0}
+        values["data"] |= {"format": "segment_pairs"}
+    elif kind == "languages":
+        texts, both = {"en": [en], "fr": [fr]}, {"en-fr": [en, fr], "fr-en": [fr, en]}
+        values["model"] |= {"family": "xlm"}
+        values["objectives"] |= {"tlm": 1.0}
+        values["data"] |= {"train": texts, "dev": texts}
+        values["data"] |= {f"{name}_translations": both for name in ("train", "dev")}
+    elif kind == "stream":
+        memory = dict(cutoffs=[3], embedding_size=16, head_size=8, mem_len=64)
+        overrides = {**SMALL, **QUIET, **memory, "same_length": False, "clamp_len": -1}
+        values["model"] |= {"family": "transformer_xl"}
+        values["data"] = {"train": [en], "dev": [fr], "end": "[SEP]", "length": 16}
+        values["train"] |= {"steps": None, "batch_size": 3}
+        values["objectives"] = {"causal_lm": 1.0}
+    values["model"]["overrides"] = overrides
+    return values
+
+
+MIRRORED = """
+    import sys
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    from bertfam_tf.cli import main
+
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["pairs", "stages", "languages", "stream"])
+def test_workers_and_replicas_pretrain_as_one(kind, tiny, tmp_path):
+    values = _pretraining(kind, tiny, tmp_path)
+    weights, metrics = {}, {}
+    for strategy in ("none", "multi_worker", "mirrored"):
+        output = tmp_path / strategy
+        values["output"] = str(output)
+        values["train"]["strategy"] = strategy
+        recipe = tmp_path / f"{strategy}.yaml"
+        recipe.write_text(json.dumps(values))
+        command = ["-m", "bertfam_tf.cli"]
+        if strategy == "mirrored":
+            command = ["-c", textwrap.dedent(MIRRORED)]
+        count = 2 if strategy == "multi_worker" else 1
+        _finish(_start([sys.executable, *command, "pretrain", str(recipe)], count))
+        weights[strategy] = load_file(output / "model" / "model.safetensors")
+        found = json.loads((output / "metrics.json").read_text())
+        metrics[strategy] = {name: value for name, value in found.items() if name != "samples"}
+        assert not (output / "backup").exists()
+    for strategy in ("multi_worker", "mirrored"):
+        assert weights[strategy].keys() == weights["none"].keys()
+        for name, value in weights["none"].items():
+            found = weights[strategy][name]
+            np.testing.assert_allclose(found, value, atol=1e-5, err_msg=f"{strategy} {name}")
+        assert metrics[strategy] == pytest.approx(metrics["none"], rel=1e-4), strategy
 
 
 def test_parameter_servers_are_refused():
