@@ -1,7 +1,7 @@
-"""Which weights of a model are split over devices: Megatron-LM's layout, for ``keras.distribution``.
+"""Which weights are split over devices: the layout of Megatron-LM, for ``keras.distribution``.
 
-Shoeybi et al. 2019, arXiv 1909.08053, section 3: attention is split by heads and the feed-forward by
-hidden units, so that a block sums over devices twice, after the products of its two output kernels.
+Shoeybi et al. 2019, arXiv 1909.08053, section 3: attention is split by heads and the feed-forward
+by hidden units, so that a block adds up over devices twice: the products with both output kernels.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Families on JAX beside TensorFlow, and steps on four devices beside one: python -m tools.check_jax
+"""Families on JAX beside TensorFlow, steps on four devices beside one: python -m tools.check_jax
 
 Outputs and gradients are those of perturbed weights, N(0, 0.3), in float64: TensorFlow writes its
-own to a file, and a process on JAX that cannot import TensorFlow compares. That process also trains
-in float32 on one device, with its batches split over four (data parallel), with its weights split
-over four (model parallel), and with both in halves. Results go to tools/results/jax.md.
+own to files, and a process on JAX that cannot import TensorFlow compares. That process also trains
+one layer in float32 on one device, with its batches split over four (data parallel), and with its
+weights split over four (model parallel). Arguments are names of families; without any, all are
+compared, and the results go to tools/results/jax.md.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,17 +32,19 @@ DEVICES = 4
 # Heads, hidden units and tokens can be shared by four devices.
 SIZE = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_heads=4, head_size=4)
 STEPS = 3
-MESHES = {"data parallel": (4, 1), "model parallel": (1, 4), "both": (2, 2)}
+MESHES = {"data": (4, 1), "model": (1, 4), "both": (2, 2)}
 
 
-def build(family: str, dtype: str, scale: float = 0.3) -> tuple[bf.models.Backbone, dict]:
+def build(
+    family: str, dtype: str, scale: float = 0.3, **more: Any
+) -> tuple[bf.models.Backbone, dict]:
     """A small backbone without dropout and all of its heads; weights are the same everywhere."""
     config = registry.get(family).config
     sizes = {"num_languages": 2, "cutoffs": (12, 24), **SIZE}
     dropouts = {name: 0.0 for name in config.__dataclass_fields__ if name.endswith("dropout")}
     given = {name: value for name, value in sizes.items() if name in config.__dataclass_fields__}
     with filled_later():
-        backbone = bf.build(family, "tiny", dtype=dtype, **given, **dropouts)
+        backbone = bf.build(family, "tiny", dtype=dtype, **given, **dropouts, **more)
         specs = registry.get(family).heads
         found = {
             name: heads.build(backbone, name, 3 if spec.has_labels else None)
@@ -126,9 +131,9 @@ def differences(family: str, expected: dict[str, np.ndarray]) -> tuple[float, fl
     return largest["output"], largest["gradient"]
 
 
-def learner(family: str) -> tuple[Learner, tuple]:
-    """A model that trains for what the family is pretrained for, and a batch of data."""
-    backbone, layers = build(family, "float32", 0.1)
+def learner(family: str, scale: float = 0.1) -> tuple[Learner, tuple]:
+    """One layer that trains for what the family is pretrained for, and a batch of data."""
+    backbone, layers = build(family, "float32", scale, num_layers=1)
     inputs, rng = batch(backbone), np.random.default_rng(3)
     kind = next((name for name in ("masked_lm", "causal_lm") if name in layers), "sequence")
     head = layers[kind]
@@ -170,7 +175,7 @@ def distribution(family: str, name: str) -> keras.distribution.ModelParallel:
     return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 
 
-def on_devices(family: str, names: Iterable[str] = MESHES) -> dict[str, float]:
+def on_devices(family: str, names: Iterable[str]) -> dict[str, float]:
     """The largest difference of losses and weights from those of one device, by distribution."""
     one, found = train(family), {}
     for name in names:
@@ -178,3 +183,73 @@ def on_devices(family: str, names: Iterable[str] = MESHES) -> dict[str, float]:
             several = train(family)
         found[name] = max(float(np.abs(several[key] - one[key]).max()) for key in one)
     return found
+
+
+def on_jax(folder: Path, arguments: Iterable[str]) -> subprocess.Popen:
+    """A process on JAX, with four virtual devices, that calls ``compare``."""
+    flags = f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tools.check_jax", "--on-jax", str(folder), *arguments],
+        env={**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def compare(folder: Path, families: Iterable[str], meshes: Iterable[str]) -> None:
+    """Prints a line of JSON for each family: its name, differences and seconds."""
+    import jax
+
+    for family in families:
+        begin = time.monotonic()
+        with np.load(folder / f"{family}.npz") as expected, jax.enable_x64(True):
+            outputs, gradients = differences(family, dict(expected))
+        row = {"family": family, "outputs": outputs, "gradients": gradients}
+        row |= on_devices(family, meshes) if meshes else {}
+        print(json.dumps(row | {"seconds": time.monotonic() - begin}), flush=True)
+    if "tensorflow" in sys.modules:
+        sys.exit("TensorFlow was imported.")
+
+
+def main(families: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        for family in families or bf.families():
+            np.savez(Path(folder) / f"{family}.npz", **compute(family))
+        rows = []
+        with on_jax(Path(folder), ["data,model", *(families or bf.families())]) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                rows.append(json.loads(line))
+                print(_line(rows[-1].values()), flush=True)
+        if process.returncode:
+            sys.exit(process.returncode)
+    if families:
+        return
+    doc = [
+        "# JAX",
+        "",
+        "`python -m tools.check_jax`: the largest differences of each family, weights perturbed by",
+        "N(0, 0.3). Outputs (all of the backbone, and of every head) and gradients: JAX beside",
+        "TensorFlow in float64, relative. Data and model parallel: losses and weights after "
+        f"{STEPS} steps",
+        f"of AdamW at 1e-3 in float32, on {DEVICES} virtual CPU devices beside one. Sizes: "
+        + ", ".join(f"{name} {value}" for name, value in SIZE.items())
+        + ".",
+        "",
+        "| family | outputs | gradients | data parallel | model parallel | seconds |",
+        "|---|---|---|---|---|---|",
+        *(_line(row.values()) for row in rows),
+    ]
+    RESULTS.write_text("\n".join(doc) + "\n", "utf-8")
+
+
+def _line(values: Iterable[Any]) -> str:
+    family, *found, seconds = values
+    return f"| {family} | {' | '.join(f'{x:.1e}' for x in found)} | {seconds:.0f} |"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--on-jax"]:
+        compare(Path(sys.argv[2]), sys.argv[4:], [x for x in sys.argv[3].split(",") if x])
+    else:
+        main(sys.argv[1:])
