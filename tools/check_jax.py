@@ -1,10 +1,10 @@
 """Families on JAX beside TensorFlow, steps on four devices beside one: python -m tools.check_jax
 
-Outputs and gradients are those of perturbed weights, N(0, 0.3), in float64: TensorFlow writes its
-own to files, and a process on JAX that cannot import TensorFlow compares. That process also trains
-one layer in float32 on one device, with its batches split over four (data parallel), and with its
-weights split over four (model parallel). Arguments are names of families; without any, all are
-compared, and the results go to tools/results/jax.md.
+Outputs and gradients are those of perturbed weights, N(0, 0.3), in float64; steps train one layer
+in float32. TensorFlow writes its own to files, and a process without it, on JAX, compares. There,
+steps are also made with batches split over four devices (data parallel), and with weights split
+over four (model parallel). Arguments are names of families; without any, all are compared, and the
+results go to tools/results/jax.md.
 """
 
 import json
@@ -175,14 +175,28 @@ def distribution(family: str, name: str) -> keras.distribution.ModelParallel:
     return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 
 
-def on_devices(family: str, names: Iterable[str]) -> dict[str, float]:
-    """The largest difference of losses and weights from those of one device, by distribution."""
-    one, found = train(family), {}
-    for name in names:
+def step_differences(
+    family: str, expected: dict[str, np.ndarray], meshes: Iterable[str]
+) -> dict[str, float]:
+    """The largest differences of losses and weights: of JAX, and of devices from one device."""
+    one = train(family)
+    found = {"steps": _largest(one, expected)}
+    for name in meshes:
         with distribution(family, name).scope():
-            several = train(family)
-        found[name] = max(float(np.abs(several[key] - one[key]).max()) for key in one)
+            found[name] = _largest(train(family), one)
     return found
+
+
+def _largest(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
+    assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
+    return max(float(np.abs(value - theirs[name]).max()) for name, value in ours.items())
+
+
+def write(folder: Path, families: Iterable[str]) -> None:
+    """Writes what TensorFlow computes, for ``compare``."""
+    for family in families:
+        for name, values in (("values", compute(family)), ("steps", train(family))):
+            np.savez(folder / f"{family}-{name}.npz", **values)
 
 
 def on_jax(folder: Path, arguments: Iterable[str]) -> subprocess.Popen:
@@ -202,10 +216,11 @@ def compare(folder: Path, families: Iterable[str], meshes: Iterable[str]) -> Non
 
     for family in families:
         begin = time.monotonic()
-        with np.load(folder / f"{family}.npz") as expected, jax.enable_x64(True):
-            outputs, gradients = differences(family, dict(expected))
-        row = {"family": family, "outputs": outputs, "gradients": gradients}
-        row |= on_devices(family, meshes) if meshes else {}
+        row: dict[str, Any] = {"family": family}
+        with np.load(folder / f"{family}-values.npz") as expected, jax.enable_x64(True):
+            row["outputs"], row["gradients"] = differences(family, dict(expected))
+        with np.load(folder / f"{family}-steps.npz") as expected:
+            row |= step_differences(family, dict(expected), meshes)
         print(json.dumps(row | {"seconds": time.monotonic() - begin}), flush=True)
     if "tensorflow" in sys.modules:
         sys.exit("TensorFlow was imported.")
@@ -213,8 +228,7 @@ def compare(folder: Path, families: Iterable[str], meshes: Iterable[str]) -> Non
 
 def main(families: list[str]) -> None:
     with TemporaryDirectory() as folder:
-        for family in families or bf.families():
-            np.savez(Path(folder) / f"{family}.npz", **compute(family))
+        write(Path(folder), families or bf.families())
         rows = []
         with on_jax(Path(folder), ["data,model", *(families or bf.families())]) as process:
             assert process.stdout is not None
@@ -230,14 +244,12 @@ def main(families: list[str]) -> None:
         "",
         "`python -m tools.check_jax`: the largest differences of each family, weights perturbed by",
         "N(0, 0.3). Outputs (all of the backbone, and of every head) and gradients: JAX beside",
-        "TensorFlow in float64, relative. Data and model parallel: losses and weights after "
-        f"{STEPS} steps",
-        f"of AdamW at 1e-3 in float32, on {DEVICES} virtual CPU devices beside one. Sizes: "
-        + ", ".join(f"{name} {value}" for name, value in SIZE.items())
-        + ".",
+        f"TensorFlow in float64, relative. Losses and weights after {STEPS} steps of AdamW at 1e-3",
+        f"in float32, absolute: JAX beside TensorFlow, and {DEVICES} virtual CPU devices beside one.",
+        "Sizes: " + ", ".join(f"{name} {value}" for name, value in SIZE.items()) + ".",
         "",
-        "| family | outputs | gradients | data parallel | model parallel | seconds |",
-        "|---|---|---|---|---|---|",
+        "| family | outputs | gradients | steps | data parallel | model parallel | seconds |",
+        "|---|---|---|---|---|---|---|",
         *(_line(row.values()) for row in rows),
     ]
     RESULTS.write_text("\n".join(doc) + "\n", "utf-8")
