@@ -134,26 +134,27 @@ def differences(family: str, expected: dict[str, np.ndarray]) -> tuple[float, fl
 def learner(family: str, scale: float = 0.1) -> tuple[Learner, tuple]:
     """One layer that trains for what the family is pretrained for, and a batch of data."""
     backbone, layers = build(family, "float32", scale, num_layers=1)
-    inputs, rng = batch(backbone), np.random.default_rng(3)
+    inputs, rng = backbone.complete(batch(backbone)), np.random.default_rng(3)
     kind = next((name for name in ("masked_lm", "causal_lm") if name in layers), "sequence")
     head = layers[kind]
-    outputs = backbone(backbone.token_inputs, outputs=[head.reads])
+    # Not ``backbone(…, outputs=…)``: on JAX, weights that no output needs would decay.
+    outputs = {head.reads: backbone.output[head.reads]}
     if kind == "masked_lm":
-        lengths = inputs["padding_mask"].sum(1, keepdims=True)
+        lengths = np.sum(inputs["padding_mask"], 1, keepdims=True)
         positions = rng.integers(0, lengths, (len(lengths), 3))
         targets = {"positions": positions, "token_ids": rng.integers(1, 40, positions.shape)}
         # Rows have different numbers of predictions, and so have the parts of the batch.
         weights = (np.arange(3) < rng.integers(1, 4, lengths.shape)).astype("float32")
-        made = Learner(backbone.token_inputs, outputs, [MaskedTokens(head)])
+        made = Learner(backbone.input, outputs, [MaskedTokens(head)])
         return made, (inputs, {k: v.astype("int32") for k, v in targets.items()}, weights)
     if kind == "causal_lm":
-        return Learner(backbone.token_inputs, outputs, [NextTokens(head)]), (inputs,)
+        return Learner(backbone.input, outputs, [NextTokens(head)]), (inputs,)
 
     def loss(labels, logits, weights):
         losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         return mean_loss(losses, weights)
 
-    return Learner(backbone.token_inputs, head(outputs), [Supervised(loss)]), (
+    return Learner(backbone.input, head(outputs), [Supervised(loss)]), (
         inputs,
         rng.integers(0, 3, len(inputs["token_ids"])),
     )
@@ -244,8 +245,10 @@ def main(families: list[str]) -> None:
         "",
         "`python -m tools.check_jax`: the largest differences of each family, weights perturbed by",
         "N(0, 0.3). Outputs (all of the backbone, and of every head) and gradients: JAX beside",
-        f"TensorFlow in float64, relative. Losses and weights after {STEPS} steps of AdamW at 1e-3",
-        f"in float32, absolute: JAX beside TensorFlow, and {DEVICES} virtual CPU devices beside one.",
+        "TensorFlow in float64, relative. Steps: losses and weights of one layer after "
+        f"{STEPS} steps of",
+        "AdamW at 1e-3 in float32, absolute: JAX beside TensorFlow, and "
+        f"{DEVICES} virtual CPU devices beside one.",
         "Sizes: " + ", ".join(f"{name} {value}" for name, value in SIZE.items()) + ".",
         "",
         "| family | outputs | gradients | steps | data parallel | model parallel | seconds |",
