@@ -22,7 +22,7 @@ import numpy as np
 from keras import ops
 
 import bertfam_tf as bf
-from bertfam_tf import heads, layouts, optimizers, registry
+from bertfam_tf import heads, layouts, objectives, optimizers, registry
 from bertfam_tf.layers import filled_later
 from bertfam_tf.learner import Learner, Supervised, mean_loss
 from bertfam_tf.objectives import MaskedTokens, NextTokens
@@ -32,6 +32,8 @@ DEVICES = 4
 # Heads, hidden units and tokens can be shared by four devices.
 SIZE = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_heads=4, head_size=4)
 STEPS = 3
+LOSSES = "MaskedTokens NextTokens PairLabels PermutedTokens ReplacedTokens SpanBoundary".split()
+LOSSES += ["TranslatedTokens"]
 MESHES = {"data": (4, 1), "model": (1, 4), "both": (2, 2)}
 
 
@@ -206,6 +208,7 @@ def on_jax(folder: Path, arguments: Iterable[str]) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "tools.check_jax", "--on-jax", str(folder), *arguments],
         env={**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
+        cwd=RESULTS.parent.parent.parent,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -215,6 +218,8 @@ def compare(folder: Path, families: Iterable[str], meshes: Iterable[str]) -> Non
     """Prints a line of JSON for each family: its name, differences and seconds."""
     import jax
 
+    for name in LOSSES:
+        getattr(objectives, name)
     for family in families:
         begin = time.monotonic()
         row: dict[str, Any] = {"family": family}
