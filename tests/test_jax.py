@@ -115,7 +115,10 @@ def test_a_run_on_token_ids_in_tfrecords(tiny, tmp_path):
     )  # fmt: skip
     expected, found = (dict(np.load(tmp_path / f"{name}.npz")) for name in ("tensorflow", "jax"))
     assert found.keys() == expected.keys()
-    largest = {name: float(np.abs(found[name] - x).max()) for name, x in expected.items()}
-    print(max(largest.values()), {name: float(x) for name, x in found.items() if " " in name})
-    assert max(largest.values()) <= 1e-5, largest
-    assert found["evaluate loss"] < 0.95 * found["fit loss"]
+    difference = {
+        name: float((np.abs(found[name] - x) / np.maximum(1, np.abs(x))).max())
+        for name, x in expected.items()
+    }
+    print(max(difference.values()), found["fit loss"], found["evaluate loss"])
+    assert max(difference.values()) <= 1e-5, difference
+    assert found["evaluate loss"] < 0.9 * found["fit loss"][0]
