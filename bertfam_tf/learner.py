@@ -234,7 +234,8 @@ class Learner(keras.Model):
     ) -> None:
         """As ``keras.Model.compile``, in the scope of the strategy that the model was built in.
 
-        ``jit_compile`` is off by default: batches differ in length, and XLA would compile for each.
+        ``jit_compile`` is off by default on TensorFlow: batches differ in length, and XLA would
+        compile for each. On JAX it is on, because operations one by one are slow there.
 
         Args:
             accumulation_steps: number of parts into which ``fit`` splits each replica's batch. They
@@ -249,15 +250,16 @@ class Learner(keras.Model):
                 ``jit_compile``, ``gradient_accumulation_steps`` of the optimizer, or another
                 backend than TensorFlow.
         """
-        kwargs.setdefault("jit_compile", False)
-        if loss is not None or self._losses_seen is None:
+        backend = keras.backend.backend()
+        kwargs.setdefault("jit_compile", backend == "jax")
+        if backend != "tensorflow":
+            other = f"Keras on {backend}"
+        elif loss is not None or self._losses_seen is None:
             other = "a loss of compile, whose means are not sums and counts"
         elif kwargs["jit_compile"]:
             other = "jit_compile, which needs to know how many rows a part has"
         elif getattr(optimizer, "gradient_accumulation_steps", None):
             other = "gradient_accumulation_steps of the optimizer"
-        elif keras.backend.backend() != "tensorflow":
-            other = f"Keras on {keras.backend.backend()}"
         else:
             other = None
         if accumulation_steps < 1 or (accumulation_steps > 1 and other):
@@ -360,8 +362,9 @@ class Learner(keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         replicas.build(self, iterator, data_batch)
 
-    def _make_function(self, step_function: Callable) -> Callable:
-        return replicas.without_trace_warnings(super()._make_function(step_function))
+    def _make_function(self, *args: Any, **kwargs: Any) -> Callable:
+        # Its arguments are the backend's.
+        return replicas.without_trace_warnings(super()._make_function(*args, **kwargs))
 
 
 class Untracked:

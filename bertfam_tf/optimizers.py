@@ -4,12 +4,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from bertfam_tf.config import TrainConfig
 
 _NO_DECAY = ("bias", "beta", "gamma")
+
+
+def _on_tensorflow() -> bool:
+    return keras.backend.backend() == "tensorflow"
+
+
+def _dense(gradients: Sequence[Any]) -> Sequence[Any]:
+    """Gradients as tensors: an embedding's has a slice for each token that was looked up."""
+    if not _on_tensorflow():
+        return gradients
+    import tensorflow as tf
+
+    return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -126,13 +138,11 @@ class _Adaptive(keras.optimizers.Optimizer):
         self.bias_correction = bias_correction
 
     def apply(self, grads, trainable_variables=None):
-        # An embedding's gradient has a slice for each token that was looked up.
-        grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
-        return super().apply(grads, trainable_variables)
+        return super().apply(_dense(grads), trainable_variables)
 
     def _clip_gradients(self, grads):
-        """Done below: Keras clips each replica's part of a gradient by itself, before their sum."""
-        return grads
+        """On TensorFlow done below: Keras clips each replica's gradient, before their sum."""
+        return grads if _on_tensorflow() else super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         summed = super()._all_reduce_sum_gradients(grads_and_vars)
@@ -202,32 +212,39 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         epsilon = self.epsilon * ops.sqrt(1 - powers[1])
         rate = ops.cast(learning_rate, "float32")
         decay = rate * (self.weight_decay or 0.0)
-        betas = (tf.constant(beta, "float32") for beta in (self.beta_1, self.beta_2))
-        shared = (rate, decay, *powers, *betas, epsilon)
-        super()._backend_update_step(grads, trainable_variables, shared)
+        super()._backend_update_step(grads, trainable_variables, (rate, decay, *powers, epsilon))
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        dtype = variable.dtype
-        rate, decay, *powers_and_betas, epsilon = (tf.cast(x, dtype) for x in learning_rate)
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        rate, decay, *powers, epsilon = (ops.cast(each, dtype) for each in learning_rate)
         factor = self._factor(index)
         if factor != 1.0:
             rate, decay = rate * factor, decay * factor
         if self.weight_decay is not None and self._use_weight_decay(variable):
-            variable.assign_sub(variable * decay)
-        # One operation and one pass over the weights, in place of some fifteen.
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._momentums[index].value.handle,
-            v=self._velocities[index].value.handle,
-            beta1_power=powers_and_betas[0],
-            beta2_power=powers_and_betas[1],
-            lr=rate,
-            beta1=powers_and_betas[2],
-            beta2=powers_and_betas[3],
-            epsilon=epsilon,
-            grad=tf.cast(gradient, dtype),
-        )
+            self.assign_sub(variable, variable * decay)
+        first, second = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(gradient, dtype)
+        if _on_tensorflow():
+            import tensorflow as tf
+
+            # One operation and one pass over the weights, in place of some fifteen.
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=first.value.handle,
+                v=second.value.handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=rate,
+                beta1=tf.constant(self.beta_1, dtype),
+                beta2=tf.constant(self.beta_2, dtype),
+                epsilon=epsilon,
+                grad=gradient,
+            )
+            return
+        self.assign_add(first, (gradient - first) * (1 - self.beta_1))
+        self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
+        rate = rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
+        self.assign_sub(variable, rate * first / (ops.sqrt(second) + epsilon))
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")

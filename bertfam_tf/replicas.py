@@ -1,6 +1,6 @@
 """Models that are built in a ``tf.distribute`` strategy's scope and used outside of it.
 
-Every function does nothing where Keras runs on another backend than TensorFlow.
+Every function but ``strategy`` does nothing where Keras runs on another backend than TensorFlow.
 """
 
 from __future__ import annotations
@@ -218,6 +218,8 @@ def without_trace_warnings(function: Callable) -> Callable:
     TensorFlow counts traces by code, and that of Keras' loop is every model's: a few small models,
     each traced once, would look like one that is traced again and again.
     """
+    if keras.backend.backend() != "tensorflow":
+        return function
     import tensorflow as tf
 
     for traced in inspect.getclosurevars(function).nonlocals.values():

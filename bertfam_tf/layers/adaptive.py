@@ -110,8 +110,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
 
     Call:
         x: (…, width).
-        targets: int (…), one token for each vector; None for all tokens. A cluster is computed
-            only for the targets in it.
+        targets: int (…), one token for each vector; None for all tokens. On TensorFlow, where
+            shapes may depend on values, a cluster is computed only for the targets in it.
 
     Returns:
         (…, vocabulary), or (…) with ``targets``.
@@ -162,10 +162,14 @@ class AdaptiveSoftmax(keras.layers.Layer):
         found = _chosen(first, ops.minimum(targets, end - 1))
         for i, (start, stop) in enumerate(self.clusters[1:], 1):
             inside = ops.logical_and(targets >= start, targets < stop)
-            (indices,) = ops.nonzero(inside)  # (targets in the cluster,)
-            within = ops.log_softmax(self._logits(ops.take(x, indices, axis=0), i), axis=-1)
-            within = _chosen(within, ops.take(targets, indices, axis=0) - start)
-            within = ops.scatter(ops.expand_dims(indices, 1), within, ops.shape(targets))
+            if keras.backend.backend() == "tensorflow":
+                (indices,) = ops.nonzero(inside)  # (targets in the cluster,)
+                within = ops.log_softmax(self._logits(ops.take(x, indices, axis=0), i), axis=-1)
+                within = _chosen(within, ops.take(targets, indices, axis=0) - start)
+                within = ops.scatter(ops.expand_dims(indices, 1), within, ops.shape(targets))
+            else:
+                within = ops.log_softmax(self._logits(x, i), axis=-1)
+                within = _chosen(within, ops.clip(targets - start, 0, stop - start - 1))
             found = ops.where(inside, first[:, end + i - 1] + within, found)
         return ops.reshape(found, shape)
 

@@ -24,7 +24,7 @@ _HOME = {
     "Shards": "shards",
     "SpanBoundary": "span_boundary",
     "SpanBoundaryHead": "span_boundary",
-    "TranslatedTokens": "translation",
+    "TranslatedTokens": "masked_lm",
     "TranslationPairs": "translation",
     "doc_sentences": "formats",
     "full_sentences": "formats",

@@ -1,4 +1,4 @@
-"""The tokens that were masked (arXiv 1810.04805, section 3.1)."""
+"""The tokens that were masked (arXiv 1810.04805, section 3.1), also in translation pairs."""
 
 from __future__ import annotations
 
@@ -47,3 +47,35 @@ class MaskedTokens:
         weights = ops.ones_like(positions) if batch.weights is None else batch.weights
         weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
         return token_loss("masked_lm", head.logits(vectors(x, index)), tokens, weights)
+
+
+class TranslatedTokens:
+    """Cross-entropy of masked tokens: ``tlm`` of translation pairs, ``masked_lm`` of texts.
+
+    Translation language modeling is that of XLM (arXiv 1901.07291, section 3.3).
+
+    A batch has the targets and weights of ``MaskedTokens``, and ``translated``, int32 (batch,): 1
+    for all of its examples, which are translation pairs, or 0 for all, which are texts. Metrics are
+    those of ``MaskedTokens`` for each loss, such as ``tlm_accuracy``.
+
+    Args:
+        head: over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
+        weights: of the losses, ``tlm`` and ``masked_lm``; of one that is left out, there must be no
+            batches.
+    """
+
+    def __init__(self, head: Head, weights: Mapping[str, float]):
+        self._tokens = MaskedTokens(head)
+        self.heads: Mapping[str, Head] = self._tokens.heads
+        self.weights: Mapping[str, float] = dict(weights)
+        self.metrics = {k: v for name in weights for k, v in token_metrics(name).items()}
+
+    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
+        found = self._tokens.loss(outputs, heads, batch)
+        translated = ops.cast(ops.any(batch.targets["translated"] > 0), "float32")
+        shares = {"tlm": translated, "masked_lm": 1.0 - translated}
+        return {
+            name.replace("masked_lm", loss): (total * shares[loss], count * shares[loss])
+            for loss in self.weights
+            for name, (total, count) in found.items()
+        }

@@ -1,18 +1,12 @@
-"""Translation language modeling (TLM; XLM, arXiv 1901.07291, section 3.3)."""
+"""Examples of translation language modeling (TLM; XLM, arXiv 1901.07291, section 3.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from keras import ops
 
-from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, SumAndCount
 from bertfam_tf.models import Backbone
-from bertfam_tf.objectives.masked_lm import MaskedTokens
-from bertfam_tf.objectives.predictions import token_metrics
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Packer, Padding, Truncation
 from bertfam_tf.text.special_tokens import Layout
@@ -25,7 +19,7 @@ class TranslationPairs:
 
     Each has the special tokens of a single text, XLM's pairs are ``</s> a </s> </s> b </s>``;
     positions restart at 0 in the translation, and each token has the id of its language. Masks are
-    ``Masking``'s and the loss is that of ``MaskedTokens``:
+    ``Masking``'s and the loss is that of ``MaskedTokens``, or ``TranslatedTokens``:
 
         inputs = pairs(first, second, languages)
         masked = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
@@ -122,33 +116,3 @@ class TranslationPairs:
                     f"languages must be from 0 to {self.num_languages - 1}, got {wrong[0]}."
                 )
         return tf.cast(languages, tf.int32)
-
-
-class TranslatedTokens:
-    """Cross-entropy of masked tokens: ``tlm`` of translation pairs, ``masked_lm`` of texts.
-
-    A batch has the targets and weights of ``MaskedTokens``, and ``translated``, int32 (batch,): 1
-    for all of its examples, which are translation pairs, or 0 for all, which are texts. Metrics are
-    those of ``MaskedTokens`` for each loss, such as ``tlm_accuracy``.
-
-    Args:
-        head: over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
-        weights: of the losses, ``tlm`` and ``masked_lm``; of one that is left out, there must be no
-            batches.
-    """
-
-    def __init__(self, head: Head, weights: Mapping[str, float]):
-        self._tokens = MaskedTokens(head)
-        self.heads: Mapping[str, Head] = self._tokens.heads
-        self.weights: Mapping[str, float] = dict(weights)
-        self.metrics = {k: v for name in weights for k, v in token_metrics(name).items()}
-
-    def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        found = self._tokens.loss(outputs, heads, batch)
-        translated = ops.cast(ops.any(batch.targets["translated"] > 0), "float32")
-        shares = {"tlm": translated, "masked_lm": 1.0 - translated}
-        return {
-            name.replace("masked_lm", loss): (total * shares[loss], count * shares[loss])
-            for loss in self.weights
-            for name, (total, count) in found.items()
-        }
