@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 LAYERS = [
     {"lazy", "names", "files", "generation"},
     {"parsing"},
-    {"registry", "sources", "config"},
+    {"registry", "sources", "config", "measured"},
     {"layers"},
     {"models", "optimizers", "replicas", "data", "metrics"},
     {"heads", "checkpoints", "accumulation", "tuning", "text"},
@@ -43,7 +43,7 @@ ALLOWED = {
     ("tasks.base", "Task.export_tflite"),
 }
 # These use only Keras operations, so that they run on all backends.
-KERAS_ONLY = {"registry", "names", "layers", "models", "heads"}
+KERAS_ONLY = {"registry", "names", "measured", "layers", "models", "heads"}
 _NOT_KERAS = ("tensorflow", "tensorflow_text", "keras_hub")
 _RANK = {top_level: rank for rank, layer in enumerate(LAYERS) for top_level in layer}
 

@@ -28,7 +28,7 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives
-from bertfam_tf.train.run import read_split
+from bertfam_tf.train.splits import read_split
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 GIB = 2**30
