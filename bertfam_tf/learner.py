@@ -356,8 +356,9 @@ class Learner(keras.Model):
 
     def _in_parts(self, data: Any) -> Any:
         """A step of ``accumulation_steps`` parts of a batch."""
-        assert self.step_loss is not None
-        assert self.step_counts is not None
+        step_loss, step_counts = self.step_loss, self.step_counts
+        assert step_loss is not None
+        assert step_counts is not None
         number, part = accumulation.split(
             keras.utils.unpack_x_y_sample_weight(data), self.accumulation_steps
         )
@@ -376,12 +377,12 @@ class Learner(keras.Model):
             outputs = self(batch.inputs, training=True)
             parts = ops.cast(number, "float32")
             total = self._total(self._found(batch, outputs), all_counts, parts)
-            self.step_loss.add(total)
+            step_loss.add(total)
             self.compute_metrics(batch.inputs, batch.targets, outputs, batch.weights)
             return self.optimizer.scale_loss(total)
 
-        self.step_loss.assign(0)
-        self.step_counts.add(_counts(keras.utils.unpack_x_y_sample_weight(data)[0]))
+        step_loss.assign(0)
+        step_counts.add(_counts(keras.utils.unpack_x_y_sample_weight(data)[0]))
         weights = self.trainable_weights
         gradients = accumulation.summed_gradients(loss, weights, number)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))

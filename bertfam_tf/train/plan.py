@@ -258,6 +258,32 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
     return dataclasses.replace(found, advice=tuple(_advice(*parts[largest], devices)))
 
 
+def flops_per_token(
+    recipe: PretrainRecipe | Recipe, length: int | None = None, stage: int = 0
+) -> float | None:
+    """FLOPs of training for each token, counted as ``plan`` does, without recomputation.
+
+    Args:
+        recipe: of pretraining or fine-tuning.
+        length: of examples, in tokens, for fine-tuning; None for the recipe's.
+        stage: the number of a stage of pretraining.
+
+    Returns:
+        None for a model or task that cannot be planned.
+    """
+    if isinstance(recipe, Recipe):
+        model = dataclasses.replace(recipe.model, max_length=length or recipe.model.max_length)
+        train = dataclasses.replace(recipe.train, batch_size=1, batch_tokens=None)
+        recipe = dataclasses.replace(recipe, model=model, train=train)
+    steps = None if isinstance(recipe, PretrainRecipe) and recipe.stages else 1
+    try:
+        part = list(_parts(recipe, steps))[stage]
+        step = _trace(part.network, "float32", 1)
+    except ValueError:
+        return None
+    return sum(op.flops for op in step.ops) / part.length
+
+
 class _Part(NamedTuple):
     """A stage before it is laid out.
 

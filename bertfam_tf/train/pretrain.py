@@ -93,17 +93,17 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
     directory.begin()
     # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.
     backup = directory.backup(steps)
-    history = directory.history()
+    done = backup.restore(learner)
     learner.fit(
         batches,
-        initial_epoch=backup.restore(learner) // steps,
+        initial_epoch=done // steps,
         epochs=settings.epochs,
         validation_data=segments(dev, 1, length),
-        callbacks=[history, directory.curves(), backup],
+        callbacks=[*directory.logs(done), backup],
     )
     task.save(directory.path / MODEL)
     return {
-        "perplexity": float(history.rows[-1]["val_perplexity"]),
+        "perplexity": float(directory.history().rows[-1]["val_perplexity"]),
         "tokens": len(train),
         "samples": {
             prompt: task.generate(prompt, max_new_tokens=60, temperature=0.8, top_p=0.9, seed=0)

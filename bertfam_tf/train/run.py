@@ -124,10 +124,7 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         return as_text(next(iter(features.values())))
 
     # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks: list[Any] = [StopAtDivergence(examples), backup]
-    if directory.writes:
-        board = keras.callbacks.TensorBoard(directory.path / "tensorboard")
-        callbacks[:0] = [board, directory.history()]
+    callbacks: list[Any] = [StopAtDivergence(examples), *directory.logs(done), backup]
     best = None
     if settings.patience is not None:
         if validation is None:

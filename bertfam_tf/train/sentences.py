@@ -67,7 +67,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         lambda step: data.batches(stages, step),
         settings=settings,
         directory=directory.backup().directory,
-        callbacks=[directory.history(), directory.curves()],
+        callbacks=lambda stage, step: directory.logs(step, stage),
         validation_data=lambda i: data.held_out(data.length(stages[i])),
     )
     _save(made, tokenizer, recipe, directory)
