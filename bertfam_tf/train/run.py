@@ -118,13 +118,13 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
 
-    def examples(epoch: int, batch: int) -> list[str]:
-        within = done % steps if epoch == done // steps else 0
-        ((features, *_),) = shuffled(epoch).skip(within + batch).take(1)
+    def examples(step: int) -> list[str]:
+        epoch, within = divmod(step, steps)
+        ((features, *_),) = shuffled(epoch).skip(within).take(1)
         return as_text(next(iter(features.values())))
 
     # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks: list[Any] = [StopAtDivergence(examples), *directory.logs(done), backup]
+    callbacks: list[Any] = [StopAtDivergence(examples, done), *directory.logs(done), backup]
     best = None
     if settings.patience is not None:
         if validation is None:

@@ -7,7 +7,7 @@ from bertfam_tf.train import curves
 
 @pytest.fixture(autouse=True)
 def draw(monkeypatch):
-    """The function that draws pictures, in whose place runs leave a file: drawing takes a second."""
+    """What draws pictures; runs leave a file in its place, because drawing takes a second."""
     drawing = curves.draw
     monkeypatch.setattr(curves, "draw", lambda lines, file: file.write_bytes(b"\x89PNG"))
     return drawing
