@@ -1,6 +1,7 @@
 """What is logged of steps, and steps that are left out."""
 
 import json
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 from bertfam_tf import optimizers
 from bertfam_tf.config import TrainConfig
 from bertfam_tf.learner import Learner, Supervised, _counts
+from bertfam_tf.train.divergence import StopAtDivergence
 from bertfam_tf.train.steps import StepLog
 from tests.extending.test_objective import Correct, Length, data, learner
 from tests.selection import in_full
@@ -113,6 +115,20 @@ def test_a_step_without_finite_gradients_is_left_out(name):
     assert len(found[0]) > 6
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_steps_that_are_left_out_in_a_row_are_an_error():
+    skipped = [*range(1, 10), 9, *range(10, 20)]  # one step in between is taken
+    read = mock.Mock(side_effect=[0, *skipped])
+    watch = StopAtDivergence(lambda step: [f"text {step}"])
+    optimizer = mock.Mock(skip_nonfinite=True, skipped=mock.Mock(read=read))
+    watch.set_model(mock.Mock(optimizer=optimizer))
+    watch.on_train_begin()
+    for _ in skipped[:-1]:
+        watch.on_train_batch_end(0, {"loss": np.nan})
+    error = r"of the 10 steps up to 20 are not finite: .*Examples of the batch: 'text 19'\."
+    with pytest.raises(ValueError, match=error):
+        watch.on_train_batch_end(0, {"loss": np.nan})
 
 
 def test_loss_scaling_leaves_out_steps_itself():
