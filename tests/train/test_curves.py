@@ -37,9 +37,15 @@ def _train(folder, seconds=0.0):
 def test_each_metric_has_a_panel(tmp_path, monkeypatch, draw):
     figure = pytest.importorskip("matplotlib.figure", reason="pip install 'bertfam_tf[plots]'")
     saved = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *a, **k: saved.append(self))
+    original = figure.Figure.savefig
+    monkeypatch.setattr(
+        figure.Figure,
+        "savefig",
+        lambda self, *a, **k: saved.append(self) or original(self, *a, **k),
+    )
     lines = _train(tmp_path)
     draw(lines, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     loss, accuracy, perplexity, rate, norm = saved[-1].axes
     titles = ["loss", "a_accuracy", "a_perplexity", "learning_rate", "gradient_norm"]
     assert [p.get_title() for p in saved[-1].axes] == titles
