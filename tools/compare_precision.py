@@ -78,10 +78,6 @@ def _train(policy: str, steps: int, long: bool, recompute: bool) -> dict[str, An
     # Of all but the first step, in which TensorFlow traces.
     made["seconds"] = (losses.clock[-1] - losses.clock[0]) / (steps - 1)
     made["mib"] = (resident("VmHWM") - before) / 2**20
-    if not long:
-        made["accuracy"] = task.evaluate(*_rows("dev", DEV), verbose=0, return_dict=True)[
-            "accuracy"
-        ]
     return made
 
 
