@@ -33,8 +33,8 @@ class StepLog(keras.callbacks.Callback):
     of an epoch has the ``step`` after which it ended, its ``epoch``, from 0, and all losses and
     metrics. What is not finite is null.
 
-    A run that resumes goes on after the line of its checkpoint: later ones are removed, from the
-    file and from TensorBoard's events. It has to be called before a ``Backup``.
+    A run that resumes goes on after the line of its checkpoint: later ones are removed, and
+    TensorBoard's events are written again. It has to be called before a ``Backup``.
 
     Args:
         file: of the lines.
@@ -83,21 +83,13 @@ class StepLog(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._start = None
-        if not self.writes:
-            return
-        kept = [line for line in self.lines if line["step"] <= self.step]
-        text = "".join(map(_as_json, kept))
-        changed = not self.file.is_file() or self.file.read_text("utf-8") != text
-        if changed:
-            write(self.file, text)
+        if self.writes and self._events is None:
+            kept = [line for line in self.lines if line["step"] <= self.step]
+            write(self.file, "".join(map(_as_json, kept)))
             shutil.rmtree(self.board, ignore_errors=True)
-        self._events = tf.summary.create_file_writer(str(self.board))
-        for line in kept if changed else ():
-            self._show(line)
-
-    def on_train_end(self, logs=None):
-        if self._events is not None:
-            self._events.close()
+            self._events = tf.summary.create_file_writer(str(self.board))
+            for line in kept:
+                self._show(line)
 
     def on_test_begin(self, logs=None):
         self._paused = time.perf_counter()
@@ -147,14 +139,17 @@ class StepLog(keras.callbacks.Callback):
         with self.file.open("a", encoding="utf-8") as stream:
             stream.write(_as_json(line))
         self._show(line)
+        self._events.flush()
 
     def _show(self, line: Mapping[str, Any]) -> None:
         prefix = "epoch/" if "epoch" in line else ""
-        with self._events.as_default(step=line["step"]):
-            for name, value in line.items():
-                if name not in ("step", "epoch") and value is not None:
-                    tf.summary.scalar(f"{prefix}{name}", value)
-        self._events.flush()
+        # In one operation, so that a long run resumes at once.
+        shown = tf.compat.v1.Summary()
+        for name, value in line.items():
+            if name not in ("step", "epoch") and value is not None:
+                shown.value.add(tag=f"{prefix}{name}", simple_value=value)
+        with self._events.as_default():
+            tf.summary.experimental.write_raw_pb(shown.SerializeToString(), step=line["step"])
 
 
 @cache

@@ -23,7 +23,7 @@ def events(folder):
     for file in sorted(folder.rglob("events.out.tfevents.*")):
         for event in tf.compat.v1.train.summary_iterator(str(file)):
             for value in event.summary.value:
-                found.setdefault(value.tag, {})[event.step] = float(tf.make_ndarray(value.tensor))
+                found.setdefault(value.tag, {})[event.step] = value.simple_value
     return found
 
 
@@ -67,7 +67,6 @@ def test_a_log_goes_on_after_the_step_of_a_checkpoint(tmp_path):
     assert kept[1:] == [{"step": 4, "loss": None}, {"step": 4, "epoch": 0, "loss": 0.8}]
     log.step = 6
     log._write({"loss": 0.7})
-    log.on_train_end()
     with file.open("a") as stream:
         stream.write('{"step": 8, "lo')
     again = StepLog(file, board, step=4)
@@ -75,7 +74,6 @@ def test_a_log_goes_on_after_the_step_of_a_checkpoint(tmp_path):
     assert again.lines == kept
     again.step = 6
     again._write({"loss": 0.6})
-    again.on_train_end()
     assert [json.loads(line) for line in file.read_text().splitlines()] == [
         *kept,
         {"step": 6, "loss": 0.6},
