@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -283,6 +284,23 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     assert names[0] == names[1]
     start = load_file(f"{recipe.model.path}/model.safetensors")["bert.pooler.dense.bias"]
     assert np.abs(wanted["pooler/dense/bias"] - start).max() > 1e-4
+
+
+@pytest.mark.full
+def test_a_seed_gives_the_same_bits_in_each_process(files):
+    """Dropout, new heads and the order of examples; other hashes of strings in each process."""
+    recipes = []
+    for name, hashes in (("first", "1"), ("second", "2")):
+        file = files(name, {"epochs": 2, "log_steps": 3})
+        command = [sys.executable, "-m", "bertfam_tf.cli", "train", str(file)]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hashes}, check=True)
+        recipes.append(load_recipe(file))
+    one, two = map(_weights, recipes)
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(two[name], value, err_msg=name)
+    histories = [Path(each.output, "history.csv").read_text() for each in recipes]
+    assert histories[0] == histories[1]
 
 
 @pytest.mark.full
