@@ -383,7 +383,7 @@ def _predict_file(options: argparse.Namespace) -> None:
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.train import answer_file, source_of
     from bertfam_tf.train.directory import MODEL, RECIPE
-    from bertfam_tf.train.run import columns
+    from bertfam_tf.train.splits import columns
 
     directory, data = Path(options.model), None
     if (directory / RECIPE).is_file():

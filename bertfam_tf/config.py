@@ -127,6 +127,10 @@ class TrainConfig:
             ``epochs`` is then how often the model is evaluated.
         backup_steps: steps between training checkpoints, from which a killed run resumes; each
             epoch ends with one as well.
+        log_steps: steps between lines of ``metrics.jsonl``.
+        on_divergence: ``stop``, a loss that is not finite ends the run with an error that shows the
+            texts of its batch; or ``skip``, batches whose gradients are not finite are left out
+            with a warning, and several in a row end it.
     """
 
     epochs: int = 3
@@ -146,6 +150,8 @@ class TrainConfig:
     class_weights: dict[str, float] | None = None
     metrics: list[str] | None = None
     backup_steps: int = 500
+    log_steps: int = 50
+    on_divergence: str = "stop"
     steps: int | None = None
     optimizer: str = "adamw"
     schedule: str = "linear"
@@ -155,6 +161,10 @@ class TrainConfig:
     def __post_init__(self):
         if self.recompute not in ("none", "blocks"):
             raise ValueError(f"train.recompute must be none or blocks, got {self.recompute!r}.")
+        if self.on_divergence not in ("stop", "skip"):
+            raise ValueError(
+                f"train.on_divergence must be stop or skip, got {self.on_divergence!r}."
+            )
         check_strategy(self.strategy, "train.strategy")
         if self.schedule not in ("linear", "constant"):
             raise ValueError(f"train.schedule must be linear or constant, got {self.schedule!r}.")
@@ -171,7 +181,7 @@ class TrainConfig:
             )
         for name in (
             *("epochs", "batch_size", "batch_tokens", "accumulation_steps", "backup_steps"),
-            *("patience", "steps"),
+            *("patience", "steps", "log_steps"),
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -456,7 +466,7 @@ class DistillStage:
                 )
         unused = (
             *("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps"),
-            *("strategy", "recompute", "accumulation_steps"),
+            *("strategy", "recompute", "accumulation_steps", "log_steps", "on_divergence"),
         )
         for name in unused:
             if getattr(self.train, name) != getattr(TrainConfig(), name):

@@ -10,6 +10,7 @@ from keras import ops
 
 from bertfam_tf import accumulation, replicas
 from bertfam_tf.layers import recomputation
+from bertfam_tf.measured import Measured
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
 
@@ -164,6 +165,10 @@ class Learner(keras.Model):
             rest once more for gradients: a third more time, a fraction of the memory. It is read
             when the training step is traced.
         accumulation_steps: as ``compile`` takes it.
+        step_loss: the loss of the last training step.
+        step_counts: float (3,), numbers of examples, of their rows of tokens (several for multiple
+            choice), and of their real tokens, since they were last taken. Both are None where
+            Keras runs on another backend than TensorFlow.
 
     Args:
         inputs, outputs: of the network, as ``keras.Model`` takes them.
@@ -178,6 +183,8 @@ class Learner(keras.Model):
     tracker: type[LossTracker] = LossTracker
     recompute_blocks = False
     accumulation_steps = 1
+    step_loss: Measured | None = None
+    step_counts: Measured | None = None
 
     def __init__(
         self,
@@ -268,7 +275,16 @@ class Learner(keras.Model):
         with replicas.scope(self):
             replicas.check_optimizer(optimizer)
             super().compile(optimizer=optimizer, loss=loss, **kwargs)
+            if keras.backend.backend() == "tensorflow":
+                self.step_loss = Measured(summed=True)
+                self.step_counts = Measured((3,), summed=True)
         self.accumulation_steps = accumulation_steps
+        inner = getattr(self.optimizer, "inner_optimizer", None)
+        if getattr(inner, "skip_nonfinite", False):
+            raise ValueError(
+                "skip_nonfinite of the optimizer must be False with mixed_float16, whose loss "
+                "scaling leaves out steps itself."
+            )
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         with unpadding(self.unpadded), recomputation(self.recompute_blocks):
@@ -296,7 +312,11 @@ class Learner(keras.Model):
             name: replicas.total(ops.cast(found[name][1], found[name][0].dtype))
             for name in self._objective_weights.value
         }
-        return self._total(found, counts)
+        loss = self._total(found, counts, training=training)
+        if training and self.step_loss is not None and self.step_counts is not None:
+            self.step_loss.assign(loss)
+            self.step_counts.add(_counts(x))
+        return loss
 
     def _found(self, batch: Batch, outputs: Any) -> dict[str, SumAndCount]:
         """Losses and metrics of all objectives, by name."""
@@ -307,7 +327,12 @@ class Learner(keras.Model):
         return found
 
     def _total(
-        self, found: Mapping[str, SumAndCount], counts: Mapping[str, Any], parts: Any = 1
+        self,
+        found: Mapping[str, SumAndCount],
+        counts: Mapping[str, Any],
+        parts: Any = 1,
+        *,
+        training: bool = True,
     ) -> Any:
         """The weighted sum of losses, which are tracked.
 
@@ -315,9 +340,12 @@ class Learner(keras.Model):
             found: of a batch, or of a part of it.
             counts: of the whole batch, by name.
             parts: of the batch, for losses of layers, which are of no count.
+            training: whether a step follows, which the optimizer may leave out.
         """
         assert self._losses_seen is not None
-        self._losses_seen.update_state(found)
+        optimizer = getattr(self, "optimizer", None)
+        skips = training and getattr(optimizer, "skip_nonfinite", False)
+        self._losses_seen.update_state(_finite(found) if skips else found)
         losses = [
             weight * ops.divide_no_nan(found[name][0], ops.cast(counts[name], found[name][0].dtype))
             for name, weight in self._objective_weights.value.items()
@@ -330,6 +358,9 @@ class Learner(keras.Model):
 
     def _in_parts(self, data: Any) -> Any:
         """A step of ``accumulation_steps`` parts of a batch."""
+        step_loss, step_counts = self.step_loss, self.step_counts
+        assert step_loss is not None
+        assert step_counts is not None
         number, part = accumulation.split(
             keras.utils.unpack_x_y_sample_weight(data), self.accumulation_steps
         )
@@ -348,9 +379,12 @@ class Learner(keras.Model):
             outputs = self(batch.inputs, training=True)
             parts = ops.cast(number, "float32")
             total = self._total(self._found(batch, outputs), all_counts, parts)
+            step_loss.add(total)
             self.compute_metrics(batch.inputs, batch.targets, outputs, batch.weights)
             return self.optimizer.scale_loss(total)
 
+        step_loss.assign(0)
+        step_counts.add(_counts(keras.utils.unpack_x_y_sample_weight(data)[0]))
         weights = self.trainable_weights
         gradients = accumulation.summed_gradients(loss, weights, number)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
@@ -372,6 +406,31 @@ class Untracked:
 
     def __init__(self, value: Any):
         self.value = value
+
+
+def _counts(inputs: Any) -> Any:
+    """Numbers of examples, of rows of tokens and of real tokens of a batch, float (3,).
+
+    Inputs that do not say what is padding have real tokens only.
+    """
+    given = inputs if isinstance(inputs, Mapping) else {}
+    tokens = given.get("padding_mask", given.get("token_ids"))
+    examples = ops.shape(keras.tree.flatten(inputs)[0])[0]
+    if tokens is None:
+        return ops.stack([ops.cast(each, "float32") for each in (examples, examples, 0)])
+    real = ops.sum(ops.cast(tokens, "float32")) if "padding_mask" in given else ops.size(tokens)
+    rows = ops.size(tokens[..., 0])
+    return ops.stack([ops.cast(each, "float32") for each in (examples, rows, real)])
+
+
+def _finite(found: Mapping[str, SumAndCount]) -> dict[str, SumAndCount]:
+    """Sums and counts, or zeros where one of the sums is not finite."""
+    keep = ops.all(ops.stack([ops.isfinite(total) for total, _ in found.values()]))
+
+    def kept(value: Any) -> Any:
+        return ops.where(keep, value, ops.zeros_like(value))
+
+    return {name: (kept(total), kept(count)) for name, (total, count) in found.items()}
 
 
 def mean_loss(losses: Any, weights: Any = None, valid: Any = None) -> SumAndCount:

@@ -1,12 +1,14 @@
 """AdamW and LAMB without decay on norms and biases; linear warm-up and decay."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
 from bertfam_tf.config import TrainConfig
+from bertfam_tf.measured import Measured
 
 _NO_DECAY = ("bias", "beta", "gamma")
 
@@ -123,7 +125,12 @@ class Consecutive(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class _Adaptive(keras.optimizers.Optimizer):
-    """What AdamW and LAMB have in common: gradients are dense, and decay is their own."""
+    """What AdamW and LAMB have in common: gradients are dense, and decay is their own.
+
+    Attributes:
+        gradient_norm: that of the last step's gradients, summed over replicas, before clipping.
+        skipped: the number of steps that were left out.
+    """
 
     def __init__(
         self,
@@ -131,11 +138,19 @@ class _Adaptive(keras.optimizers.Optimizer):
         factors: Mapping[str, float] | None = None,
         *,
         bias_correction: bool = True,
+        skip_nonfinite: bool = False,
         **kwargs: Any,
     ):
         super().__init__(learning_rate, **kwargs)
         self.factors = dict(factors or {})
         self.bias_correction = bias_correction
+        if skip_nonfinite and keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                f"skip_nonfinite must be False where Keras runs on {keras.backend.backend()}."
+            )
+        self.skip_nonfinite = skip_nonfinite
+        self.gradient_norm = Measured()
+        self.skipped = Measured()
 
     def apply(self, grads, trainable_variables=None):
         return super().apply(_dense(grads), trainable_variables)
@@ -146,8 +161,23 @@ class _Adaptive(keras.optimizers.Optimizer):
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         summed = super()._all_reduce_sum_gradients(grads_and_vars)
+        # As Keras computes it for clipping, so that TensorFlow does it once for both.
+        squares = [ops.sum(ops.square(each)) for each, _ in summed if each is not None]
+        self.gradient_norm.assign(ops.sqrt(ops.sum(ops.stack(squares))))
         clipped = super()._clip_gradients([gradient for gradient, _ in summed])
         return [(new, variable) for new, (_, variable) in zip(clipped, summed, strict=True)]
+
+    def _distributed_tf_update_step(self, *args):
+        update = partial(super()._distributed_tf_update_step, *args)
+        if not self.skip_nonfinite:
+            update()
+            return
+
+        def skip():
+            self.skipped.add(1)
+            self._iterations.assign_sub(1)  # Keras counts the step after this
+
+        ops.cond(ops.isfinite(self.gradient_norm.tensor), update, skip)
 
     def _factor(self, index: int) -> float:
         return self.factors.get(self._trainable_variables[index].path, 1.0)
@@ -177,8 +207,8 @@ class _Adaptive(keras.optimizers.Optimizer):
         return dict(zip(paths, zip(self._momentums, self._velocities, strict=True), strict=True))
 
     def get_config(self):
-        config = {"factors": self.factors, "bias_correction": self.bias_correction}
-        return {**super().get_config(), **config}
+        names = ("factors", "bias_correction", "skip_nonfinite")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -197,6 +227,8 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
             2003.10555, appendix B); 1 for the others.
         bias_correction: whether moments are corrected for their start at zero; False as in BERT's
             code (arXiv 1810.04805), whose first steps are about three times as large.
+        skip_nonfinite: whether a step is left out, in all replicas, whose gradients are not finite:
+            weights, moments and ``iterations`` stay as they are. Loss scaling does so itself.
     """
 
     def __init__(
@@ -264,6 +296,7 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
         factors: as for ``AdamW``.
         bias_correction: whether moments are corrected for their start at zero, as in the paper;
             False as in ALBERT's code (arXiv 1909.11942).
+        skip_nonfinite: as for ``AdamW``.
     """
 
     def update_step(self, gradient, variable, learning_rate):
@@ -390,6 +423,7 @@ def of(
         beta_2=settings.beta_2,
         factors=factors,
         bias_correction=bias_correction,
+        skip_nonfinite=settings.on_divergence == "skip",
     )
 
 

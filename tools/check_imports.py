@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 LAYERS = [
     {"lazy", "names", "files", "generation"},
     {"parsing"},
-    {"registry", "sources", "config"},
+    {"registry", "sources", "config", "measured"},
     {"layers"},
     {"models", "layouts", "optimizers", "replicas", "data", "metrics"},
     {"heads", "checkpoints", "accumulation", "tuning", "text"},
@@ -45,8 +45,8 @@ ALLOWED = {
     ("tasks.base", "Task.export_tflite"),
 }
 # These use only Keras operations, so that they run on all backends.
-KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "layouts", "optimizers", "learner"}
-KERAS_ONLY |= {
+KERAS_ONLY = {"registry", "names", "measured", "layers", "models", "heads", "layouts", "optimizers"}
+KERAS_ONLY |= {"learner"} | {
     f"objectives.{name}"
     for name in "causal_lm masked_lm pairs permuted_lm predictions replaced span_boundary".split()
 }

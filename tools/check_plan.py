@@ -234,7 +234,7 @@ def _measure(run: Run, text: Path) -> dict[str, float]:
     count = sum(1 for _ in batches)  # formed before, and kept
     # The highest resident memory is from now on.
     Path("/proc/self/clear_refs").write_text("5")
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     made.learner.compile(optimizers.of(recipe.train, run.steps))
     times: list[float] = []
     clock = keras.callbacks.LambdaCallback(
@@ -244,7 +244,7 @@ def _measure(run: Run, text: Path) -> dict[str, float]:
     seconds = (times[-1] - times[1]) / (count - 2)
     # The weights are there already.
     stored = 4 * made.learner.count_params()
-    return {"bytes": _resident("VmHWM") - before + stored, "seconds": seconds}
+    return {"bytes": resident("VmHWM") - before + stored, "seconds": seconds}
 
 
 def _one_thread() -> None:
@@ -254,7 +254,7 @@ def _one_thread() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-def _resident(name: str) -> int:
+def resident(name: str) -> int:
     """Bytes; not from getrusage, whose highest number is that of the parent process at first."""
     lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     [line] = [line for line in lines if line.startswith(f"{name}:")]

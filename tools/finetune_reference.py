@@ -32,7 +32,7 @@ from bertfam_tf.metrics import (
     f1,
 )
 from bertfam_tf.sources import resolve
-from bertfam_tf.train.run import read_split
+from bertfam_tf.train import read_split
 
 _IGNORED = -100  # a target that the reference's loss ignores
 _SPAN_DEFAULTS = {"max_question": 64, "max_answer": 30, "stride": 128, "null_threshold": None}

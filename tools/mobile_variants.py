@@ -35,7 +35,7 @@ from bertfam_tf.export import tflite
 from bertfam_tf.metrics import entity_scores, squad_scores
 from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
-from bertfam_tf.train.run import read_split
+from bertfam_tf.train import read_split
 from tools.texts import DATA
 
 RESULTS = Path(__file__).parent / "results"

@@ -3,7 +3,8 @@
 from bertfam_tf.config import Stage
 from bertfam_tf.train.answer_file import answer_file, as_json, source_of
 from bertfam_tf.train.pretrain import pretrain
-from bertfam_tf.train.run import evaluate, read_split, run
+from bertfam_tf.train.run import evaluate, run
+from bertfam_tf.train.splits import read_split
 from bertfam_tf.train.stacking import Trained, copied_paths, copy_moments, grow, train_in_stages
 from bertfam_tf.train.stream_lm import StreamLM
 

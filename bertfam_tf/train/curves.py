@@ -2,67 +2,86 @@
 
 import importlib.util
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
 from bertfam_tf.files import atomic
-from bertfam_tf.train.history import History
+from bertfam_tf.train.steps import StepLog
 
 _COLUMNS = 3  # of panels
+_SECONDS = 30.0
+# Of steps, each with a panel; the loss has one with that of epochs.
+_OF_STEPS = ("learning_rate", "gradient_norm")
 _log = logging.getLogger(__name__)
 
 
 class Curves(keras.callbacks.Callback):
-    """Draws the epochs so far after each epoch, or logs once that matplotlib is missing.
+    """Draws what was logged so far, or logs once that matplotlib is missing.
+
+    It draws when training ends, and after an epoch, but not twice within half a minute.
 
     Args:
-        history: the log of epochs, which is called before this.
+        steps: the log, which is called before this.
         file: the picture, a PNG file, which is written atomically.
     """
 
-    def __init__(self, history: History, file: Path):
+    def __init__(self, steps: StepLog, file: Path):
         super().__init__()
-        self.history = history
+        self.steps = steps
         self.file = file
+        self._next = 0.0
         self._drawing = importlib.util.find_spec("matplotlib") is not None
         if not self._drawing:
             _log.info("No curves are drawn without matplotlib: pip install 'bertfam_tf[plots]'.")
 
+    def on_train_begin(self, logs=None):
+        self._next = time.monotonic() + _SECONDS
+
     def on_epoch_end(self, epoch, logs=None):
+        if time.monotonic() >= self._next:
+            self.on_train_end()
+            self._next = time.monotonic() + _SECONDS
+
+    def on_train_end(self, logs=None):
         if self._drawing:
-            draw(self.history.rows, self.file)
+            draw(self.steps.lines, self.file)
 
 
-def draw(rows: Sequence[Mapping[str, str]], file: Path) -> None:
-    """Draws each loss and metric by epoch, of the training and of the held-out text.
+def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Draws each loss and metric by step, of the training and of the held-out text.
 
     The training values of an epoch are means over its steps, those of the held-out text belong to
-    its end. Perplexities have a logarithmic axis.
+    its end; the loss has those of single steps behind them, and learning rate and norm of gradients
+    panels of their own. Perplexities have a logarithmic axis.
 
     Args:
-        rows: of ``History``, at least one.
+        lines: of ``StepLog``, with at least one epoch.
         file: the PNG file to write.
     """
     # Without pyplot, which needs a display on some systems and keeps figures in memory.
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-    names = sorted({name.removeprefix("val_") for name in rows[-1]} - {"epoch"})
+    epochs = [line for line in lines if "epoch" in line]
+    steps = [line for line in lines if "epoch" not in line]
+    names = sorted({name.removeprefix("val_") for name in epochs[-1]} - {"step", "epoch"})
     names.sort(key=lambda name: name != "loss")
+    names += [name for name in _OF_STEPS if steps]
     columns = min(_COLUMNS, len(names))
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4 * columns, 2.8 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).flat
-    epochs = [int(row["epoch"]) + 1 for row in rows]
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(4 * columns, 2.8 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
     for name, panel in zip(names, panels, strict=False):
-        for column, label in ((name, "training"), (f"val_{name}", "held-out")):
-            if column in rows[-1]:
-                values = [float(row.get(column) or "nan") for row in rows]
-                panel.plot(epochs, values, label=label, marker=".")
-        panel.set(title=name, xlabel="epoch")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if steps and name in ("loss", *_OF_STEPS):
+            _plot(panel, steps, name, "each step", color="0.75", linewidth=0.8)
+        if name not in _OF_STEPS:
+            for column, label in ((name, "training"), (f"val_{name}", "held-out")):
+                if column in epochs[-1]:
+                    _plot(panel, epochs, column, label, marker=".")
+        panel.set(title=name, xlabel="step")
         panel.grid(alpha=0.3)
         if name.endswith("perplexity"):
             panel.set_yscale("log")
@@ -71,3 +90,10 @@ def draw(rows: Sequence[Mapping[str, str]], file: Path) -> None:
     figure.axes[0].legend()
     with atomic(file) as path:
         figure.savefig(path, format="png", dpi=100)
+
+
+def _plot(
+    panel: Any, lines: Sequence[Mapping[str, Any]], name: str, label: str, **style: Any
+) -> None:
+    values = [float("nan") if line.get(name) is None else line[name] for line in lines]
+    panel.plot([line["step"] for line in lines], values, label=label, **style)

@@ -14,9 +14,12 @@ from bertfam_tf.files import exclusive_lock, remove_leftovers, write
 from bertfam_tf.train.backup import PREVIOUS, STATE, Backup
 from bertfam_tf.train.curves import Curves
 from bertfam_tf.train.history import History
+from bertfam_tf.train.plan import flops_per_token
+from bertfam_tf.train.steps import StepLog
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
 HISTORY, _CURVES = "history.csv", "curves.png"
+_STEPS, _BOARD = "metrics.jsonl", "tensorboard"
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +41,7 @@ def run_directory(recipe: Recipe | PretrainRecipe | DistillRecipe) -> Iterator["
 
 
 class RunDirectory:
-    """Recipe, training checkpoint, model, history, its picture and metrics of a run.
+    """Recipe, training checkpoint, model, logs, their picture and metrics of a run.
 
     Args:
         recipe: the recipe, whose ``output`` is the directory.
@@ -54,7 +57,7 @@ class RunDirectory:
         self.recipe = recipe
         self.writes = writes
         self.path = expand(recipe.output)
-        for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _CURVES):
+        for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _STEPS, _CURVES):
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
@@ -77,9 +80,26 @@ class RunDirectory:
         """The callback that logs each epoch."""
         return History(self.path / HISTORY)
 
-    def curves(self) -> Curves:
-        """The callback that draws the epochs that ``history`` has logged."""
-        return Curves(self.history(), self.path / _CURVES)
+    def logs(self, step: int = 0, stage: int = 0) -> list[keras.callbacks.Callback]:
+        """The callbacks that log a training, before the one that writes training checkpoints.
+
+        Args:
+            step: the number of steps that are done.
+            stage: the number of a stage of pretraining.
+        """
+        recipe = self.recipe
+        assert not isinstance(recipe, DistillRecipe)
+        steps = StepLog(
+            self.path / _STEPS,
+            self.path / _BOARD,
+            step,
+            recipe.train.log_steps,
+            lambda length: flops_per_token(recipe, length, stage),
+            writes=self.writes,
+        )
+        if not self.writes:
+            return [steps]
+        return [steps, self.history(), Curves(steps, self.path / _CURVES)]
 
     def records(self) -> list[keras.callbacks.Callback]:
         """The callbacks that write the history of pretraining and its picture, of the writer."""

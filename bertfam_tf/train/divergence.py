@@ -1,7 +1,8 @@
-"""Stops a training whose loss is not a finite number any more."""
+"""What happens in a training whose loss or gradients are not finite numbers any more."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,33 +12,70 @@ import keras
 from bertfam_tf.names import truncated_repr
 
 _SHOWN = 8
+_IN_A_ROW = 10
+_log = logging.getLogger(__name__)
 
 
 class StopAtDivergence(keras.callbacks.Callback):
     """Raises an error after the first step whose loss is NaN or infinite.
 
+    With an optimizer that leaves out such steps (``skip_nonfinite``), whose batches the reported
+    loss leaves out too, it logs a warning for each, and raises the error after ten in a row. A loss
+    that grows, but is finite, is not an error.
+
     It has to be called before a ``Backup``, so that the last checkpoint is one of finite weights.
 
     Args:
-        examples: from the number of an epoch and of a batch in it to the texts of that batch.
+        examples: from the number of a step, from 0, to the texts of its batch.
+        step: the number of steps that are done.
     """
 
-    def __init__(self, examples: Callable[[int, int], Iterable[Any]]):
+    def __init__(self, examples: Callable[[int], Iterable[Any]], step: int = 0):
         super().__init__()
         self.examples = examples
-        self._epoch = 0
+        self.step = step
+        self._skipped = self._in_a_row = 0
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = epoch
+    @property
+    def _skips(self) -> bool:
+        return getattr(self.model.optimizer, "skip_nonfinite", False)
+
+    def on_train_begin(self, logs=None):
+        if self._skips:
+            self._skipped = int(self.model.optimizer.skipped.read())
 
     def on_train_batch_end(self, batch, logs=None):
-        loss = float((logs or {}).get("loss", 0.0))
-        if math.isfinite(loss):
+        self.step += 1
+        if self._skips:
+            self._warn()
             return
-        texts = [truncated_repr(text) for text in self.examples(self._epoch, batch)]
+        loss = float((logs or {}).get("loss", 0.0))
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"The loss became {loss} in step {self.step}: {self._why()} The last checkpoint is "
+                "from before."
+            )
+
+    def _warn(self) -> None:
+        skipped = int(self.model.optimizer.skipped.read())
+        self._in_a_row = self._in_a_row + 1 if skipped > self._skipped else 0
+        self._skipped = skipped
+        if self._in_a_row >= _IN_A_ROW:
+            raise ValueError(
+                f"The gradients of the {_IN_A_ROW} steps up to {self.step} are not finite: "
+                f"{self._why()}"
+            )
+        if self._in_a_row:
+            _log.warning(
+                "Step %d is left out, because its gradients are not finite: %s",
+                self.step,
+                self._why(),
+            )
+
+    def _why(self) -> str:
+        texts = [truncated_repr(text) for text in self.examples(self.step - 1)]
         more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-        raise ValueError(
-            f"The loss became {loss} in batch {batch + 1} of epoch {self._epoch + 1}: the learning "
-            "rate may be too high, or an example not valid. Examples of the batch: "
-            f"{', '.join(texts[:_SHOWN])}{more}. The last checkpoint is from before."
+        return (
+            "the learning rate may be too high, or an example not valid. Examples of the batch: "
+            f"{', '.join(texts[:_SHOWN])}{more}."
         )

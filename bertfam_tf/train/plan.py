@@ -7,6 +7,7 @@ in which every shape is known, and read there, so the same code plans all famili
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +29,9 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives
-from bertfam_tf.train.run import read_split
+from bertfam_tf.train.splits import read_split
 
+_log = logging.getLogger(__name__)
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 GIB = 2**30
 # Weights, moments, and the sums of accumulated gradients, which Keras keeps in float32.
@@ -256,6 +258,33 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
         return found
     largest = max(range(len(parts)), key=lambda i: stages[i].memory)
     return dataclasses.replace(found, advice=tuple(_advice(*parts[largest], devices)))
+
+
+def flops_per_token(
+    recipe: PretrainRecipe | Recipe, length: int | None = None, stage: int = 0
+) -> float | None:
+    """FLOPs of training for each token, counted as ``plan`` does, without recomputation.
+
+    Args:
+        recipe: of pretraining or fine-tuning.
+        length: of examples, in tokens, for fine-tuning; None for the recipe's.
+        stage: the number of a stage of pretraining.
+
+    Returns:
+        None for a model or task that cannot be planned.
+    """
+    if isinstance(recipe, Recipe):
+        model = dataclasses.replace(recipe.model, max_length=length or recipe.model.max_length)
+        train = dataclasses.replace(recipe.train, batch_size=1, batch_tokens=None)
+        recipe = dataclasses.replace(recipe, model=model, train=train)
+    steps = None if isinstance(recipe, PretrainRecipe) and recipe.stages else 1
+    try:
+        part = list(_parts(recipe, steps))[stage]
+        step = _trace(part.network, "float32", 1)
+    except Exception as error:  # a number beside a training must not end it
+        _log.info("FLOPs are not counted: %s", error)
+        return None
+    return sum(op.flops for op in step.ops) / part.length
 
 
 class _Part(NamedTuple):

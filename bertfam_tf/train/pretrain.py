@@ -6,14 +6,17 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from bertfam_tf import optimizers, replicas
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.data.token_streams import read_lines, segments, token_stream
 from bertfam_tf.tasks import CausalLM
+from bertfam_tf.tasks.parts import as_text
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
+from bertfam_tf.train.divergence import StopAtDivergence
 from bertfam_tf.train.objectives import start
 from bertfam_tf.train.sentences import pretrain_on_sentences
 from bertfam_tf.train.stream_lm import StreamLM
@@ -92,12 +95,18 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
     directory.begin()
     # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.
     backup = directory.backup()
+    done = backup.restore(learner)
+
+    def texts(step: int) -> list[str]:
+        ((inputs, *_),) = batches.skip(step % steps).take(1)
+        return as_text(tokenizer.detokenize(tf.RaggedTensor.from_tensor(inputs["token_ids"])))
+
     learner.fit(
         batches,
-        initial_epoch=backup.restore(learner) // steps,
+        initial_epoch=done // steps,
         epochs=settings.epochs,
         validation_data=segments(dev, 1, length),
-        callbacks=[*directory.records(), backup],
+        callbacks=[StopAtDivergence(texts, done), *directory.logs(done), backup],
     )
     if not directory.writes:
         return {}

@@ -5,22 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bertfam_tf import optimizers, replicas, tasks, tuning
-from bertfam_tf.config import EXAMPLES, DataConfig, DistillRecipe, Recipe, TrainConfig, expand
-from bertfam_tf.data import (
-    TokenBatches,
-    read_rows,
-    shuffled_batches,
-    targets,
-)
-from bertfam_tf.data.published import columns_of
-from bertfam_tf.data.records import Column
+from bertfam_tf.config import EXAMPLES, DistillRecipe, Recipe, TrainConfig
+from bertfam_tf.data import TokenBatches, shuffled_batches
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
@@ -29,6 +21,7 @@ from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.divergence import StopAtDivergence
+from bertfam_tf.train.splits import open_split, read_split, trainable_task
 
 # In examples; a larger corpus is shuffled within a buffer of this size.
 _SHUFFLE_BUFFER = 1 << 20
@@ -64,9 +57,9 @@ def run(recipe: Recipe) -> dict[str, float]:
 
 
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
-    cls = _trainable(recipe.task)
+    cls = trainable_task(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
-    rows, names = _open(recipe.data, "train", recipe.task)
+    rows, names = open_split(recipe.data, "train", recipe.task)
     task = _build(recipe, cls, rows, names)
     directory.begin()
     _fit(task, recipe, directory, rows)
@@ -84,72 +77,6 @@ def evaluate(task: tasks.Task, recipe: Recipe | DistillRecipe, split: str) -> di
     if not task.compiled:
         task.compile(**_metrics(recipe))
     return task.evaluate(data, return_dict=True, verbose=0)
-
-
-def read_split(
-    data: DataConfig, split: str, task: str = "TextClassifier", names: list[str] | None = None
-) -> tf.data.Dataset:
-    """A split as ``(features, label)``, in the names and types that a task takes.
-
-    Args:
-        data: of a recipe.
-        split: ``train``, ``dev`` or ``test``.
-        task: the task's class.
-        names: the valid labels where the recipe names none.
-
-    Raises:
-        ValueError: when the recipe has no such split, a file or a column is missing, or a row is
-            not valid.
-    """
-    return _open(data, split, task, names)[0]
-
-
-def columns(data: DataConfig) -> dict[str, Column] | None:
-    """Columns of texts and label; None for a published data set whose columns are known."""
-    if data.columns is not None:
-        return {"label": data.label, **data.columns}
-    if data.tfds is not None and columns_of(data.tfds) is not None:
-        return None
-    found: dict[str, Column] = {"text": data.text, "label": data.label}
-    return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
-
-
-def _open(
-    data: DataConfig, split: str, task: str, names: list[str] | None = None
-) -> tuple[tf.data.Dataset, list[str]]:
-    """A split and the names of its labels."""
-    given = getattr(data, split, None)
-    if given is None:
-        raise ValueError(f"The recipe names no {split} file.")
-    files: list[str | Path] = list(given) if isinstance(given, list) else [given]
-    if data.tfds is None:
-        files = [expand(str(file)) for file in files]
-    limit = data.limit if split == "train" else None
-    target = _labels_of(task)(names if data.labels is None else data.labels)
-    rows = read_rows(
-        files,
-        columns(data),
-        format=data.format,
-        target=target,
-        limit=limit,
-        skip=data.on_error == "skip",
-        iob2=data.tag_scheme == "iob2",
-        tfds=data.tfds,
-        data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
-    )
-    return rows.dataset(), target.names
-
-
-def _trainable(task: str) -> type[tasks.Task]:
-    if task not in tasks.trainable_tasks():
-        raise ValueError(unknown("task", task, tasks.trainable_tasks()))
-    return tasks.task_class(task)
-
-
-def _labels_of(task: str) -> type[targets.Target]:
-    found = _trainable(task).labels_type
-    assert found is not None
-    return found
 
 
 def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
@@ -191,16 +118,13 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
 
-    def examples(epoch: int, batch: int) -> list[str]:
-        within = done % steps if epoch == done // steps else 0
-        ((features, *_),) = shuffled(epoch).skip(within + batch).take(1)
+    def examples(step: int) -> list[str]:
+        epoch, within = divmod(step, steps)
+        ((features, *_),) = shuffled(epoch).skip(within).take(1)
         return as_text(next(iter(features.values())))
 
     # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks: list[Any] = [StopAtDivergence(examples), backup]
-    if directory.writes:
-        board = keras.callbacks.TensorBoard(directory.path / "tensorboard")
-        callbacks[:0] = [board, directory.history()]
+    callbacks: list[Any] = [StopAtDivergence(examples, done), *directory.logs(done), backup]
     best = None
     if settings.patience is not None:
         if validation is None:

@@ -27,6 +27,7 @@ from bertfam_tf.tuning import blocks_of
 GROWTHS = ("stack", "interleave", "identity")
 MOMENTS = ("fresh", "copied")
 Model = TypeVar("Model", Backbone, Task)
+Callbacks = Sequence[keras.callbacks.Callback]
 _log = logging.getLogger(__name__)
 
 
@@ -134,7 +135,7 @@ def train_in_stages(
     growth: str = "stack",
     moments: str = "fresh",
     directory: str | Path | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: Callbacks | Callable[[int, int], Callbacks] = (),
     validation_data: Any = None,
     **fit: Any,
 ) -> Trained:
@@ -167,7 +168,9 @@ def train_in_stages(
             steps, which makes the next steps several times as large; here they keep it.
         directory: of training checkpoints; None for none.
         validation_data: as for Keras' ``fit``; or a function from the number of a stage to it.
-        callbacks, **fit: as for Keras' ``fit``. Epochs are numbered through all stages.
+        callbacks: as for Keras' ``fit``; or a function to them from the number of a stage, and that
+            of the steps of all stages that are done.
+        **fit: as for Keras' ``fit``. Epochs are numbered through all stages.
 
     Raises:
         ValueError: for invalid stages, a backbone that is not the first stage's or that cannot
@@ -185,6 +188,7 @@ def train_in_stages(
             )
     after = batches.skip if isinstance(batches, tf.data.Dataset) else batches
     held_out = validation_data if callable(validation_data) else lambda _: validation_data
+    given = callbacks if callable(callbacks) else lambda *_: callbacks
     schedule = _schedule(stages, settings, total)
     backups: list[Backup | None] = [None] * len(stages)
     if directory is not None:
@@ -236,7 +240,7 @@ def train_in_stages(
                     # The checkpoint comes last: an epoch is done when other callbacks have seen it.
                     callbacks=[
                         _Enough(start + done, total),
-                        *callbacks,
+                        *given(i, start + done),
                         *([backup] if backup else []),
                     ],
                     **{"shuffle": False, **fit},

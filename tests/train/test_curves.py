@@ -3,10 +3,12 @@
 import importlib.util
 import logging
 
+import numpy as np
 import pytest
 
-from bertfam_tf.train.curves import Curves, draw
-from bertfam_tf.train.history import History
+from bertfam_tf.train import curves
+from bertfam_tf.train.curves import Curves
+from bertfam_tf.train.steps import StepLog
 
 LOGS = [
     {"loss": 3.0, "a_accuracy": 0.1, "a_perplexity": 20.0, "val_loss": 2.9, "val_a_accuracy": 0.2},
@@ -14,16 +16,24 @@ LOGS = [
 ]
 
 
-def _epochs(folder):
-    history = History(folder / "history.csv")
-    curves = Curves(history, folder / "curves.png")
+def _train(folder, seconds=0.0):
+    """Two epochs of four steps, as they are logged."""
+    log = StepLog(folder / "metrics.jsonl", folder / "tensorboard")
+    picture = Curves(log, folder / "curves.png")
+    log.on_train_begin()
+    picture.on_train_begin()
+    picture._next = seconds
     for epoch, logs in enumerate(LOGS):
-        history.on_epoch_end(epoch, logs)
-        curves.on_epoch_end(epoch, logs)
-    return history
+        for step in (2, 4):
+            log.step = 4 * epoch + step
+            log._write({"loss": 4.0 - epoch, "learning_rate": 0.1, "gradient_norm": float("inf")})
+        log.on_epoch_end(epoch, logs)
+        picture.on_epoch_end(epoch, logs)
+    picture.on_train_end()
+    return log.lines
 
 
-def test_each_metric_has_a_panel(tmp_path, monkeypatch):
+def test_each_metric_has_a_panel(tmp_path, monkeypatch, draw):
     figure = pytest.importorskip("matplotlib.figure", reason="pip install 'bertfam_tf[plots]'")
     saved = []
     original = figure.Figure.savefig
@@ -32,18 +42,33 @@ def test_each_metric_has_a_panel(tmp_path, monkeypatch):
         "savefig",
         lambda self, *a, **k: saved.append(self) or original(self, *a, **k),
     )
-    history = _epochs(tmp_path)
+    lines = _train(tmp_path)
+    draw(lines, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    loss, accuracy, perplexity = saved[-1].axes
-    assert [p.get_title() for p in saved[-1].axes] == ["loss", "a_accuracy", "a_perplexity"]
-    lines = {line.get_label(): [*line.get_xdata(), *line.get_ydata()] for line in loss.lines}
-    assert lines == {"training": [1, 2, 3.0, 2.0], "held-out": [1, 2, 2.9, 2.5]}
+    loss, accuracy, perplexity, rate, norm = saved[-1].axes
+    titles = ["loss", "a_accuracy", "a_perplexity", "learning_rate", "gradient_norm"]
+    assert [p.get_title() for p in saved[-1].axes] == titles
+    found = {line.get_label(): [*line.get_xdata(), *line.get_ydata()] for line in loss.lines}
+    assert found == {
+        "each step": [2, 4, 6, 8, 4.0, 4.0, 3.0, 3.0],
+        "training": [4, 8, 3.0, 2.0],
+        "held-out": [4, 8, 2.9, 2.5],
+    }
     assert [*accuracy.lines[1].get_ydata()] == [0.2, 0.3]
     assert (len(perplexity.lines), perplexity.get_yscale()) == (1, "log")
-    # Four metrics leave panels empty, which are removed.
-    rows = [{**row, "b": "1"} for row in history.rows]
-    draw(rows, tmp_path / "curves.png")
-    assert len(saved[-1].axes) == 4
+    assert [*rate.lines[0].get_ydata()] == [0.1] * 4
+    assert np.isnan(norm.lines[0].get_ydata()).all()
+
+
+def test_when_pictures_are_drawn(tmp_path, monkeypatch):
+    """At the end, and after epochs, but rarely: short epochs are not slowed down."""
+    drawn = []
+    monkeypatch.setattr(curves, "draw", lambda lines, file: drawn.append(len(lines)))
+    _train(tmp_path)
+    assert drawn == [3, 6]
+    drawn.clear()
+    _train(tmp_path, seconds=1e9)
+    assert drawn == [6]
 
 
 def test_without_matplotlib(tmp_path, monkeypatch, caplog):
@@ -54,7 +79,8 @@ def test_without_matplotlib(tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(importlib.util, "find_spec", missing)
     with caplog.at_level(logging.INFO, "bertfam_tf"):
-        _epochs(tmp_path)
+        _train(tmp_path)
     [line] = caplog.messages
     assert "without matplotlib: pip install 'bertfam_tf[plots]'" in line
-    assert [file.name for file in tmp_path.iterdir()] == ["history.csv"]
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["metrics.jsonl", "tensorboard"]

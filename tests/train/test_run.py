@@ -2,7 +2,9 @@
 
 import contextlib
 import csv
+import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +22,9 @@ import bertfam_tf as bf
 from bertfam_tf.config import load_recipe
 from bertfam_tf.data import as_value_errors
 from bertfam_tf.files import exclusive_lock
+from bertfam_tf.optimizers import WarmupLinearDecay
 from bertfam_tf.train import evaluate, read_split, run
+from tests.train.test_steps import events
 
 ROWS = [
     (f"{text} {word}", label)
@@ -36,7 +40,7 @@ ROWS = [
 BATCH, EPOCHS = 4, 3
 STEPS = -(-len(ROWS) // BATCH)
 # With these settings the second of three epochs is the best.
-BEST = {"learning_rate": 3e-2, "seed": 1, "patience": 2, "monitor": "accuracy"}
+BEST = {"learning_rate": 3e-2, "seed": 1, "patience": 2, "monitor": "accuracy", "log_steps": 2}
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,11 @@ def finished(files):
 def _history(recipe):
     with open(f"{recipe.output}/history.csv") as stream:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(stream)]
+
+
+def _lines(recipe):
+    lines = Path(recipe.output, "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def _weights(recipe):
@@ -130,7 +139,8 @@ def test_outputs(finished, files):
     recipe, metrics = finished
     output = files.directory / "whole"
     assert sorted(child.name for child in output.iterdir()) == [
-        *("history.csv", "metrics.json", "model", "recipe.yaml", "tensorboard")
+        *("curves.png", "history.csv", "metrics.json", "metrics.jsonl"),
+        *("model", "recipe.yaml", "tensorboard"),
     ]
     assert load_recipe(output / "recipe.yaml") == recipe
     assert json.loads((output / "metrics.json").read_text()) == metrics
@@ -139,7 +149,31 @@ def test_outputs(finished, files):
     assert [row["epoch"] for row in history] == [0, 1, 2]
     best = max(history, key=lambda row: row["val_accuracy"])
     assert best["val_loss"] == pytest.approx(metrics["loss"], rel=1e-5)
-    assert list((output / "tensorboard").rglob("events.out.tfevents.*"))
+    assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_logged_of_steps(finished, files):
+    """The same in ``metrics.jsonl`` and in TensorBoard, and epochs as in the history."""
+    recipe, _ = finished
+    lines = _lines(recipe)
+    steps = [line for line in lines if "epoch" not in line]
+    assert [line["step"] for line in steps] == list(range(2, EPOCHS * STEPS + 1, 2))
+    schedule = WarmupLinearDecay(3e-2, round(0.1 * EPOCHS * STEPS), EPOCHS * STEPS)
+    for line in steps:
+        assert line["learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-5)
+        assert {"loss", "gradient_norm", "tokens_per_second"} <= line.keys()
+        assert line["tokens_per_second"] > line["examples_per_second"] > 0
+        assert 0 < line["flops_share"] < 1
+    history = _history(recipe)
+    epochs = [line for line in lines if "epoch" in line]
+    assert [line.pop("step") for line in epochs] == [STEPS, 2 * STEPS, 3 * STEPS]
+    for line, row in zip(epochs, history, strict=True):
+        assert line == pytest.approx(row, rel=1e-6)
+    found = events(files.directory / "whole" / "tensorboard")
+    for name in ("loss", "flops_share"):
+        wanted = {line["step"]: pytest.approx(line[name], rel=1e-6) for line in steps}
+        assert found[name] == wanted
+    assert list(found["epoch/val_accuracy"]) == [STEPS, 2 * STEPS, 3 * STEPS]
 
 
 def test_the_saved_task_is_the_one_that_was_evaluated(finished):
@@ -239,12 +273,35 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     histories = [_history(each) for each in (recipe, whole)]
     for row, wanted_row in zip(*histories, strict=True):
         assert row == pytest.approx(wanted_row, rel=1e-5)
+    for line, wanted_line in zip(*map(_lines, (recipe, whole)), strict=True):
+        measured = ("examples_per_second", "tokens_per_second", "flops_share")
+        for name in measured:  # of a first step after a start, there is none
+            line.pop(name, None)
+            wanted_line.pop(name, None)
+        assert line == pytest.approx(wanted_line, rel=1e-4)
     names = [
         sorted(child.name for child in Path(each.output).iterdir()) for each in (recipe, whole)
     ]
     assert names[0] == names[1]
     start = load_file(f"{recipe.model.path}/model.safetensors")["bert.pooler.dense.bias"]
     assert np.abs(wanted["pooler/dense/bias"] - start).max() > 1e-4
+
+
+@pytest.mark.full
+def test_a_seed_gives_the_same_bits_in_each_process(files):
+    """Dropout, new heads and the order of examples; other hashes of strings in each process."""
+    recipes = []
+    for name, hashes in (("first", "1"), ("second", "2")):
+        file = files(name, {"epochs": 2, "log_steps": 3})
+        command = [sys.executable, "-m", "bertfam_tf.cli", "train", str(file)]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hashes}, check=True)
+        recipes.append(load_recipe(file))
+    one, two = map(_weights, recipes)
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(two[name], value, err_msg=name)
+    histories = [Path(each.output, "history.csv").read_text() for each in recipes]
+    assert histories[0] == histories[1]
 
 
 @pytest.mark.full
@@ -429,12 +486,27 @@ def test_a_loss_that_is_not_finite(files):
             task, x, **{**given, "callbacks": [*given["callbacks"], Spoil()]}
         )
         patch.setattr(bf.TextClassifier, "fit", spoiled)
-        with pytest.raises(
-            ValueError, match=r"nan in batch 4 of epoch 1: .*Examples of the batch: '\w"
-        ):
+        with pytest.raises(ValueError, match=r"nan in step 4: .*Examples of the batch: '\w"):
             run(recipe)
     backup = Path(recipe.output) / "backup"
     assert all(np.isfinite(x).all() for x in load_file(backup / "state.safetensors").values())
+
+
+def test_batches_that_are_left_out(files, caplog):
+    """The loss of one label is infinite: steps with such texts are named, and leave no trace."""
+    train = {"on_divergence": "skip", "epochs": 1, "batch_size": 1}
+    made = load_recipe(files("skipped", train), ["data.dev=null"])
+    # Which a file cannot have.
+    settings = dataclasses.replace(made.train, class_weights={"neutral": float("inf")})
+    recipe = dataclasses.replace(made, train=settings)
+    run(recipe)
+    warnings = [text for text in caplog.messages if "is left out" in text]
+    assert len(warnings) == sum(label == "neutral" for _, label in ROWS)
+    for text in warnings:
+        assert "its gradients are not finite" in text
+        assert "Examples of the batch: 'it is a " in text or "batch: 'short'" in text
+    assert np.isfinite(_history(recipe)[0]["loss"])
+    assert all(np.isfinite(value).all() for value in _weights(recipe).values())
 
 
 # What is refused ------------------------------------------------------------------------------

@@ -1,0 +1,182 @@
+"""What is logged of each training step, as JSON and for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.files import write
+
+# Of the matrices whose product is timed.
+_CPU_SIZE, _GPU_SIZE = 1024, 8192
+_REPEATS, _SECONDS = 5, 1.0
+_DIGITS = 7
+
+
+class StepLog(keras.callbacks.Callback):
+    """Writes a line of JSON every ``every`` steps, and after each epoch.
+
+    A line of a step has ``step``, from 1; the ``loss``, ``learning_rate`` and ``gradient_norm``
+    (before clipping) of this step alone; and, since the line before, ``examples_per_second`` (of
+    long documents, windows), ``tokens_per_second``, of real tokens, and ``flops_share``: the FLOPs
+    that these tokens need by the number that the devices compute in products of large matrices
+    (model FLOPs utilization, arXiv 2204.02311, appendix B). Evaluation is not in this time. A line
+    of an epoch has the ``step`` after which it ended, its ``epoch``, from 0, and all losses and
+    metrics. What is not finite is null.
+
+    A run that resumes goes on after the line of its checkpoint: later ones are removed, and
+    TensorBoard's events are written again. It has to be called before a ``Backup``.
+
+    Args:
+        file: of the lines.
+        board: the directory of TensorBoard's events, which only this writes to.
+        step: the number of steps that are done.
+        every: the number of steps between lines.
+        flops: from the mean number of tokens of an example, in the first steps, to the FLOPs of
+            training for each token; None if unknown.
+        writes: whether this process writes; of several workers, all have to read what is logged.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        board: Path,
+        step: int = 0,
+        every: int = 50,
+        flops: Callable[[int], float | None] = lambda length: None,
+        *,
+        writes: bool = True,
+    ):
+        super().__init__()
+        self.file = file
+        self.board = board
+        self.step = step
+        self.every = every
+        self.writes = writes
+        self._flops = cache(flops)
+        self._start: float | None = None  # of the time since the last line
+        self._rate = 0.0
+        self._length = 0  # of examples, by which FLOPs are counted
+        self._events: Any = None
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What was logged so far; a line that was cut is left out."""
+        if not self.file.is_file():
+            return []
+        found = []
+        for line in self.file.read_text("utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def on_train_begin(self, logs=None):
+        self._start = None
+        if self.writes and self._events is None:
+            kept = [line for line in self.lines if line["step"] <= self.step]
+            write(self.file, "".join(map(_as_json, kept)))
+            shutil.rmtree(self.board, ignore_errors=True)
+            self._events = tf.summary.create_file_writer(str(self.board))
+            for line in kept:
+                self._show(line)
+
+    def on_test_begin(self, logs=None):
+        self._paused = time.perf_counter()
+
+    def on_test_end(self, logs=None):
+        if self._start is not None:
+            self._start += time.perf_counter() - self._paused
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.writes and (self.step + 1) % self.every == 0:
+            self._rate = float(self.model.optimizer.learning_rate)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        start, due = self._start, self.step % self.every == 0
+        if start is not None and not due:
+            return
+        counts, loss = self.model.step_counts.take(), self.model.step_loss.read()
+        now = time.perf_counter()
+        if due and self.writes:
+            optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+            line = {"loss": loss, "learning_rate": self._rate}
+            line["gradient_norm"] = optimizer.gradient_norm.read()
+            # TensorFlow traces in the first step.
+            self._write(line if start is None else line | self._rates(counts, now - start))
+        self._start = time.perf_counter()
+
+    def _rates(self, counts: Any, seconds: float) -> dict[str, float]:
+        examples, rows, tokens = (float(each) / seconds for each in counts)
+        found = {"examples_per_second": examples, "tokens_per_second": tokens}
+        if not self._length and rows and tokens:
+            self._length = max(round(tokens / rows), 1)
+        flops = self._flops(self._length) if self._length else None
+        if flops is not None:
+            devices = self.model.distribute_strategy.num_replicas_in_sync
+            peak = devices * product_rate(self.model.compute_dtype)
+            found["flops_share"] = flops * tokens / peak
+        return found
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.writes:
+            logs = logs or {}
+            self._write({"epoch": epoch, **{name: logs[name] for name in sorted(logs)}})
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        line = {"step": self.step, **{name: _rounded(x) for name, x in values.items()}}
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(_as_json(line))
+        self._show(line)
+        self._events.flush()
+
+    def _show(self, line: Mapping[str, Any]) -> None:
+        prefix = "epoch/" if "epoch" in line else ""
+        # In one operation, so that a long run resumes at once.
+        shown = tf.compat.v1.Summary()
+        for name, value in line.items():
+            if name not in ("step", "epoch") and value is not None:
+                shown.value.add(tag=f"{prefix}{name}", simple_value=value)
+        with self._events.as_default():
+            tf.summary.experimental.write_raw_pb(shown.SerializeToString(), step=line["step"])
+
+
+@cache
+def product_rate(dtype: str) -> float:
+    """FLOP/s of a device in products of two large square matrices, the fastest of some.
+
+    Args:
+        dtype: of the matrices.
+    """
+    size = _GPU_SIZE if tf.config.list_logical_devices("GPU") else _CPU_SIZE
+    product = tf.function(lambda x: tf.reduce_max(tf.linalg.matmul(x, x)), autograph=False)
+    matrix = tf.ones((size, size), dtype)
+    float(product(matrix))
+    times: list[float] = []
+    while len(times) < _REPEATS and sum(times) < _SECONDS:
+        start = time.perf_counter()
+        float(product(matrix))
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
+
+
+def _rounded(value: Any) -> int | float | None:
+    if isinstance(value, int):
+        return value
+    value = float(value)
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _as_json(line: Mapping[str, Any]) -> str:
+    return json.dumps(line) + "\n"
