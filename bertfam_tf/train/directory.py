@@ -101,10 +101,6 @@ class RunDirectory:
             return [steps]
         return [steps, self.history(), Curves(steps, self.path / _CURVES)]
 
-    def records(self) -> list[keras.callbacks.Callback]:
-        """The callbacks that write the history of pretraining and its picture, of the writer."""
-        return [self.history(), self.curves()] if self.writes else []
-
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of a finished run, or None."""
         file = self.path / METRICS
