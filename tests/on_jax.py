@@ -1,4 +1,4 @@
-"""What families compute, and how they train, beside TensorFlow and one device.
+"""What families compute on JAX, and how they train, beside TensorFlow and one device.
 
 Outputs and gradients are those of perturbed weights, N(0, 0.3), in float64; steps train one layer
 in float32. TensorFlow writes its own to files, and a process without it, on JAX, compares.
