@@ -22,8 +22,8 @@ from bertfam_tf.objectives import (
     shards,
     span_boundary_head,
 )
+from tests import on_jax
 from tests.selection import in_full
-from tools import check_jax
 
 pytest.importorskip("jax", reason="needs JAX: pip install 'bertfam_tf[test]'")
 
@@ -33,14 +33,14 @@ LENGTH, PREDICTIONS, STEPS = 24, 4, 6
 # to relative positions.
 SEVERAL = ("gpt2",), ("bert", "xlnet")
 OTHERS = tuple(family for family in bf.families() if family not in sum(SEVERAL, ()))
-CASES = [(SEVERAL[0], ("both",)), (SEVERAL[1], tuple(check_jax.MESHES)), (OTHERS, ())]
+CASES = [(SEVERAL[0], ("both",)), (SEVERAL[1], tuple(on_jax.MESHES)), (OTHERS, ())]
 
 
 @pytest.mark.parametrize(("families", "meshes"), in_full(CASES, CASES[:1]))
 def test_families(families, meshes, tmp_path):
     """Outputs, gradients and steps, in a process that never imports TensorFlow."""
-    check_jax.write(tmp_path, families)
-    with check_jax.on_jax(tmp_path, [",".join(meshes), *families]) as process:
+    on_jax.write(tmp_path, families)
+    with on_jax.on_jax(tmp_path, [",".join(meshes), *families]) as process:
         printed, _ = process.communicate()
     print(printed)
     assert process.returncode == 0
@@ -49,7 +49,8 @@ def test_families(families, meshes, tmp_path):
     for row in rows:
         assert row.keys() == {"outputs", "gradients", "steps", *meshes, "seconds"}
         del row["seconds"]
-        assert all(0 <= difference <= 1e-5 for difference in row.values())
+        # Without AdamW's decay, or without clipping, steps of one family would differ by 8e-6.
+        assert all(0 <= difference <= 5e-6 for difference in row.values())
 
 
 def train_on_shards(checkpoint: str, folder: str, file: str) -> None:
@@ -107,7 +108,7 @@ def test_a_run_on_token_ids_in_tfrecords(tiny, tmp_path):
     train_on_shards(*arguments, str(tmp_path / "tensorflow.npz"))
     subprocess.run(
         [sys.executable, "-c", "import sys; from tests.test_jax import *; "
-         "assert check_jax.keras.backend.backend() == 'jax'; train_on_shards(*sys.argv[1:])",
+         "assert on_jax.keras.backend.backend() == 'jax'; train_on_shards(*sys.argv[1:])",
          *arguments, str(tmp_path / "jax.npz")],
         env={**os.environ, "KERAS_BACKEND": "jax"},
         cwd=ROOT,
