@@ -143,8 +143,7 @@ def begin(folder: Path, job: Mapping[str, Any]) -> None:
         ValueError: if the folder has shards of another job, or other files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for scratch in folder.glob(".*.*.tmp"):
-        remove_leftovers(folder / scratch.name[1:].rsplit(".", 2)[0])
+    _remove_scratch(folder)
     for name in (CARD, _JOB):
         if (folder / name).is_file():
             before = parsing.read_json(folder / name)
@@ -246,9 +245,15 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
 
 
 def end(folder: Path) -> None:
-    """Removes the files beside the shards that the data card replaces."""
+    """Removes what is beside the shards: what the data card replaces and killed writers left."""
+    _remove_scratch(folder)
     for path in [folder / _JOB, *folder.glob("counts-*.json")]:
         path.unlink(missing_ok=True)
+
+
+def _remove_scratch(folder: Path) -> None:
+    for scratch in folder.glob(".*.*.tmp"):
+        remove_leftovers(folder / scratch.name[1:].rsplit(".", 2)[0])
 
 
 def _record(example: Segments) -> bytes:

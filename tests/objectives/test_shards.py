@@ -172,6 +172,9 @@ def test_a_resumed_folder_equals_one_written_at_once(written, tmp_path):
     # As if it was killed before it had removed everything.
     (part / "counts-00001.json").write_text("{}")
     assert _content(written("part")) == whole
+    left.mkdir()  # by one of several workers, which was killed
+    shards.end(part)
+    assert _content(part) == whole
     written("begun", finish=False)
     for changes, name in (
         ({"seed": 4}, "seed"),
