@@ -309,10 +309,8 @@ def test_a_worker_of_dask_is_killed(export, tmp_path):
         given = (export, tmp_path / "texts.txt", two, "--shard-bytes", "3000", "--runner", DASK)
         given += ("--dask_client_address", cluster.scheduler_address, "--dask_partition_size", 2)
         with subprocess.Popen(arguments(*given), stdout=subprocess.PIPE, text=True) as process:
-            deadline = time.monotonic() + 240
             while len(list(two.glob("done-*"))) < 3:
                 assert process.poll() is None
-                assert time.monotonic() < deadline
                 time.sleep(0.01)
             os.kill(victim, signal.SIGKILL)
             before = {path: path.stat().st_mtime_ns for path in two.glob("done-*")}
