@@ -159,38 +159,37 @@ REPLICAS = """
     same(*made, histories)
 
     # What a step measures, and steps that are left out: in all replicas, if one is not finite.
-    for parts in (1, 4):
-        pair = [learner(Correct, Length)]
-        with strategy.scope():
-            pair.append(learner(Correct, Length))
-        for model, count in zip(pair, (1, parts), strict=True):
-            with model.distribute_strategy.scope():
-                optimizer = optimizers.AdamW(1e-3, skip_nonfinite=True, global_clipnorm=0.1)
-            model.compile(optimizer, accumulation_steps=count)
-            model.fit(data(5)[1], epochs=2, verbose=0)
-        same(*pair, [{}, {}])
-        for read in (
-            lambda model: model.step_loss.read(),
-            lambda model: model.step_counts.take(),
-            lambda model: model.optimizer.gradient_norm.read(),
-        ):
-            np.testing.assert_allclose(*map(read, pair), rtol=1e-5)
-        before = [w.numpy() for w in (*pair[1].weights, *pair[1].optimizer.variables)]
-        whole = pair[1].objectives[0].loss
+    pair = [learner(Correct, Length)]
+    with strategy.scope():
+        pair.append(learner(Correct, Length))
+    for model, count in zip(pair, (1, 4), strict=True):
+        with model.distribute_strategy.scope():
+            optimizer = optimizers.AdamW(1e-3, skip_nonfinite=True, global_clipnorm=0.1)
+        model.compile(optimizer, accumulation_steps=count)
+        model.fit(data(5)[1], epochs=2, verbose=0)
+    same(*pair, [{}, {}])
+    for read in (
+        lambda model: model.step_loss.read(),
+        lambda model: model.step_counts.take(),
+        lambda model: model.optimizer.gradient_norm.read(),
+    ):
+        np.testing.assert_allclose(*map(read, pair), rtol=1e-5)
+    before = [w.numpy() for w in (*pair[1].weights, *pair[1].optimizer.variables)]
+    whole = pair[1].objectives[0].loss
 
-        def loss(outputs, heads, batch):
-            found = whole(outputs, heads, batch)
-            total, count = found["parity"]
-            last = tf.distribute.get_replica_context().replica_id_in_sync_group == 1
-            return {**found, "parity": (total * tf.where(last, np.nan, 1.0), count)}
+    def loss(outputs, heads, batch):
+        found = whole(outputs, heads, batch)
+        total, count = found["parity"]
+        last = tf.distribute.get_replica_context().replica_id_in_sync_group == 1
+        return {**found, "parity": (total * tf.where(last, np.nan, 1.0), count)}
 
-        pair[1].objectives[0].loss = loss
-        pair[1].make_train_function(force=True)
-        pair[1].fit(data(5)[1].take(2), verbose=0)
-        assert pair[1].optimizer.skipped.read() == 2
-        after = [w.numpy() for w in (*pair[1].weights, *pair[1].optimizer.variables)]
-        for one, other in zip(before, after, strict=True):
-            np.testing.assert_array_equal(one, other)
+    pair[1].objectives[0].loss = loss
+    pair[1].make_train_function(force=True)
+    pair[1].fit(data(5)[1].take(2), verbose=0)
+    assert pair[1].optimizer.skipped.read() == 2
+    after = [w.numpy() for w in (*pair[1].weights, *pair[1].optimizer.variables)]
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
 
     both.compile("sgd")
     with strategy.scope():
