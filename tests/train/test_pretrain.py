@@ -125,10 +125,10 @@ def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
     # What is done is not done again; another recipe is not mixed in.
     assert main(["pretrain", recipe]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == metrics
-    assert main(["pretrain", recipe, "train.epochs=5"]) == 1
+    assert main(["pretrain", recipe, "train.epochs=5"]) == 2
     assert "another recipe" in capsys.readouterr().err
     by_tokens = ["train.batch_size=null", "train.batch_tokens=64", f"output={tmp_path / 'other'}"]
-    assert main(["pretrain", recipe, *by_tokens]) == 1
+    assert main(["pretrain", recipe, *by_tokens]) == 2
     assert "train.batch_tokens is for fine-tuning" in capsys.readouterr().err
 
 
@@ -183,5 +183,5 @@ def test_mistakes_are_named(tmp_path, capsys):
         overrides = [override]
         if "family" in override:
             overrides.append("model.overrides={}")
-        assert main(["pretrain", recipe, *overrides]) == 1
+        assert main(["pretrain", recipe, *overrides]) == 2
         assert message in capsys.readouterr().err

@@ -86,5 +86,5 @@ def test_a_sweep_runs_all_combinations(tmp_path, monkeypatch, capsys):
 def test_invalid_values(over, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(RECIPE))
-    assert cli.main(["sweep", str(file), "--over", over]) == 1
+    assert cli.main(["sweep", str(file), "--over", over]) == 2
     assert "--over must be KEY=VALUE,VALUE" in capsys.readouterr().err
