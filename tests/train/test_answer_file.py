@@ -118,7 +118,7 @@ def test_a_killed_run_ends_as_one_that_was_not(model, lines, tmp_path):
 def test_outputs_that_belong_to_others(model, smallest, lines, tmp_path, capsys):
     output = tmp_path / "out.jsonl"
     output.write_text("mine\n")
-    assert _predict(model, lines, output) == 1
+    assert _predict(model, lines, output) == 2
     assert "exists, and no out.jsonl.source.json describes it" in capsys.readouterr().err
     assert output.read_text() == "mine\n"
     output.unlink()
@@ -133,10 +133,10 @@ def test_outputs_that_belong_to_others(model, smallest, lines, tmp_path, capsys)
         ((model, copy, output), "another input, changed_ns "),
         ((model, lines, output, "--batch-size", "5"), "another batch_size "),
     ):
-        assert _predict(*arguments) == 1
+        assert _predict(*arguments) == 2
         assert f"has answers for {what}" in capsys.readouterr().err
     lines.write_bytes(lines.read_bytes() + b"\nmore")
-    assert _predict(model, lines, output) == 1
+    assert _predict(model, lines, output) == 2
     assert "size" in capsys.readouterr().err
     assert output.read_bytes() == stored
 
@@ -160,7 +160,7 @@ def test_columns(model, tmp_path, form):
 def test_a_mistake_is_found_before_anything_is_written(model, tmp_path, capsys):
     file = tmp_path / "in.csv"
     file.write_text("text\n" + "a\n" * 40 + "b,c\n")
-    assert _predict(model, file, tmp_path / "out.jsonl") == 1
+    assert _predict(model, file, tmp_path / "out.jsonl") == 2
     assert "in.csv: line 42 has 2 columns; expected 1" in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))
 
@@ -229,7 +229,7 @@ class Fake:
 def test_two_processes_do_not_write_one_file(model, lines, tmp_path, capsys):
     output = tmp_path / "out.jsonl"
     with exclusive_lock(output, tmp_path / ".out.jsonl.lock"):
-        assert _predict(model, lines, output) == 1
+        assert _predict(model, lines, output) == 2
     error = capsys.readouterr().err
     assert f"out.jsonl is being written by another process (process {os.getpid()} on " in error
     assert not output.exists()
