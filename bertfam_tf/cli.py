@@ -23,8 +23,9 @@ _FEATURES = ("text", "text_pair", "question", "context")
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns the exit status. User errors are one line on stderr.
 
-    The status is 2 for a wrong recipe, option or file, with which the command fails again (as for
-    wrong usage), 1 for errors that may pass, such as a full disk, and 130 for Ctrl-C.
+    The status is 2 for a wrong recipe or option and a wrong or missing file, with which the
+    command fails again (as for wrong usage), 1 for errors that may pass, such as a full disk, and
+    130 for Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         text = " ".join(str(error).split("\n"))
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
+        return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
     return 0
 
 

@@ -163,7 +163,7 @@ def exclusive_lock(target: str | os.PathLike[str], lock: Path) -> Iterator[None]
         lock: the file to lock; it is removed on exit.
 
     Raises:
-        ValueError: another process holds the lock; the error names it.
+        BlockingIOError: another process holds the lock; the error names it.
     """
     created = not lock.parent.exists()
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def exclusive_lock(target: str | os.PathLike[str], lock: Path) -> Iterator[None]
         owner = ""
         with suppress(OSError, UnicodeDecodeError):
             owner = lock.read_text("utf-8").strip()
-        raise ValueError(
+        raise BlockingIOError(
             f"{target} is being written by another process ({owner or 'unknown'}); wait for it to "
             "finish, or choose another output."
         ) from None

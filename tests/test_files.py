@@ -179,7 +179,7 @@ def test_one_writer_at_a_time(tmp_path):
     with subprocess.Popen(command, **pipes) as other:
         assert other.stdout.readline() == b"\n"
         error = rf"out\.jsonl is being written by another process \(process {other.pid} on .+\)"
-        with pytest.raises(ValueError, match=error), files.exclusive_lock("out.jsonl", lock):
+        with pytest.raises(BlockingIOError, match=error), files.exclusive_lock("out.jsonl", lock):
             pass
         other.kill()
     # The lock of a killed process is free, and its file is removed.

@@ -5,9 +5,9 @@
     python -m tools.compare_distillation distilbert --cache DIR # its losses and its warm start
     python -m tools.compare_distillation phone --cache DIR      # int8 .tflite files of students
 
-Each part is one to two hours of one core, and writes tools/results/distillation_PART.md; `systems`
-also draws distillation_systems.png. `--report` writes what is finished, `--quick` takes two minutes
-for models that learn nothing and writes no results.
+Each part is one to three hours of one core, and writes tools/results/distillation_PART.md;
+`systems` also draws distillation_systems.png. `--report` writes what is finished, `--quick` takes
+two minutes for models that learn nothing and writes no results.
 
 Teachers are MiniLM-L6, fine-tuned on SST-2, MRPC and CoLA. A student and the same student without
 its teacher begin with the same weights, have the same number of training steps on the task, and

@@ -337,8 +337,16 @@ def _content(path: Path) -> dict[str, str]:
         if "tensorboard" in file.parts or any(part.startswith(".") for part in Path(name).parts):
             continue  # for left-overs, see ``_left``
         exported = path.name == "model" and name.startswith("2/")
-        found[name] = "" if exported else hashlib.sha256(file.read_bytes()).hexdigest()
+        content = file.read_bytes() if file.name != "metrics.jsonl" else _untimed(file)
+        found[name] = "" if exported else hashlib.sha256(content).hexdigest()
     return found
+
+
+def _untimed(file: Path) -> bytes:
+    """The lines of a log of steps, without what depends on time."""
+    lines = map(json.loads, file.read_text("utf-8").splitlines())
+    timed = ("examples_per_second", "tokens_per_second", "flops_share")
+    return json.dumps([{k: v for k, v in x.items() if k not in timed} for x in lines]).encode()
 
 
 def _check_export(version: Path) -> None:

@@ -458,11 +458,10 @@ def augment(
         each pass.
 
     Raises:
-        ValueError: if the folder has examples of other settings, another model or other rows, or
-            is being written by another process; for labels that are no scalars, as those of
-            taggers, features that are no strings, no rows, or rows in another order when they are
-            read again.
-        OSError: if writing fails.
+        ValueError: if the folder has examples of other settings, another model or other rows; for
+            labels that are no scalars, as those of taggers, features that are no strings, no rows,
+            or rows in another order when they are read again.
+        OSError: if writing fails, or another process is writing the folder.
     """
     spec = _checked(rows)
     if shard_size < 1 or batch_size < 1:

@@ -67,8 +67,9 @@ class Cache:
         pads: the value at padding by the path of a tensor in the batch; 0 for others.
 
     Raises:
-        ValueError: if the folder has other outputs; the text says what differs. Or it is being
-            written by another process, or has other files.
+        ValueError: if the folder has other outputs; the text says what differs. Or it has other
+            files.
+        BlockingIOError: if another process is writing it.
     """
 
     def __init__(

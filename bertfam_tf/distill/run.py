@@ -50,9 +50,9 @@ def distill(recipe: DistillRecipe) -> dict[str, float]:
 
     Raises:
         ValueError: for an invalid recipe or file, a teacher and a student that do not match, an
-            output directory that has another recipe's run or is being written by another process,
-            and a damaged training checkpoint.
-        OSError: if writing fails; the next run resumes.
+            output directory that has another recipe's run, and a damaged training checkpoint.
+        OSError: if writing fails, or another process is writing the directory; the next run
+            resumes.
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()

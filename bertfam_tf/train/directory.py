@@ -30,7 +30,8 @@ def run_directory(recipe: Recipe | PretrainRecipe | DistillRecipe) -> Iterator["
     Of several workers, the first one locks it, and it alone writes.
 
     Raises:
-        ValueError: if another process is writing it, or it contains the run of another recipe.
+        BlockingIOError: if another process is writing it.
+        ValueError: if it contains the run of another recipe.
     """
     path = expand(recipe.output)
     if not replicas.is_chief():

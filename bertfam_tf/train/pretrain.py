@@ -40,8 +40,9 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
 
     Raises:
         ValueError: for an invalid recipe or file, an output directory that contains the run of
-            another recipe or is being written by another process, or a damaged training checkpoint.
-        OSError: if writing fails, for example because the disk is full; the next run resumes.
+            another recipe, or a damaged training checkpoint.
+        OSError: if writing fails, for example because the disk is full, or another process is
+            writing the directory; the next run resumes.
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()

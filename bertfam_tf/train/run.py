@@ -33,19 +33,20 @@ def run(recipe: Recipe) -> dict[str, float]:
     """Fine-tunes, evaluates on the dev split and saves.
 
     The output directory gets ``recipe.yaml`` (every default written out), ``model`` (for
-    ``bertfam_tf.load``), ``metrics.json``, ``history.csv`` and ``tensorboard``. A run that was
-    killed resumes from its last training checkpoint when it is started again with the same recipe,
-    and ends as if it had not been killed; one that is done returns the metrics that it wrote.
+    ``bertfam_tf.load``), ``metrics.json``, and the logs ``metrics.jsonl``, ``history.csv``,
+    ``tensorboard`` and ``curves.png``. A run that was killed resumes from its last training
+    checkpoint when it is started again with the same recipe, and ends as if it had not been killed;
+    one that is done returns the metrics that it wrote.
 
     Returns:
         The dev split's metrics, empty without one.
 
     Raises:
         ValueError: for a recipe, file or label that is not valid, when the output directory
-            holds another recipe's run or another process is writing it, when the training
-            checkpoint is damaged, and when the loss is not finite any more: the text has examples
-            of that batch.
-        OSError: when writing fails, on a full disk say; started again, the run resumes.
+            holds another recipe's run, when the training checkpoint is damaged, and when the loss
+            is not finite any more: the text has examples of that batch.
+        OSError: when writing fails, on a full disk say, or another process is writing the output
+            directory; started again, the run resumes.
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()

@@ -229,7 +229,7 @@ class Fake:
 def test_two_processes_do_not_write_one_file(model, lines, tmp_path, capsys):
     output = tmp_path / "out.jsonl"
     with exclusive_lock(output, tmp_path / ".out.jsonl.lock"):
-        assert _predict(model, lines, output) == 2
+        assert _predict(model, lines, output) == 1
     error = capsys.readouterr().err
     assert f"out.jsonl is being written by another process (process {os.getpid()} on " in error
     assert not output.exists()

@@ -516,7 +516,7 @@ def test_two_processes_do_not_train_one_run(files):
     recipe = load_recipe(files("twice"))
     with (
         exclusive_lock(recipe.output, Path(recipe.output) / ".lock"),
-        pytest.raises(ValueError, match="twice is being written by another process"),
+        pytest.raises(BlockingIOError, match="twice is being written by another process"),
     ):
         run(recipe)
     assert not Path(recipe.output).exists()
