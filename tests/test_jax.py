@@ -33,7 +33,7 @@ LENGTH, PREDICTIONS, STEPS = 24, 4, 6
 # to relative positions.
 SEVERAL = ("gpt2",), ("bert", "xlnet")
 OTHERS = tuple(family for family in bf.families() if family not in sum(SEVERAL, ()))
-CASES = [(SEVERAL[0], ("both",)), (SEVERAL[1], tuple(on_jax.MESHES)), (OTHERS, ())]
+CASES = [(SEVERAL[0], ("model",)), (SEVERAL[1], tuple(on_jax.MESHES)), (OTHERS, ())]
 
 
 @pytest.mark.parametrize(("families", "meshes"), in_full(CASES, CASES[:1]))
