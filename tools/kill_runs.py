@@ -342,6 +342,13 @@ def _content(path: Path) -> dict[str, str]:
     return found
 
 
+def _different(path: Path, expected: dict[str, str]) -> list[str]:
+    """The names of files that are not as expected."""
+    found = _content(path)
+    names = sorted(found.keys() | expected.keys())
+    return [name for name in names if found.get(name) != expected.get(name)]
+
+
 def _untimed(file: Path) -> bytes:
     """The lines of a log of steps, without what depends on time."""
     lines = map(json.loads, file.read_text("utf-8").splitlines())
@@ -427,7 +434,7 @@ def kill(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
         assert status in allowed, (point, status, machine.log.read_text())
         if name == "export":
             _check_export(directory / "model" / "2")
-        assert _content(directory / verb.target) == new, (point, "results differ")
+        assert not (differs := _different(directory / verb.target, new)), (point, differs)
         assert sorted(path.name for path in directory.iterdir()) == names, point
         assert not _left(directory, temporary), (point, _left(directory, temporary))
         print(f"{name}: {counts['killed']} of {points}, {state}", flush=True)
@@ -474,7 +481,8 @@ def kill_workers(name: str, points: int, seed: int, work: Path) -> dict[str, obj
         counts["all at once"] += dead > 1
         counts["others that failed"] += failed
         left = _left(work / "out", work / "tmp")
-        assert _content(work / "out" / verb.target) == new, (point, killed, "results differ")
+        differs = _different(work / "out" / verb.target, new)
+        assert not differs, (point, killed, differs)
         assert sorted(path.name for path in (work / "out").iterdir()) == names, (point, killed)
         assert not left, (point, killed, left)
         took = time.monotonic() - began
