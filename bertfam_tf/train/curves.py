@@ -20,9 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 class Curves(keras.callbacks.Callback):
-    """Draws what was logged so far, or logs once that matplotlib is missing.
+    """Draws what was logged so far after an epoch, or logs once that matplotlib is missing.
 
-    It draws when training ends, and after an epoch, but not twice within half a minute.
+    It does not draw in the first half minute, and not twice within one. The whole is drawn by who
+    ends the run, because a run that is killed after its last epoch does not train again.
 
     Args:
         steps: the log, which is called before this.
@@ -34,21 +35,21 @@ class Curves(keras.callbacks.Callback):
         self.steps = steps
         self.file = file
         self._next = 0.0
-        self._drawing = importlib.util.find_spec("matplotlib") is not None
-        if not self._drawing:
+        if not drawable():
             _log.info("No curves are drawn without matplotlib: pip install 'bertfam_tf[plots]'.")
 
     def on_train_begin(self, logs=None):
         self._next = time.monotonic() + _SECONDS
 
     def on_epoch_end(self, epoch, logs=None):
-        if time.monotonic() >= self._next:
-            self.on_train_end()
+        if drawable() and time.monotonic() >= self._next:
+            draw(self.steps.lines, self.file)
             self._next = time.monotonic() + _SECONDS
 
-    def on_train_end(self, logs=None):
-        if self._drawing:
-            draw(self.steps.lines, self.file)
+
+def drawable() -> bool:
+    """Whether there is matplotlib."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:

@@ -11,8 +11,8 @@ import keras
 from bertfam_tf import replicas
 from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
+from bertfam_tf.train import curves
 from bertfam_tf.train.backup import PREVIOUS, STATE, Backup
-from bertfam_tf.train.curves import Curves
 from bertfam_tf.train.history import History
 from bertfam_tf.train.plan import flops_per_token
 from bertfam_tf.train.steps import StepLog
@@ -100,7 +100,7 @@ class RunDirectory:
         )
         if not self.writes:
             return [steps]
-        return [steps, self.history(), Curves(steps, self.path / _CURVES)]
+        return [steps, self.history(), curves.Curves(steps, self.path / _CURVES)]
 
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of a finished run, or None."""
@@ -130,8 +130,11 @@ class RunDirectory:
             write(self.path / RECIPE, self.recipe.to_yaml())
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Writes the metrics, which mark the run as finished, and removes its checkpoint."""
+        """Draws the logs, writes the metrics, which mark the end, and removes the checkpoint."""
         if self.writes:
+            lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
+            if lines and curves.drawable():
+                curves.draw(lines, self.path / _CURVES)
             write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
             self.backup().clear()
         # A worker that is killed before the metrics are there would be waited for in vain.
