@@ -85,7 +85,8 @@ class Sizes:
         texts: the most examples of the training split that a student reads with its teacher.
         passes: over these examples by task, of students without a teacher; others have as many
             steps, TinyBERT's in two stages.
-        teacher: passes of a teacher over its examples.
+        teacher, teacher_rate: passes of a teacher over its examples, and the peak of its learning
+            rate, by task; chosen on the last examples of the training split.
         tagged: sentences of CoNLL-2003, for the taggers of ``phone``.
         copies: of each example, in augmented data.
         sentences: of books, for general distillation (DistilBERT's: a quarter of them) and for the
@@ -98,8 +99,9 @@ class Sizes:
 
     labels: Mapping[str, int]
     passes: Mapping[str, int]
+    teacher: Mapping[str, int]
+    teacher_rate: Mapping[str, float]
     texts: int = 18_000
-    teacher: int = 3
     tagged: int = 4000
     copies: int = 5
     sentences: int = 6000
@@ -110,11 +112,24 @@ class Sizes:
     lstm_rate: float = 1e-3
 
 
-SIZES = Sizes({"sst2": 1600, "mrpc": 1800, "cola": 3200}, {"sst2": 4, "mrpc": 3, "cola": 2})
+SIZES = Sizes(
+    labels={"sst2": 1600, "mrpc": 3668, "cola": 8551},
+    passes={"sst2": 4, "mrpc": 2, "cola": 3},
+    teacher={"sst2": 3, "mrpc": 4, "cola": 3},
+    teacher_rate={"sst2": 5e-5, "mrpc": 1e-4, "cola": 5e-5},
+)
 QUICK = Sizes(
-    dict.fromkeys(TASKS, 32), dict.fromkeys(TASKS, 2), texts=64, teacher=1, tagged=32, copies=2,
-    sentences=64, dev=32, batch=16,
-)  # fmt: skip
+    labels=dict.fromkeys(TASKS, 32),
+    passes=dict.fromkeys(TASKS, 2),
+    teacher=dict.fromkeys(TASKS, 1),
+    teacher_rate=SIZES.teacher_rate,
+    texts=64,
+    tagged=32,
+    copies=2,
+    sentences=64,
+    dev=32,
+    batch=16,
+)
 Rows = tuple[dict[str, list[bytes]], list[bytes]]
 
 
@@ -173,13 +188,14 @@ class Runs:
     def teacher(self, task: str) -> Task:
         """MiniLM, fine-tuned."""
         path, labels = self.folder / "teachers" / task, self.recipe(task).data.labels
-        epochs = self.sizes.teacher
+        epochs = self.sizes.teacher[task]
 
         def train() -> dict[str, Any]:
             keras.utils.set_random_seed(0)
             names = list(labels.values()) if isinstance(labels, Mapping) else labels
             made = bf.TextClassifier.from_pretrained(ENCODER, names, max_length=LENGTH)
-            made.compile(optimizers.adamw(5e-5, self.steps(task, epochs)))
+            rate = self.sizes.teacher_rate[task]
+            made.compile(optimizers.adamw(rate, self.steps(task, epochs)))
             given = columns(self.labelled(task))
             made.fit(*given, batch_size=self.sizes.batch, epochs=epochs, verbose=0)
             made.save(path)
