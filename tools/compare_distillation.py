@@ -14,7 +14,8 @@ its teacher begin with the same weights, have the same number of training steps 
 read the same labels, those of the teacher; distilled ones also read other texts of the training
 split, for which they have their teacher's answers and no labels.
 Scores are of the dev split, on which nothing was chosen. Finished cells are kept in the folder of
-`--cache`, from which the next call resumes.
+`--cache`, from which the next call resumes. They are copied to
+tools/results/distillation_cells.json, with which a new folder may begin, as `cells.json`.
 """
 
 from __future__ import annotations
@@ -185,6 +186,12 @@ class Runs:
 
     # Models -------------------------------------------------------------------------------------
 
+    def made(self, name: str, path: Path, train: Callable[[], dict[str, Any]]) -> None:
+        """A cell whose model is in a folder; trained again where the folder is missing."""
+        if not path.is_dir():
+            self.cells.found.pop(name, None)
+        self.cells(name, train)
+
     def teacher(self, task: str) -> Task:
         """MiniLM, fine-tuned."""
         path, labels = self.folder / "teachers" / task, self.recipe(task).data.labels
@@ -201,7 +208,7 @@ class Runs:
             made.save(path)
             return {"score": self.score(made, task)}
 
-        self.cells(f"{task}/teacher/0", train)
+        self.made(f"{task}/teacher/0", path, train)
         return bf.load(path)
 
     def masked_lm(self) -> Task:
@@ -218,7 +225,7 @@ class Runs:
             found = made.evaluate(self.sentences()[:500], verbose=0, return_dict=True)
             return {"loss": found["loss"]}
 
-        self.cells("masked_lm", train)
+        self.made("masked_lm", path, train)
         return bf.load(path)
 
     def general(
@@ -249,7 +256,7 @@ class Runs:
             made.save(path)
             return {"loss": found["loss"][0]}
 
-        self.cells(f"general/{name}", train)
+        self.made(f"general/{name}", path, train)
         return path
 
     def from_general(self, path: Path, teacher: Task) -> Task:
@@ -789,6 +796,7 @@ def main() -> None:
     print(text)
     if not options.quick:
         name = f"distillation_{options.part}"
+        shutil.copy(runs.cells.file, RESULTS / "distillation_cells.json")
         write(RESULTS / f"{name}.md", f"# Distillation: {options.part}\n\n{text}")
         if options.part == "systems":
             draw(runs, tasks, RESULTS / f"{name}.png")
