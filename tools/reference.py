@@ -37,6 +37,7 @@ _SMALLER = dict(
     max_position_embeddings=24,
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_MPNET = {**_SMALLER, "max_position_embeddings": 30}
 _XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
 _XLNET = dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=24, mem_len=4)
 _TRANSFORMER_XL = dict(
@@ -63,6 +64,7 @@ SMALL: dict[str, dict] = {
     "electra": {**_SMALLER, "embedding_size": 8},
     "gpt": _GPT,
     "gpt2": _GPT,
+    "mpnet": _MPNET,
     "roberta": _ROBERTA,
     "spanbert": _SMALLER,
     "tinybert": _SMALLER,
@@ -121,6 +123,7 @@ VARIANTS: dict[str, dict[str, dict]] = {
             scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-12
         ),
     },
+    "mpnet": {"default": {}, "relu": dict(hidden_act="relu", layer_norm_eps=1e-3)},
     "roberta": {
         "default": {},
         "pad_0_two_segments": dict(pad_token_id=0, type_vocab_size=2, layer_norm_eps=1e-3),
@@ -156,6 +159,7 @@ _NAMES = {
     "electra": "Electra",
     "gpt": "OpenAIGPT",
     "gpt2": "GPT2",
+    "mpnet": "MPNet",
     "roberta": "Roberta",
     "spanbert": "Bert",
     "tinybert": "Bert",
