@@ -188,6 +188,12 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "no segments": lambda family: _edited(
         layers.RelativeAttention, "call", "self.segments is not None", "False"
     ),
+    "buckets mirrored": lambda family: _edited(
+        layers, "symmetric_buckets", "distances < 0", "distances > 0"
+    ),
+    "buckets narrower": lambda family: _edited(
+        layers, "symmetric_buckets", "max_distance / exact", "max_distance / 2 / exact"
+    ),
     "query sees itself": lambda family: _rewired(
         family,
         "attention_mask=mask,",
@@ -209,6 +215,8 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "memory + 1": _has("position_bias"),
     "clusters + 1": _has("embeddings_{c}"),
     "no segments": _has("segment_bias"),
+    "buckets mirrored": _has("relative_bias"),
+    "buckets narrower": _has("relative_bias"),
     "query sees itself": _has("mask_embedding"),
 }
 _MEANING = """

@@ -85,7 +85,7 @@ HUGGINGFACE = replace(
         **TORCH.dense("layer_{i}/attention/output", _ATTENTION + "attn.o"),
         **TORCH.norm("layer_{i}/attention_norm", _ATTENTION + "LayerNorm"),
     },
-    defaults=dict(max_position_embeddings=512),
+    defaults=dict(max_position_embeddings=512, pad_token_id=1),
 )
 
 TOKENIZER = TokenizerSpec(

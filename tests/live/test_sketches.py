@@ -84,22 +84,6 @@ def _deberta_v3():
     return config, names
 
 
-def _mpnet():
-    shape = SHAPE | dict(max_position_embeddings=34, pad_token_id=1)
-    config = transformers.MPNetConfig(
-        **shape, relative_attention_num_buckets=32, layer_norm_eps=1e-12
-    )
-    names = _table("token_embedding", "embeddings.word_embeddings")
-    names |= _table("position_embedding", "embeddings.position_embeddings")
-    names |= _norm("embedding_norm", "embeddings.LayerNorm")
-    names |= _table("relative_bias", "encoder.relative_attention_bias")
-    names |= _dense("pooler/dense", "pooler.dense")
-    inner = ["attn.q", "attn.k", "attn.v", "attn.o", "LayerNorm"]
-    for i in range(4):
-        names |= _post_norm_block(f"layer_{i}", f"encoder.layer.{i}", *inner)
-    return config, names
-
-
 def _mobilebert():
     config = transformers.MobileBertConfig(
         **SHAPE, embedding_size=8, intra_bottleneck_size=12, num_feedforward_networks=3
@@ -133,8 +117,6 @@ def _mobilebert():
 CASES = {
     "modernbert": (_modernbert, {}),
     "deberta_v3": (_deberta_v3, {}),
-    # The reference has fixed numbers of both.
-    "mpnet": (_mpnet, {"num_buckets": 32, "max_distance": 128}),
     "mobilebert": (_mobilebert, {}),
 }
 

@@ -154,42 +154,6 @@ def wire_deberta(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
     )
 
 
-# MPNet (arXiv 2004.09297) ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MpnetConfig(Config):
-    num_buckets: int = 8
-    max_distance: int = 12
-    pad_id: int = 1
-    pooler: bool = True
-
-
-def _mpnet_block(config, *, name, dtype):
-    attention = encoder.attention(config, positions=layers.add_bias, dtype=dtype)
-    return encoder.block(config, attention=attention, name=name, dtype=dtype)
-
-
-def wire_mpnet(config: MpnetConfig, parts: Parts) -> tuple[dict, dict]:
-    inputs = encoder.inputs(config)
-    padding_mask = inputs["padding_mask"]
-    position_ids = layers.position_ids_from_padding(padding_mask)
-    offset = config.pad_id + 1
-    x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=offset)
-    buckets = layers.symmetric_buckets(
-        parts("distances", layers.Distances)(x), config.num_buckets, config.max_distance
-    )
-    bias = parts("relative_bias", layers.RelativeBias, config.num_buckets, config.num_heads)
-    given = {
-        "attention_mask": layers.attention_mask_from_padding(padding_mask),
-        "positions": bias(buckets),
-    }
-    blocks = [parts(f"layer_{i}", _mpnet_block, config) for i in range(config.num_layers)]
-    return inputs, encoder.encode(
-        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
-    )
-
-
 # MobileBERT (arXiv 2004.02984) -----------------------------------------------------------------
 
 
@@ -264,7 +228,6 @@ FAMILIES = {
     for family in (
         _family("modernbert", ModernBertConfig, wire_modernbert),
         _family("deberta_v3", DebertaConfig, wire_deberta),
-        _family("mpnet", MpnetConfig, wire_mpnet),
         _family("mobilebert", MobileBertConfig, wire_mobilebert),
     )
 }

@@ -16,7 +16,7 @@ from bertfam_tf.text.tokenizers.words import WordTokenizer
 
 KINDS = {
     "BertTokenizer": "wordpiece", "DistilBertTokenizer": "wordpiece",
-    "ElectraTokenizer": "wordpiece",
+    "ElectraTokenizer": "wordpiece", "MPNetTokenizer": "wordpiece",
     "RobertaTokenizer": "byte_bpe", "GPT2Tokenizer": "byte_bpe",
     "OpenAIGPTTokenizer": "bpe", "XLMTokenizer": "bpe",
     "AlbertTokenizer": "sentencepiece", "XLNetTokenizer": "sentencepiece",
@@ -26,7 +26,7 @@ KINDS = {
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
 }  # fmt: skip
 MODELS = {
-    "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece",
+    "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
     "roberta": "byte_bpe", "gpt2": "byte_bpe", "openai-gpt": "bpe",
     "xlm": "bpe", "albert": "sentencepiece", "xlnet": "sentencepiece",
     "xlm-roberta": "sentencepiece", "transfo-xl": "words",
