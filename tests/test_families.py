@@ -25,6 +25,8 @@ PUBLISHED = {
     ("bert", "minilm_l6"): 22_713_216,
     ("roberta", "base"): 124_645_632,
     ("roberta", "large"): 355_359_744,
+    ("modernbert", "base"): 149_014_272,
+    ("modernbert", "large"): 394_781_696,
     ("mpnet", "base"): 109_486_464,
     ("xlm_roberta", "base"): 278_043_648,
     ("xlm_roberta", "large"): 559_890_432,
