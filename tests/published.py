@@ -58,6 +58,11 @@ def _gpt2():
     return _byte_bpe("<|endoftext|>", **presets.options("GPT2Tokenizer"))
 
 
+def _modernbert():
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    return _byte_bpe(*special, **presets.options("ModernBertTokenizer"))
+
+
 def _bpe(preset, special, **arguments):
     merges = [("t", "h"), ("th", "e</w>"), ("i", "t</w>"), ("o", "o"), ("a", "l")]
     letters = [*LETTERS, *(f"{c}</w>" for c in LETTERS)]
@@ -112,7 +117,14 @@ def _xlm_roberta():
 
 
 _KINDS = {"wordpiece": _word_piece, "byte_bpe": _roberta, "bpe": _gpt, "sentencepiece": _albert}
-_OF_FAMILY = {"gpt2": _gpt2, "mpnet": _mpnet, "xlm": _xlm, "xlnet": _xlnet, "xlm_roberta": _xlm_roberta}
+_OF_FAMILY = {
+    "gpt2": _gpt2,
+    "mpnet": _mpnet,
+    "modernbert": _modernbert,
+    "xlm": _xlm,
+    "xlnet": _xlnet,
+    "xlm_roberta": _xlm_roberta,
+}
 
 
 @functools.cache

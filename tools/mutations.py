@@ -194,6 +194,14 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "buckets narrower": lambda family: _edited(
         layers, "symmetric_buckets", "max_distance / exact", "max_distance / 2 / exact"
     ),
+    "local reach + 1": lambda family: _edited(layers, "local_mask", "<= reach", "<= reach + 1"),
+    "rotated backwards": lambda family: _edited(
+        layers, "rotate", "[-x[..., half:], x", "[x[..., half:], -x"
+    ),
+    "gate activated": lambda family: _swapped(
+        family, "feed_forward/intermediate", "feed_forward/gate"
+    ),
+    "one base": lambda family: _rewired(family, "config.global_base", "config.local_base"),
     "query sees itself": lambda family: _rewired(
         family,
         "attention_mask=mask,",
@@ -217,6 +225,12 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "no segments": _has("segment_bias"),
     "buckets mirrored": _has("relative_bias"),
     "buckets narrower": _has("relative_bias"),
+    "local reach + 1": _has("feed_forward/gate"),
+    "rotated backwards": _has("feed_forward/gate"),
+    "gate activated": _has("feed_forward/gate"),
+    "one base": _has("feed_forward/gate"),
+    # Its first block has no norm before the attention.
+    "norms swapped": lambda family: not _has("feed_forward/gate")(family),
     "query sees itself": _has("mask_embedding"),
 }
 _MEANING = """

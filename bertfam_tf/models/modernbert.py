@@ -158,7 +158,9 @@ def _read(fields: dict) -> dict:
     known = {"num_layers": ModernBertConfig.num_layers, **_PERIOD, **fields}
     types, rotations = fields.get("layer_types"), fields.get("rope_parameters")
     if types:
-        known["global_every"] = types[1:].index(types[0]) + 1 if types[0] in types[1:] else len(types)
+        known["global_every"] = (
+            types[1:].index(types[0]) + 1 if types[0] in types[1:] else len(types)
+        )
     if rotations:
         for field, kind in (("global", "full_attention"), ("local", "sliding_attention")):
             known[f"{field}_base"] = rotations[kind]["rope_theta"]
@@ -234,9 +236,7 @@ register(
         sizes={
             "tiny": dict(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256),
             "base": {},
-            "large": dict(
-                hidden_size=1024, num_layers=28, num_heads=16, intermediate_size=2624
-            ),
+            "large": dict(hidden_size=1024, num_layers=28, num_heads=16, intermediate_size=2624),
         },
         tokenizer=TOKENIZER,
         heads=HEADS,

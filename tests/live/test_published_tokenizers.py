@@ -30,7 +30,9 @@ def test_ids_equal_the_class(family, real_data, tmp_path):
     """From its own files and from the ``tokenizer.json`` that transformers writes."""
     (tmp_path / "own").mkdir()
     theirs = CASES[family](real_data, tmp_path / "own")
-    (tmp_path / "own" / "config.json").write_text(f'{{"model_type": "{registry.get(family).huggingface.model_type}"}}')
+    (tmp_path / "own" / "config.json").write_text(
+        f'{{"model_type": "{registry.get(family).huggingface.model_type}"}}'
+    )
     theirs.save_pretrained(tmp_path / "saved")
     lines = texts.hostile_lines(600, seed=4) + texts.broken_lines(200, seed=5)
     lines += texts.corpus_lines(500)
