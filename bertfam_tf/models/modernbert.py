@@ -139,7 +139,7 @@ HEADS = {
 }
 
 
-# Current configs name each layer's kind and the rotation of each kind, earlier ones a period and two
+# Current configs name each layer's kind and each kind's rotation, earlier ones a period and two
 # bases. Of the first, what does not fit the second is left as an unknown field.
 def _current(fields: dict) -> dict:
     kinds = ("full_attention", "sliding_attention")
@@ -158,9 +158,7 @@ def _read(fields: dict) -> dict:
     known = {"num_layers": ModernBertConfig.num_layers, **_PERIOD, **fields}
     types, rotations = fields.get("layer_types"), fields.get("rope_parameters")
     if types:
-        known["global_every"] = (
-            types[1:].index(types[0]) + 1 if types[0] in types[1:] else len(types)
-        )
+        known["global_every"] = [*types[1:], types[0]].index(types[0]) + 1
     if rotations:
         for field, kind in (("global", "full_attention"), ("local", "sliding_attention")):
             known[f"{field}_base"] = rotations[kind]["rope_theta"]

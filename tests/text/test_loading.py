@@ -26,7 +26,8 @@ KINDS = {
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
 }  # fmt: skip
 MODELS = {
-    "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece", "modernbert": "byte_bpe",
+    "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
+    "modernbert": "byte_bpe",
     "roberta": "byte_bpe", "gpt2": "byte_bpe", "openai-gpt": "bpe",
     "xlm": "bpe", "albert": "sentencepiece", "xlnet": "sentencepiece",
     "xlm-roberta": "sentencepiece", "transfo-xl": "words",
