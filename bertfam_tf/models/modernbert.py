@@ -157,7 +157,7 @@ def _current(fields: dict) -> dict:
 def _read(fields: dict) -> dict:
     known = {"num_layers": ModernBertConfig.num_layers, **_PERIOD, **fields}
     types, rotations = fields.get("layer_types"), fields.get("rope_parameters")
-    if types:
+    if types and types != _current(known)["layer_types"]:
         known["global_every"] = [*types[1:], types[0]].index(types[0]) + 1
     if rotations:
         for field, kind in (("global", "full_attention"), ("local", "sliding_attention")):
