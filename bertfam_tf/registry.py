@@ -95,9 +95,10 @@ class Convention:
             rows[f"{path}/bias"] = theirs + self.bias + ("|H0" if heads == "out" else "")
         return rows
 
-    def norm(self, path: str, theirs: str) -> dict[str, str]:
+    def norm(self, path: str, theirs: str, bias: bool = True) -> dict[str, str]:
         """The entries of a layer norm."""
-        return {f"{path}/gamma": theirs + self.gamma, f"{path}/beta": theirs + self.beta}
+        gamma = {f"{path}/gamma": theirs + self.gamma}
+        return gamma | ({f"{path}/beta": theirs + self.beta} if bias else {})
 
     def embedding(self, path: str, theirs: str) -> dict[str, str]:
         """The entry of an embedding."""
@@ -184,9 +185,10 @@ class NormSpec:
     name: str
     theirs: str
     epsilon: float | Field = Field("norm_epsilon")
+    bias: bool = True
 
     def weights(self) -> dict[str, str]:
-        return TORCH.norm(self.name, self.theirs)
+        return TORCH.norm(self.name, self.theirs, self.bias)
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,18 @@ WORDS = "a good film was it not the cast of bad plot neither both all".split()
 LETTERS = "abcdefghijklmnopqrstuvwxyz,.?"
 
 
+_WORD_PIECES = [*WORDS, *LETTERS[1:], *(f"##{c}" for c in LETTERS)]
+
+
 def _word_piece():
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    return WordPieceTokenizer([*special, *WORDS, *LETTERS[1:], *(f"##{c}" for c in LETTERS)])
+    return WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORD_PIECES])
+
+
+def _mpnet():
+    pieces = ["<s>", "<pad>", "</s>", "[UNK]", *_WORD_PIECES, "<mask>"]
+    return WordPieceTokenizer.from_config(
+        {"vocabulary": pieces, **presets.options("MPNetTokenizer")}
+    )
 
 
 _MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("o", "o"), ("Ġ", "g")]
@@ -47,6 +56,11 @@ def _roberta():
 
 def _gpt2():
     return _byte_bpe("<|endoftext|>", **presets.options("GPT2Tokenizer"))
+
+
+def _modernbert():
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    return _byte_bpe(*special, **presets.options("ModernBertTokenizer"))
 
 
 def _bpe(preset, special, **arguments):
@@ -103,7 +117,14 @@ def _xlm_roberta():
 
 
 _KINDS = {"wordpiece": _word_piece, "byte_bpe": _roberta, "bpe": _gpt, "sentencepiece": _albert}
-_OF_FAMILY = {"gpt2": _gpt2, "xlm": _xlm, "xlnet": _xlnet, "xlm_roberta": _xlm_roberta}
+_OF_FAMILY = {
+    "gpt2": _gpt2,
+    "mpnet": _mpnet,
+    "modernbert": _modernbert,
+    "xlm": _xlm,
+    "xlnet": _xlnet,
+    "xlm_roberta": _xlm_roberta,
+}
 
 
 @functools.cache

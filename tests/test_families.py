@@ -25,6 +25,9 @@ PUBLISHED = {
     ("bert", "minilm_l6"): 22_713_216,
     ("roberta", "base"): 124_645_632,
     ("roberta", "large"): 355_359_744,
+    ("modernbert", "base"): 149_014_272,
+    ("modernbert", "large"): 394_781_696,
+    ("mpnet", "base"): 109_486_464,
     ("xlm_roberta", "base"): 278_043_648,
     ("xlm_roberta", "large"): 559_890_432,
     # 30522 · 300 word vectors; in each of two directions four gates of 300 units, each with 300

@@ -188,6 +188,20 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "no segments": lambda family: _edited(
         layers.RelativeAttention, "call", "self.segments is not None", "False"
     ),
+    "buckets mirrored": lambda family: _edited(
+        layers, "symmetric_buckets", "distances < 0", "distances > 0"
+    ),
+    "buckets narrower": lambda family: _edited(
+        layers, "symmetric_buckets", "max_distance / exact", "max_distance / 2 / exact"
+    ),
+    "local reach + 1": lambda family: _edited(layers, "local_mask", "<= reach", "<= reach + 1"),
+    "rotated backwards": lambda family: _edited(
+        layers, "rotate", "[-x[..., half:], x", "[x[..., half:], -x"
+    ),
+    "gate activated": lambda family: _swapped(
+        family, "feed_forward/intermediate", "feed_forward/gate"
+    ),
+    "one base": lambda family: _rewired(family, "config.global_base", "config.local_base"),
     "query sees itself": lambda family: _rewired(
         family,
         "attention_mask=mask,",
@@ -209,6 +223,14 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "memory + 1": _has("position_bias"),
     "clusters + 1": _has("embeddings_{c}"),
     "no segments": _has("segment_bias"),
+    "buckets mirrored": _has("relative_bias"),
+    "buckets narrower": _has("relative_bias"),
+    "local reach + 1": _has("feed_forward/gate"),
+    "rotated backwards": _has("feed_forward/gate"),
+    "gate activated": _has("feed_forward/gate"),
+    "one base": _has("feed_forward/gate"),
+    # Its first block has no norm before the attention.
+    "norms swapped": lambda family: not _has("feed_forward/gate")(family),
     "query sees itself": _has("mask_embedding"),
 }
 _MEANING = """

@@ -37,6 +37,7 @@ _SMALLER = dict(
     max_position_embeddings=24,
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_MPNET = {**_SMALLER, "max_position_embeddings": 30}
 _XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
 _XLNET = dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=24, mem_len=4)
 _TRANSFORMER_XL = dict(
@@ -63,6 +64,8 @@ SMALL: dict[str, dict] = {
     "electra": {**_SMALLER, "embedding_size": 8},
     "gpt": _GPT,
     "gpt2": _GPT,
+    "modernbert": {**_SMALLER, "num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0},
+    "mpnet": _MPNET,
     "roberta": _ROBERTA,
     "spanbert": _SMALLER,
     "tinybert": _SMALLER,
@@ -121,6 +124,13 @@ VARIANTS: dict[str, dict[str, dict]] = {
             scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-12
         ),
     },
+    "modernbert": {
+        "default": {},
+        "every_second": dict(
+            global_attn_every_n_layers=2, local_rope_theta=500.0, hidden_activation="relu"
+        ),
+    },
+    "mpnet": {"default": {}, "relu": dict(hidden_act="relu", layer_norm_eps=1e-3)},
     "roberta": {
         "default": {},
         "pad_0_two_segments": dict(pad_token_id=0, type_vocab_size=2, layer_norm_eps=1e-3),
@@ -156,6 +166,8 @@ _NAMES = {
     "electra": "Electra",
     "gpt": "OpenAIGPT",
     "gpt2": "GPT2",
+    "modernbert": "ModernBert",
+    "mpnet": "MPNet",
     "roberta": "Roberta",
     "spanbert": "Bert",
     "tinybert": "Bert",
@@ -464,8 +476,14 @@ def _doubled(model: torch.nn.Module) -> Iterator[None]:
         return as_other(self, other) if dtype is None else self.to(dtype)
 
     float_ = mock.patch.object(torch.Tensor, "float", lambda self: self)
+    single = mock.patch.object(torch, "float", torch.float64)  # rotary angles
+    with single:
+        for module in model.modules():
+            for kind in getattr(module, "layer_types", []):
+                rates, _ = module.compute_default_rope_parameters(module.config, layer_type=kind)
+                setattr(module, f"{kind}_inv_freq", rates)
     try:
-        with float_, mock.patch.object(torch.Tensor, "type_as", type_as), _causal(model):
+        with single, float_, mock.patch.object(torch.Tensor, "type_as", type_as), _causal(model):
             yield
     finally:
         torch.set_default_dtype(torch.float32)

@@ -42,6 +42,9 @@ _IGNORED_KEYS = frozenset(
     summary_type summary_use_proj tie_weights_ unk_index bos_index eos_index
     d_head do_sample ext_len init init_range proj_init_std task_specific_params tgt_len
     trainer_compatible use_mems use_mems_eval use_mems_train
+    classifier_activation classifier_bias decoder_bias deterministic_flash_attn
+    initializer_cutoff_factor reference_compile repad_logits_with_grad sparse_pred_ignore_index
+    sparse_prediction
     n_ctx n_special predict_special_tokens task_specific_params
     """.split()
 )

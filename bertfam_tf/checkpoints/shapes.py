@@ -22,8 +22,8 @@ def declared(
 ) -> dict[str, tuple[int, ...]]:
     """The path and shape of each variable of the backbone, without allocating them.
 
-    If the family has a table of paths, only one layer is built, because all layers have the same
-    shapes unless heads were pruned.
+    If the family has a table of paths, only two layers are built, because all layers but the first
+    have the same shapes unless heads were pruned.
 
     Args:
         family: the family.
@@ -49,21 +49,22 @@ def declared(
     capped = {"num_layers", *family.indices.values()} & fields
     if not table or getattr(config, "heads_per_layer", None):
         capped = set()
-    one = dataclasses.replace(config, **{f: min(getattr(config, f), 1) for f in capped})
+    two = dataclasses.replace(config, **{f: min(getattr(config, f), 2) for f in capped})
     try:
-        shapes = _shapes(family, one)
+        shapes = _shapes(family, two)
     except Exception as error:  # of any type, raised by Keras for invalid sizes
         raise CheckpointError(f"{what} does not describe a {family.name} model: {error}") from error
     found = dict(shapes)
     for path in table:
         counts = family.counts(path, config)
-        for first in itertools.product(*map(range, family.counts(path, one).values())):
-            shape = shapes.get(_numbered(path, counts, first))
+        built = family.counts(path, two)
+        for numbers in itertools.product(*map(range, built.values())):
+            shape = shapes.get(_numbered(path, counts, numbers))
             if shape is None:
                 continue
             ranges = [
-                range(count) if family.indices[letter] in capped else (i,)
-                for (letter, count), i in zip(counts.items(), first, strict=True)
+                range(i, counts[letter] if i == built[letter] - 1 else i + 1)
+                for letter, i in zip(counts, numbers, strict=True)
             ]
             found |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}
     return found

@@ -189,7 +189,7 @@ def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.la
 
 
 def _norm(part: registry.NormSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
-    return layers.LayerNormalization(epsilon=values(part.epsilon), **kwargs)
+    return layers.LayerNormalization(epsilon=values(part.epsilon), center=part.bias, **kwargs)
 
 
 def _tied_output(

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from bertfam_tf.layers.initializers import normal
+from bertfam_tf.layers.masks import check_length
 
 
 class PositionEmbedding(keras.layers.Layer):
@@ -43,10 +44,7 @@ class PositionEmbedding(keras.layers.Layer):
 
     def call(self, x, position_ids=None):
         length: Any = ops.shape(x)[1] if len(x.shape) == 3 else None
-        if isinstance(length, int) and length > self.max_positions:
-            raise ValueError(
-                f"The input is {length} tokens long; this model has {self.max_positions} positions."
-            )
+        check_length(length, self.max_positions)
         if position_ids is None:
             return ops.expand_dims(self.embeddings[self.offset : self.offset + length], 0)
         return ops.take(self.embeddings, position_ids + self.offset, axis=0)

@@ -3,6 +3,8 @@
 Masks are combined by ``logical_and``, and broadcast by the attention.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -45,6 +47,14 @@ def zero_padding(x, padding_mask):
     """``x`` (batch, length, width) or (tokens, width) with zeros where the mask is zero."""
     real = ops.cast(ops.cast(padding_mask, "bool"), x.dtype)
     return x * ops.expand_dims(real, -1)
+
+
+def check_length(length: Any, max_positions: int | None) -> None:
+    """Raises a ``ValueError`` for a known length that a model has too few positions for."""
+    if max_positions is not None and isinstance(length, int) and length > max_positions:
+        raise ValueError(
+            f"The input is {length} tokens long; this model has {max_positions} positions."
+        )
 
 
 class MemoryMask(keras.layers.Layer):
@@ -107,6 +117,9 @@ class Distances(keras.layers.Layer):
 
     A layer, because lengths are unknown until it is called.
 
+    Args:
+        max_positions: length of the longest input; None for no limit.
+
     Call:
         x: (batch, length, …).
         memory: (batch, memory length, …), keys before those of ``x``; None for none. Of both only
@@ -116,7 +129,12 @@ class Distances(keras.layers.Layer):
         int32 (length, memory length + length): 0 at the query itself, negative at later keys.
     """
 
+    def __init__(self, max_positions: int | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.max_positions = max_positions
+
     def call(self, x, memory=None):
+        check_length(ops.shape(x)[1], self.max_positions)
         queries, before = ops.shape(x)[1], 0 if memory is None else ops.shape(memory)[1]
         ends = ops.expand_dims(ops.arange(0, queries, dtype="int32") + before, 1)
         return ends - ops.expand_dims(ops.arange(0, before + queries, dtype="int32"), 0)

@@ -39,7 +39,9 @@ class RotaryAngles(keras.layers.Layer):
         # Half precision could not tell neighbouring positions apart.
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         rates = [self.base ** (-i / self.head_size) for i in range(0, self.head_size, 2)]
-        angles = ops.expand_dims(ops.cast(position_ids, dtype), -1) * ops.cast(rates, dtype)
+        angles = ops.expand_dims(ops.cast(position_ids, dtype), -1)
+        # Converted at once: a cast would round them to float32 first.
+        angles = angles * ops.convert_to_tensor(rates, dtype)
         angles = ops.concatenate([angles, angles], axis=-1)  # (batch, length, head size)
         angles = ops.expand_dims(angles, 1)  # (batch, 1, length, head size)
         return tuple(ops.cast(f(angles), self.compute_dtype) for f in (ops.cos, ops.sin))

@@ -18,6 +18,8 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     electra,
     gpt,
     gpt2,
+    modernbert,
+    mpnet,
     roberta,
     spanbert,
     tinybert,

@@ -47,8 +47,11 @@ def table(
 
 
 def norm(config: Any, *, name: str, dtype: Any = None) -> keras.layers.Layer:
-    """A layer norm with the config's epsilon."""
-    return layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=dtype)
+    """A layer norm with the config's epsilon, without a bias where its ``norm_bias`` is false."""
+    center = getattr(config, "norm_bias", True)
+    return layers.LayerNormalization(
+        epsilon=config.norm_epsilon, center=center, name=name, dtype=dtype
+    )
 
 
 def embed(

@@ -33,24 +33,6 @@ def _table(ours, theirs):
     return {f"{ours}/embeddings": f"{theirs}.weight"}
 
 
-def _modernbert():
-    config = transformers.ModernBertConfig(**SHAPE, local_attention=4)
-    names = _table("token_embedding", "embeddings.tok_embeddings")
-    names |= _norm("embedding_norm", "embeddings.norm", bias=False)
-    names |= _norm("final_norm", "final_norm", bias=False)
-    for i in range(4):
-        ours, theirs = f"layer_{i}", f"layers.{i}"
-        for k, part in enumerate(("query", "key", "value")):
-            names[f"{ours}/attention/{part}/kernel"] = f"{theirs}.attn.Wqkv.weight|{k}/3T"
-        names |= _dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", bias=False)
-        for k, part in enumerate(("intermediate", "gate")):
-            names[f"{ours}/feed_forward/{part}/kernel"] = f"{theirs}.mlp.Wi.weight|{k}/2T"
-        names |= _dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.Wo", bias=False)
-        names |= _norm(f"{ours}/attention_norm", f"{theirs}.attn_norm", bias=False) if i else {}
-        names |= _norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm", bias=False)
-    return config, names
-
-
 def _post_norm_block(ours, theirs, query, key, value, output, output_norm):
     names = {}
     for part, name in (("query", query), ("key", key), ("value", value), ("output", output)):
@@ -79,22 +61,6 @@ def _deberta_v3():
     names |= _norm("relative_norm", "encoder.LayerNorm")
     inner = [f"self.{name}_proj" for name in ("query", "key", "value")]
     inner += ["output.dense", "output.LayerNorm"]
-    for i in range(4):
-        names |= _post_norm_block(f"layer_{i}", f"encoder.layer.{i}", *inner)
-    return config, names
-
-
-def _mpnet():
-    shape = SHAPE | dict(max_position_embeddings=34, pad_token_id=1)
-    config = transformers.MPNetConfig(
-        **shape, relative_attention_num_buckets=32, layer_norm_eps=1e-12
-    )
-    names = _table("token_embedding", "embeddings.word_embeddings")
-    names |= _table("position_embedding", "embeddings.position_embeddings")
-    names |= _norm("embedding_norm", "embeddings.LayerNorm")
-    names |= _table("relative_bias", "encoder.relative_attention_bias")
-    names |= _dense("pooler/dense", "pooler.dense")
-    inner = ["attn.q", "attn.k", "attn.v", "attn.o", "LayerNorm"]
     for i in range(4):
         names |= _post_norm_block(f"layer_{i}", f"encoder.layer.{i}", *inner)
     return config, names
@@ -131,10 +97,7 @@ def _mobilebert():
 
 
 CASES = {
-    "modernbert": (_modernbert, {}),
     "deberta_v3": (_deberta_v3, {}),
-    # The reference has fixed numbers of both.
-    "mpnet": (_mpnet, {"num_buckets": 32, "max_distance": 128}),
     "mobilebert": (_mobilebert, {}),
 }
 

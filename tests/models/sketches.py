@@ -32,83 +32,6 @@ def _family(name: str, config: type, wire: Any) -> registry.Family:
     )
 
 
-# ModernBERT (arXiv 2412.13663) -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ModernBertConfig(Config):
-    norm_epsilon: float = 1e-5
-    global_every: int = 3
-    local_reach: int = 2
-    global_base: float = 160000.0
-    local_base: float = 10000.0
-
-
-def _norm_without_bias(config, *, name, dtype):
-    return keras.layers.LayerNormalization(
-        epsilon=config.norm_epsilon, center=False, name=name, dtype=dtype
-    )
-
-
-def _modernbert_block(config, first, *, name, dtype):
-    size, given = encoder.head_size(config), dict(use_bias=False, dtype=dtype)
-    norms = {
-        f"{part}_norm": _norm_without_bias(config, name=f"{part}_norm", dtype=dtype)
-        for part in ("attention", "feed_forward")
-    }
-    if first:
-        norms["attention_norm"] = keras.layers.Identity(name="attention_norm", dtype=dtype)
-    return layers.TransformerBlock(
-        layers.SelfAttention(
-            config.num_heads, size, positions=layers.rotate, name="attention", **given
-        ),
-        layers.GatedFeedForward(
-            config.intermediate_size,
-            layers.activation(config.activation),
-            name="feed_forward",
-            **given,
-        ),
-        "pre",
-        **norms,
-        name=name,
-        dtype=dtype,
-    )
-
-
-def wire_modernbert(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
-    inputs = encoder.inputs(config)
-    tokens, padding_mask = inputs["token_ids"], inputs["padding_mask"]
-    x = parts("token_embedding", encoder.table, config, config.vocab_size)(tokens)
-    x = parts("embedding_norm", _norm_without_bias, config)(x)
-    places = ops.expand_dims(ops.cumsum(ops.ones_like(tokens[0]), axis=0) - 1, 0)
-    mask = layers.attention_mask_from_padding(padding_mask)
-    near = layers.local_mask(parts("distances", layers.Distances)(tokens), config.local_reach)
-    kinds = [
-        {
-            "attention_mask": allowed,
-            "positions": parts(
-                f"{kind}_angles", layers.RotaryAngles, encoder.head_size(config), base
-            )(places),
-        }
-        for kind, base, allowed in (
-            ("global", config.global_base, mask),
-            ("local", config.local_base, ops.logical_and(mask, near)),
-        )
-    ]
-    blocks = [
-        parts(f"layer_{i}", _modernbert_block, config, i == 0) for i in range(config.num_layers)
-    ]
-    return inputs, encoder.encode(
-        config,
-        parts,
-        x,
-        padding_mask,
-        blocks=blocks,
-        call_with=lambda i: kinds[int(i % config.global_every > 0)],
-        final_norm=parts("final_norm", _norm_without_bias, config),
-    )
-
-
 # DeBERTa-v3 (arXiv 2006.03654, 2111.09543) -----------------------------------------------------
 
 
@@ -149,42 +72,6 @@ def wire_deberta(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
     mask = ops.logical_and(mask, ops.transpose(mask, (0, 1, 3, 2)))
     given = {"attention_mask": mask, "positions": (embeddings, distances)}
     blocks = [parts(f"layer_{i}", _deberta_block, config) for i in range(config.num_layers)]
-    return inputs, encoder.encode(
-        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
-    )
-
-
-# MPNet (arXiv 2004.09297) ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MpnetConfig(Config):
-    num_buckets: int = 8
-    max_distance: int = 12
-    pad_id: int = 1
-    pooler: bool = True
-
-
-def _mpnet_block(config, *, name, dtype):
-    attention = encoder.attention(config, positions=layers.add_bias, dtype=dtype)
-    return encoder.block(config, attention=attention, name=name, dtype=dtype)
-
-
-def wire_mpnet(config: MpnetConfig, parts: Parts) -> tuple[dict, dict]:
-    inputs = encoder.inputs(config)
-    padding_mask = inputs["padding_mask"]
-    position_ids = layers.position_ids_from_padding(padding_mask)
-    offset = config.pad_id + 1
-    x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=offset)
-    buckets = layers.symmetric_buckets(
-        parts("distances", layers.Distances)(x), config.num_buckets, config.max_distance
-    )
-    bias = parts("relative_bias", layers.RelativeBias, config.num_buckets, config.num_heads)
-    given = {
-        "attention_mask": layers.attention_mask_from_padding(padding_mask),
-        "positions": bias(buckets),
-    }
-    blocks = [parts(f"layer_{i}", _mpnet_block, config) for i in range(config.num_layers)]
     return inputs, encoder.encode(
         config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
     )
@@ -262,9 +149,7 @@ def wire_mobilebert(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]
 FAMILIES = {
     family.name: family
     for family in (
-        _family("modernbert", ModernBertConfig, wire_modernbert),
         _family("deberta_v3", DebertaConfig, wire_deberta),
-        _family("mpnet", MpnetConfig, wire_mpnet),
         _family("mobilebert", MobileBertConfig, wire_mobilebert),
     )
 }

@@ -365,13 +365,13 @@ def test_sketches_share_and_have_a_policy(family, registered):
     )
 
 
-def test_each_block_has_a_mask_of_its_own(registered):
+def test_each_block_has_a_mask_of_its_own():
     """Of four blocks the second and third are local, and see two tokens on either side."""
-    local = bf.build("modernbert", "tiny", local_base=160000.0)
+    shape = dict(vocab_size=40, hidden_size=16, num_layers=4, num_heads=4, intermediate_size=24)
+    shape |= dict(local_attention=4, local_base=160000.0)
+    local = bf.build("modernbert", "tiny", **shape)
     _perturb(local.weights)
-    everywhere = bf.build(
-        "modernbert", "tiny", local_base=160000.0, global_every=1, parts=local.parts
-    )
+    everywhere = bf.build("modernbert", "tiny", **shape, global_every=1, parts=local.parts)
     for length, same in ((3, 5), (7, 2)):
         given = {name: value[:, :length] for name, value in GIVEN.items()}
         one, other = (model(given)["hidden_states"] for model in (local, everywhere))

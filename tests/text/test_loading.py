@@ -16,8 +16,8 @@ from bertfam_tf.text.tokenizers.words import WordTokenizer
 
 KINDS = {
     "BertTokenizer": "wordpiece", "DistilBertTokenizer": "wordpiece",
-    "ElectraTokenizer": "wordpiece",
-    "RobertaTokenizer": "byte_bpe", "GPT2Tokenizer": "byte_bpe",
+    "ElectraTokenizer": "wordpiece", "MPNetTokenizer": "wordpiece",
+    "RobertaTokenizer": "byte_bpe", "ModernBertTokenizer": "byte_bpe", "GPT2Tokenizer": "byte_bpe",
     "OpenAIGPTTokenizer": "bpe", "XLMTokenizer": "bpe",
     "AlbertTokenizer": "sentencepiece", "XLNetTokenizer": "sentencepiece",
     "XLMRobertaTokenizer": "sentencepiece", "TransfoXLTokenizer": "words",
@@ -26,7 +26,8 @@ KINDS = {
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
 }  # fmt: skip
 MODELS = {
-    "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece",
+    "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
+    "modernbert": "byte_bpe",
     "roberta": "byte_bpe", "gpt2": "byte_bpe", "openai-gpt": "bpe",
     "xlm": "bpe", "albert": "sentencepiece", "xlnet": "sentencepiece",
     "xlm-roberta": "sentencepiece", "transfo-xl": "words",

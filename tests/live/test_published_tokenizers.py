@@ -1,0 +1,51 @@
+"""Tokenizers whose published vocabularies are not at hand, beside transformers' classes."""
+
+import pytest
+
+from bertfam_tf import registry
+from bertfam_tf.text import load_tokenizer
+from tools import texts
+from tools.compare_tokenizers import count_differences
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.live
+PAIRS = [("a bc", "def"), ("", "x"), ("a <mask> b", "[MASK]")]
+
+
+def _mpnet(real_data, directory):
+    """BERT's pieces, with the special tokens where MPNet has them."""
+    pieces = real_data("vocab/bert-base-uncased/vocab.txt").read_text("utf-8").split("\n")[:-1]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces[100:], "<mask>"]
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    return transformers.MPNetTokenizer(vocab=ids)
+
+
+CASES = {"mpnet": _mpnet}
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_ids_equal_the_class(family, real_data, tmp_path):
+    """From its own files and from the ``tokenizer.json`` that transformers writes."""
+    (tmp_path / "own").mkdir()
+    theirs = CASES[family](real_data, tmp_path / "own")
+    (tmp_path / "own" / "config.json").write_text(
+        f'{{"model_type": "{registry.get(family).huggingface.model_type}"}}'
+    )
+    theirs.save_pretrained(tmp_path / "saved")
+    lines = texts.hostile_lines(600, seed=4) + texts.broken_lines(200, seed=5)
+    lines += texts.corpus_lines(500)
+    for directory in ("own", "saved"):
+        ours = load_tokenizer(tmp_path / directory)
+        ids, _ = count_differences(ours, theirs._tokenizer, lines, 3)
+        assert ids == 0, directory
+        for a, b in PAIRS:
+            packed = theirs(a, b)["input_ids"]
+            pieces = {"a": ours.tokenize([a])[0].numpy(), "b": ours.tokenize([b])[0].numpy()}
+            found = [
+                i
+                for entry, _ in ours.layout.entries(2)
+                for i in (pieces[entry] if entry in pieces else [ours.special_ids[entry]])
+            ]
+            assert found == packed
