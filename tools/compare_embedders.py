@@ -33,7 +33,7 @@ def texts(count: int) -> list[str]:
         found += [line.decode() for line in sampled]
     rows = (FOLDER / _VOCABULARY).read_text("utf-8").split("\n")
     pieces = [row.rpartition(" ")[0] for row in rows]
-    words = [piece.removesuffix("</w>") for piece in pieces if piece.endswith("</w>")]
+    words = [piece for piece in pieces if not piece.endswith("@@")]
     # Frequent words of all scripts; neighbours by code point are of one script.
     words = sorted(word for word in words if len(word) > 3)
     while len(found) < count:

@@ -69,7 +69,9 @@ class TokenPooling(keras.layers.Layer):
     def call(self, x, padding_mask, pooling_mask=None):
         # Integers and float32 count exactly, which half precision does not.
         real = ops.cast(ops.not_equal(padding_mask, 0), "float32")  # (batch, length)
-        pooled = real if pooling_mask is None else ops.cast(ops.not_equal(pooling_mask, 0), real.dtype)
+        pooled = (
+            real if pooling_mask is None else ops.cast(ops.not_equal(pooling_mask, 0), real.dtype)
+        )
         return ops.concatenate([self._pooled(kind, x, real, pooled) for kind in self.kinds], -1)
 
     def _pooled(self, kind, x, real, pooled):

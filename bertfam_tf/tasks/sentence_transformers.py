@@ -122,7 +122,7 @@ class Modules(Published):
         kinds = [kind for kind, _ in found]
         if kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1:
             raise self._error("does not begin with its only Transformer")
-        if "Pooling" in kinds[2:] or len(kinds) > 1 and "Pooling" not in kinds:
+        if "Pooling" in kinds[2:] or (len(kinds) > 1 and "Pooling" not in kinds):
             raise self._error("does not have a single Pooling, after the Transformer")
         return found
 
@@ -187,7 +187,9 @@ class Modules(Published):
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has those of the checkpoint."""
         if [asdict(each) for each in task.projections] != self.options.get("projections", []):
-            _log.warning("The projections are initialized at random: those of %s differ.", self.model)
+            _log.warning(
+                "The projections are initialized at random: those of %s differ.", self.model
+            )
             return
         for layer, folder in zip(task.projection_layers, self._dense, strict=True):
             names = {v.path: _WEIGHTS[v.path.rpartition("/")[2]] for v in layer.weights}
@@ -228,7 +230,7 @@ def _projection(folder: Path) -> dict[str, Any]:
 def _prompts(file: Path) -> dict[str, Any]:
     """The options for prompts and for truncated vectors."""
     said = _object(file)
-    prompts = said.get("prompts") or {}
+    prompts: Any = said.get("prompts") or {}
     # The library writes null for a prompt that is not set.
     prompts = {k: "" if v is None else v for k, v in prompts.items()} if _is_table(prompts) else 0
     if not _is_table(prompts) or not all(isinstance(text, str) for text in prompts.values()):
@@ -286,7 +288,7 @@ def _typed(file: Path, said: Mapping[str, Any], key: str, kind: type, default: A
 def _write_modules(task: Any, directory: Path) -> None:
     options = task.options
     width = task.backbone.output["sequence_output"].shape[-1]
-    modules = []
+    modules: list[dict[str, Any]] = []
 
     def add(kind: str, config: Mapping[str, Any] | None = None) -> Path:
         number = len(modules)
@@ -330,9 +332,7 @@ def _write_modules(task: Any, directory: Path) -> None:
     if options.normalize:
         add("Normalize")
     _write(directory / _MODULES, modules)
-    _write(
-        directory / _TRANSFORMER, {"max_seq_length": options.max_length, "do_lower_case": False}
-    )
+    _write(directory / _TRANSFORMER, {"max_seq_length": options.max_length, "do_lower_case": False})
     prompts = {"prompts": options.prompts, "default_prompt_name": options.default_prompt}
     cut = {} if options.dimensions is None else {"truncate_dim": options.dimensions}
     _write(directory / _PROMPTS, {**prompts, **cut})

@@ -15,7 +15,7 @@ import tensorflow as tf
 from bertfam_tf import layers
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import PairOptions, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
 from bertfam_tf.tasks.preprocessing import POOLED, Packed
@@ -75,7 +75,7 @@ class EmbedderOptions(PairOptions):
         "whether embeddings have length 1, so that a dot product is the cosine.", True
     )
     prompts: Mapping[str, str] | None = option(
-        "texts by name, such as ``{\"query\": \"query: \"}``; the one that ``predict`` names is put "
+        'texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is put '
         "before each text. None for none.",
         None,
     )
@@ -110,7 +110,7 @@ class EmbedderOptions(PairOptions):
         return (self.pooling,) if isinstance(self.pooling, str) else tuple(self.pooling)
 
     def stored(self) -> dict[str, Any]:
-        projections = [asdict(each) for each in self.projections]  # type: ignore[call-overload]
+        projections = [asdict(each) for each in self.projections]  # type: ignore[arg-type]
         return {**super().stored(), "projections": projections}
 
 
@@ -208,6 +208,7 @@ class TextEmbedder(Task):
         verbose: Any = 0,
         steps: int | None = None,
         callbacks: Any = None,
+        **others: Any,
     ) -> np.ndarray:
         """Returns the embeddings of raw texts; labels in a data set are ignored.
 
@@ -221,10 +222,12 @@ class TextEmbedder(Task):
 
         Raises:
             ValueError: for a prompt that does not exist; and as ``Task.predict`` raises it.
+            TypeError: for an argument that does not exist.
         """
+        _refuse("predict", others, _arguments(TextEmbedder.predict))
         loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         if isinstance(prompt, EllipsisType):
-            return super().predict(x, **loop)
+            return super().predict(x, **loop)  # type: ignore[arg-type]
         if prompt not in self._prompted:
             raise ValueError(
                 f"There is no prompt {prompt!r}; there are: {', '.join(self.prompts) or 'none'}."
