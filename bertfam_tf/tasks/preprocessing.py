@@ -206,7 +206,7 @@ def model_inputs(
     backbone: Backbone, language_id: int | None, packed: dict[str, Any]
 ) -> dict[str, tf.Tensor]:
     """The backbone's inputs, int32 (rows, longest), of packed token ids."""
-    inputs = {name: packed[name] for name in PACKED if name in packed}
+    inputs = {name: packed[name] for name in PACKED if name in packed and name != POOLED}
     if language_id is not None:
         inputs[LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), language_id)
     inputs = backbone.complete(inputs)

@@ -144,6 +144,7 @@ def test_poolings_by_their_definitions(left):
         assert not np.any(pooling(padded, 0 * mask))
 
 
+@pytest.mark.full
 def test_batches_do_not_change_vectors(smallest):
     for kind in layers.TokenPooling.KINDS:
         task = _embedder(smallest, pooling=kind, normalize=False)
