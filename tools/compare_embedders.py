@@ -9,6 +9,7 @@ languages, from XNLI and Multi30k, and lines of words from the vocabulary of XLM
 from __future__ import annotations
 
 import argparse
+import gzip
 import random
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import numpy as np
 
 from bertfam_tf.sources import resolve
 from tools.texts import DATA as FOLDER
-from tools.texts import corpus
 
 _VOCABULARY = "vocab/xlm-mlm-xnli15-1024/vocab_xnli_15"
 DATA = ("xnli", "multi30k/raw", _VOCABULARY)
@@ -24,13 +24,17 @@ DATA = ("xnli", "multi30k/raw", _VOCABULARY)
 
 def texts(count: int) -> list[str]:
     """That many texts; a third of them are lines of words."""
-    chosen = [s for s in corpus() if s.name.startswith(("XNLI", "Multi30k"))]
-    by_language = {s.language: s.lines for s in chosen}
+    by_language = {
+        file.stem: [row.split("\t")[0] for row in file.read_text("utf-8", "replace").split("\n")]
+        for file in sorted((FOLDER / "xnli").glob("dev-*.tsv"))
+    }
+    with gzip.open(FOLDER / "multi30k" / "raw" / "val.cs.gz", "rt", encoding="utf-8") as lines:
+        by_language["dev-cs"] = lines.read().split("\n")
     draw = random.Random(0)
     found = []
     for lines in by_language.values():
         sampled = draw.sample(lines, 2 * count // (3 * len(by_language)))
-        found += [line.decode() for line in sampled]
+        found += sampled
     rows = (FOLDER / _VOCABULARY).read_text("utf-8").split("\n")
     pieces = [row.rpartition(" ")[0] for row in rows]
     words = [piece for piece in pieces if not piece.endswith("@@")]
