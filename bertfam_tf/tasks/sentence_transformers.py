@@ -52,7 +52,7 @@ _ACTIVATIONS = {
 }
 _WEIGHTS = {"kernel": "linear.weight|T", "bias": "linear.bias"}
 # What a transformer module says if it computes vectors of tokens from texts.
-_PLAIN = {
+_PLAIN: dict[str, Any] = {
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "processing_kwargs": {},
