@@ -60,7 +60,7 @@ def read(directory: Path, family: str | None = None) -> Source:
     values = read_config(directory)
     record, config = translate(values, family)
     names = names_of(record)
-    tensors = _tensors(directory).renamed(lambda name: _canonical(name, names.prefix))
+    tensors = read_weights(directory).renamed(lambda name: _canonical(name, names.prefix))
     weights, copies = dict(names.weights), {}
     for head, spec in record.heads.items():
         weights |= spec.weights(head)
@@ -76,7 +76,12 @@ def read(directory: Path, family: str | None = None) -> Source:
     return Source(record, config, tensors, weights, names.ignored, copies, values)
 
 
-def _tensors(directory: Path) -> Tensors:
+def read_weights(directory: Path) -> Tensors:
+    """The tensors of a directory, as its files name them.
+
+    Raises:
+        CheckpointError: for no weights; and as the readers of their formats raise it.
+    """
     # safetensors first: it is memory-mapped and cannot run code.
     for reader in (safetensors, pytorch):
         if reader.matches(directory):

@@ -238,8 +238,14 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
         raise ValueError(
             f"{type(task).__name__} takes a list of texts per example; a .tflite takes one text."
         )
+    if not task.packed_specs.keys() <= set(MOBILE_INPUTS.values()):
+        raise ValueError("Mobile APIs pass no mask of what is pooled; include_prompt must be true.")
     if inputs == "ids":
         return
+    if getattr(task.components.preprocessor, "prompt", ""):
+        raise ValueError(
+            "TFLite has no kernel that puts a prompt before a text; default_prompt must be ''."
+        )
     if not task.tokenizer.has_tflite_kernels:
         raise ValueError(
             f"There are no TFLite kernels for {type(task.tokenizer).__name__}; with inputs='ids' "

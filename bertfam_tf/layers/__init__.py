@@ -28,7 +28,7 @@ from bertfam_tf.layers.masks import (
     zero_padding,
 )
 from bertfam_tf.layers.memory import prepend_memory, updated_memory
-from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, MeanPooling
+from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, TokenPooling
 from bertfam_tf.layers.positions import (
     DisentangledScores,
     DistanceEmbedding,
@@ -75,7 +75,6 @@ __all__ = [
     "LastTokenPooling",
     "LayerNormalization",
     "MaskEmbedding",
-    "MeanPooling",
     "MemoryMask",
     "PositionEmbedding",
     "Projections",
@@ -89,6 +88,7 @@ __all__ = [
     "SelfAttention",
     "SinusoidalEmbedding",
     "TokenLayout",
+    "TokenPooling",
     "TransformerBlock",
     "activation",
     "add_bias",

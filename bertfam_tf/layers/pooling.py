@@ -41,20 +41,57 @@ class FirstTokenPooler(keras.layers.Layer):
         return input_shape
 
 
-class MeanPooling(keras.layers.Layer):
-    """The mean over real tokens (Sentence-BERT, arXiv 1908.10084).
+class TokenPooling(keras.layers.Layer):
+    """One vector from those of all tokens, in one or several ways, which are concatenated.
+
+    ``"mean"`` (Sentence-BERT, arXiv 1908.10084); ``"mean_sqrt_length"``, the sum divided by the
+    square root of the number of tokens; ``"weighted_mean"``, where the n-th token counts n times
+    (SGPT, arXiv 2202.08904); ``"max"``, of each value; ``"first"`` and ``"last"``, that token's.
+
+    Args:
+        kinds: of ``KINDS``.
 
     Call:
         x: (batch, length, width).
         padding_mask: (batch, length), non-zero at real tokens.
+        pooling_mask: (batch, length), non-zero at the real tokens that are pooled; None for all.
 
     Returns:
-        (batch, width); zeros for an example without real tokens.
+        (batch, width × kinds); zeros for an example without tokens to pool.
     """
 
-    def call(self, x, padding_mask):
-        weights = ops.expand_dims(ops.cast(padding_mask, x.dtype), -1)
-        return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
+    KINDS = ("mean", "first", "last", "max", "weighted_mean", "mean_sqrt_length")
+
+    def __init__(self, kinds, **kwargs):
+        super().__init__(**kwargs)
+        self.kinds = tuple(kinds)
+
+    def call(self, x, padding_mask, pooling_mask=None):
+        # Integers and float32 count exactly, which half precision does not.
+        real = ops.cast(ops.not_equal(padding_mask, 0), "float32")  # (batch, length)
+        pooled = (
+            real if pooling_mask is None else ops.cast(ops.not_equal(pooling_mask, 0), real.dtype)
+        )
+        return ops.concatenate([self._pooled(kind, x, real, pooled) for kind in self.kinds], -1)
+
+    def _pooled(self, kind, x, real, pooled):
+        count = ops.sum(pooled, axis=1, keepdims=True)  # (batch, 1)
+        if kind == "max":
+            # The mask, not a value of it: all vectors of an example may be below any constant.
+            chosen = ops.expand_dims(ops.greater(pooled, 0), -1)
+            largest = ops.max(ops.where(chosen, x, ops.full_like(x, float("-inf"))), axis=1)
+            return ops.where(ops.greater(count, 0), largest, ops.zeros_like(largest))
+        if kind == "mean":
+            weights = pooled / ops.maximum(count, 1)
+        elif kind == "mean_sqrt_length":
+            weights = pooled / ops.sqrt(ops.maximum(count, 1))
+        elif kind == "weighted_mean":
+            weights = pooled * ops.cumsum(real, axis=1)
+            weights = weights / ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1)
+        else:
+            place = 1 if kind == "first" else count
+            weights = pooled * ops.cast(ops.equal(ops.cumsum(pooled, axis=1), place), pooled.dtype)
+        return ops.sum(x * ops.cast(ops.expand_dims(weights, -1), x.dtype), axis=1)
 
 
 class LastTokenPooling(keras.layers.Layer):

@@ -25,7 +25,7 @@ from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.parts import Parts, Signature
-from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, Packed, token_counts
+from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, POOLED, Packed, token_counts
 from bertfam_tf.text import Tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
@@ -52,6 +52,7 @@ class Task(Learner):
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
         needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
         unpublished_inputs: inputs of the backbone that are constant in this task.
+        published_type: what published checkpoints have beside a model, its head and a tokenizer.
 
     Raises:
         ValueError: for a ``max_length`` beyond the backbone's positions, a tokenizer with more
@@ -69,6 +70,7 @@ class Task(Learner):
     ranked_scores: ClassVar[bool] = False
     needs_head: ClassVar[bool] = False
     unpublished_inputs: ClassVar[tuple[str, ...]] = ()
+    published_type: ClassVar[type[pretrained.Published]] = pretrained.Published
     # For tasks without an optional text.
     pair: bool | None = False
     # The ``heads.Head`` on the backbone; None for a task without a head with weights.
@@ -156,11 +158,6 @@ class Task(Learner):
     def head_of(cls, family: str) -> str | None:
         """The name of the head for backbones of a family."""
         return cls.head_name
-
-    @classmethod
-    def stored_options(cls, directory: Path) -> dict[str, Any]:
-        """Options that a published checkpoint stores in addition to its weights."""
-        return {}
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -278,6 +275,7 @@ class Task(Learner):
             "token_ids": config.vocab_size,
             "padding_mask": 2,
             "segment_ids": getattr(config, "num_segments", None),
+            POOLED: 2,
         }
         return {name: counts[name] for name in self.packed_specs if counts[name]}
 

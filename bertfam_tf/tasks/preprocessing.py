@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import keras
@@ -12,8 +13,11 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.text import Packer, Tokenizer, Windows, spans_of
 from bertfam_tf.text.packing import Truncation
+from bertfam_tf.text.special_tokens import TEXTS
 
-PACKED = ("token_ids", "padding_mask", "segment_ids")
+# The tokens whose vectors are pooled, if those of a prompt are not.
+POOLED = "pooling_mask"
+PACKED = ("token_ids", "padding_mask", "segment_ids", POOLED)
 LANGUAGES = "language_ids"
 # Windows in one call of the model: a document of a hundred would need gigabytes of scores.
 _WINDOWS_PER_CALL = 32
@@ -50,13 +54,17 @@ class Packed:
         options: the task's.
         fields: names of the texts.
         truncation: which of two texts is truncated, as ``Packer`` takes it.
+        prompt: is put before the first text.
+        pool_prompt: whether the tokens of the prompt, and special tokens before it, are pooled.
+            If not, the model has the input ``pooling_mask``.
 
     Call:
         features: string tensors (batch,).
 
     Returns:
-        ``token_ids``, ``padding_mask`` and ``segment_ids``, int32 (batch, longest); in place of
-        the longest row here and below what the option ``padding`` says.
+        ``token_ids``, ``padding_mask`` and ``segment_ids``, and ``pooling_mask`` unless
+        ``pool_prompt``, int32 (batch, longest); in place of the longest row here and below what
+        the option ``padding`` says.
     """
 
     def __init__(
@@ -66,21 +74,48 @@ class Packed:
         options: Options,
         fields: Fields,
         truncation: Truncation = "longest_first",
+        prompt: str = "",
+        pool_prompt: bool = True,
     ):
         assert options.max_length is not None
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.language_id = options.language_id
         self.names = (*fields.required, *fields.optional)
+        self.prompt = prompt
+        self.pool_prompt = pool_prompt
         ids = tokenizer.special_ids
         self.packer = Packer(tokenizer.layout, ids, options.max_length, truncation, options.padding)
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         texts = [features[name] for name in self.names if name in features]
+        if self.prompt:
+            texts[0] = tf.strings.join([self.prompt, texts[0]])
+        packed = self._pack(texts)
+        if not self.pool_prompt:
+            real = packed["padding_mask"]
+            after = tf.cumsum(real, axis=1) > self._prompt_tokens
+            packed[POOLED] = tf.where(after, real, 0)
+        return packed
+
+    def _pack(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.packer([self.tokenizer.tokenize(text) for text in texts])
 
+    @functools.cached_property
+    def _prompt_tokens(self) -> int:
+        """The prompt's tokens and the special tokens around it, except one after it."""
+        if not self.prompt:
+            return 0
+        with tf.init_scope():
+            count = int(tf.reduce_sum(self._pack([tf.constant([self.prompt])])["padding_mask"]))
+        return count - (self.tokenizer.layout.entries(1)[-1][0] not in TEXTS)
+
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        return model_inputs(self.backbone, self.language_id, encoded)
+        inputs = model_inputs(self.backbone, self.language_id, encoded)
+        if not self.pool_prompt:
+            pooled = encoded.get(POOLED, encoded["padding_mask"])
+            inputs[POOLED] = tf.ensure_shape(pooled, [None, None])
+        return inputs
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         return model(inputs, training=False)
@@ -171,7 +206,7 @@ def model_inputs(
     backbone: Backbone, language_id: int | None, packed: dict[str, Any]
 ) -> dict[str, tf.Tensor]:
     """The backbone's inputs, int32 (rows, longest), of packed token ids."""
-    inputs = {name: packed[name] for name in PACKED if name in packed}
+    inputs = {name: packed[name] for name in PACKED if name in packed and name != POOLED}
     if language_id is not None:
         inputs[LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), language_id)
     inputs = backbone.complete(inputs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
+from bertfam_tf.sources import resolve
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks.preprocessing import LANGUAGES
 from bertfam_tf.text import Tokenizer, load_tokenizer
@@ -19,6 +20,36 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
 
 _log = logging.getLogger(__name__)
+
+
+class Published:
+    """What a published checkpoint has beside a model, its head and its tokenizer: nothing here.
+
+    Args:
+        directory: of the checkpoint.
+
+    Attributes:
+        model: the directory of the model and the tokenizer.
+        options: stored options of the task.
+
+    Raises:
+        CheckpointError: for files that are damaged or not supported.
+    """
+
+    def __init__(self, directory: Path):
+        self.model = directory
+        self.options: dict[str, Any] = {}
+
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The tokenizer of the checkpoint, from that of its model."""
+        return tokenizer
+
+    def fill(self, task: Any) -> None:
+        """Loads more weights of the task."""
+
+    @staticmethod
+    def write(task: Any, directory: Path) -> None:
+        """Writes what this class reads, into the directory of the model."""
 
 
 def open_task(
@@ -38,8 +69,9 @@ def open_task(
     for name in declared.names(kind):
         if name in rest and name != "language_id":
             given[name] = rest.pop(name)
-    checkpoint = Checkpoint(path, **rest)
-    stored = cls.stored_options(checkpoint.directory)
+    published = cls.published_type(resolve(path))
+    checkpoint = Checkpoint(published.model, **rest)
+    stored = published.options
     options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
     head = cls.head_of(checkpoint.family.name)
     classes = declared.class_option(kind)
@@ -48,8 +80,11 @@ def open_task(
         if options[classes] is None:
             raise ValueError(f"{path} has no {head} head; pass {classes}.")
     backbone = checkpoint.backbone()
+    if given.get("max_length") is None and backbone.max_length and "max_length" in stored:
+        options["max_length"] = min(stored["max_length"], backbone.max_length)
     tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
-    task = cls(backbone, tokenizer, language_id=language_id, **options)
+    task = cls(backbone, published.tokenizer(tokenizer), language_id=language_id, **options)
+    published.fill(task)
     if head is not None:
         _fill_head(task, head, checkpoint, path)
     return task

@@ -58,6 +58,7 @@ def _publish(task: Task, directory: str | Path) -> None:
             labels=task.class_names,
             values={"problem_type": task.problem_type} if task.problem_type else {},
         )
+        task.published_type.write(task, temporary)
 
 
 def write(

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import layers, parsing
-from bertfam_tf.checkpoints import CheckpointError
+from bertfam_tf import layers
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task
+from bertfam_tf.names import unknown
+from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import PairOptions, option
-from bertfam_tf.tasks.parts import Parts
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.parts import Parts, Signature, Tensors
+from bertfam_tf.tasks.preprocessing import POOLED, Packed
+from bertfam_tf.tasks.sentence_transformers import Modules
 from bertfam_tf.text import Tokenizer
+
+Pooling: TypeAlias = Literal["mean", "first", "last", "max", "weighted_mean", "mean_sqrt_length"]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A dense layer on the pooled vector.
+
+    Attributes:
+        width: the number of values of its output.
+        activation: as in ``layers.activation``, or None.
+        bias: whether it has one.
+
+    Raises:
+        ValueError: for a width below 1, or an unknown activation.
+    """
+
+    width: int
+    activation: str | None = "tanh"
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.width, int) or self.width < 1:
+            raise ValueError(f"The width of a projection must be positive, got {self.width!r}.")
+        if self.activation is not None:
+            layers.activation(self.activation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,25 +54,76 @@ class EmbedderOptions(PairOptions):
     """Options of ``TextEmbedder``."""
 
     pair: bool | None = option("whether an example is two texts.", False, settable=True)
-    pooling: Literal["mean", "first"] = option(
-        '``"mean"`` of the vectors of all tokens except padding, or ``"first"``, the first one.',
+    pooling: Pooling | Sequence[Pooling] = option(
+        '``"mean"`` of the vectors of all tokens except padding; ``"first"`` or ``"last"``, that '
+        'of one token; ``"max"`` of each value; ``"weighted_mean"``, later tokens count more; '
+        '``"mean_sqrt_length"``, the sum divided by the square root of the number of tokens; or '
+        "several, which are concatenated.",
         "mean",
+    )
+    projections: Sequence[Projection | Mapping[str, Any]] = option(
+        "dense layers on the pooled vector, such as "
+        '``[{"width": 256, "activation": "tanh", "bias": True}]``; None for no activation.',
+        (),
+    )
+    dimensions: int | None = option(
+        "the number of values that are kept, the first ones, before the normalization (Matryoshka "
+        "embeddings, arXiv 2205.13147); None for all.",
+        None,
     )
     normalize: bool = option(
         "whether embeddings have length 1, so that a dot product is the cosine.", True
     )
+    prompts: Mapping[str, str] | None = option(
+        'texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is put '
+        "before each text. None for none.",
+        None,
+    )
+    default_prompt: str | None = option(
+        'the name of the prompt where none is named, also in ``fit``; ``""`` for none.', None
+    )
+    include_prompt: bool = option("whether tokens of the prompt are pooled.", True)
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("mean", "first"):
-            raise ValueError(f"pooling must be 'mean' or 'first', got {self.pooling!r}.")
+        kinds = self.poolings
+        unsupported = [kind for kind in kinds if kind not in layers.TokenPooling.KINDS]
+        if unsupported or not kinds:
+            known = ", ".join(map(repr, layers.TokenPooling.KINDS))
+            raise ValueError(f"pooling must be some of {known}, got {self.pooling!r}.")
+        if self.dimensions is not None and self.dimensions < 1:
+            raise ValueError(f"dimensions must be at least 1, got {self.dimensions}.")
+        prompts = dict(self.prompts or {})
+        if self.default_prompt and self.default_prompt not in prompts:
+            raise ValueError(unknown("prompt", self.default_prompt, prompts))
+        made = [p if isinstance(p, Projection) else Projection(**p) for p in self.projections]
+        for name, value in (
+            ("pooling", kinds[0] if len(kinds) == 1 else kinds),
+            ("projections", tuple(made)),
+            ("prompts", prompts),
+            ("default_prompt", self.default_prompt or None),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """The kinds of pooling."""
+        return (self.pooling,) if isinstance(self.pooling, str) else tuple(self.pooling)
+
+    def stored(self) -> dict[str, Any]:
+        projections = [asdict(each) for each in self.projections]  # type: ignore[arg-type]
+        return {**super().stored(), "projections": projections}
 
 
 class TextEmbedder(Task):
     """Embeddings whose cosine is the similarity of two texts.
 
-    ``predict`` returns them as float32 (texts, hidden). ``from_pretrained``
-    reads the pooling, the normalization and the length that a sentence-transformers checkpoint
-    stores. The task has no default loss: pass one to ``compile``.
+    ``predict`` returns them as float32 (texts, hidden), or of the width of the last projection, or
+    ``dimensions``. ``from_pretrained`` reads, and ``save_pretrained`` writes, the files of
+    sentence-transformers: pooling, dense layers, normalization, prompts, and the maximum length.
+    (That library cuts vectors to ``truncate_dim`` after their normalization: there, they are the
+    same with ``encode(…, normalize_embeddings=True)``.) An export has a signature for each prompt,
+    by its name, if there are any that are not empty; ``serving_default`` uses the default one. The
+    task has no default loss: pass one to ``compile``.
 
     Args:
         backbone: an encoder.
@@ -50,77 +131,138 @@ class TextEmbedder(Task):
         {options}
 
     Raises:
-        ValueError: for an unknown ``pooling``; and as ``Task`` raises it.
-        CheckpointError: from ``from_pretrained``, for a stored pooling that is not supported.
+        ValueError: for an unknown ``pooling``, activation or default prompt, or more
+            ``dimensions`` than there are; and as ``Task`` raises it.
+        CheckpointError: from ``from_pretrained``, for stored modules that are not supported.
     """
 
     options_type = EmbedderOptions
     answer_name = "embedding"
+    published_type = Modules
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
-        inputs = backbone.token_inputs
-        reads = "sequence_output" if options.pooling == "mean" else "first_token"
-        pooling = layers.MeanPooling(name="pooling", dtype=backbone.dtype_policy)
+        inputs = dict(backbone.token_inputs)
+        # Only the last layer's first vector is computed; of rows padded on the left it is padding.
+        first = options.poolings == ("first",) and not tokenizer.layout.pad_left
+        masked = not options.include_prompt and any(options.prompts.values())
+        if masked:
+            inputs[POOLED] = keras.Input((None,), dtype="int32", name=POOLED)
+        reads = "first_token" if first and not masked else "sequence_output"
+        policy = backbone.dtype_policy
+        pooling = layers.TokenPooling(options.poolings, name="pooling", dtype=policy)
+        projections = [
+            layers.Dense(
+                each.width,
+                activation=each.activation and layers.activation(each.activation),
+                use_bias=each.bias,
+                name=f"projection_{i}",
+                dtype=policy,
+            )
+            for i, each in enumerate(options.projections)
+        ]
         normalization = keras.layers.UnitNormalization(dtype="float32", name="normalization")
 
         def read(found: Any, given: Any) -> Any:
             x = found[reads]
-            if options.pooling == "mean":
-                x = pooling(x, given["padding_mask"])  # (batch, hidden)
+            if reads == "sequence_output":
+                x = pooling(x, given["padding_mask"], given.get(POOLED))  # (batch, hidden)
+            for projection in projections:
+                x = projection(x)
+            if options.dimensions is not None:
+                if options.dimensions > x.shape[-1]:
+                    raise ValueError(
+                        f"dimensions must be at most {x.shape[-1]}, got {options.dimensions}."
+                    )
+                x = x[:, : options.dimensions]
             return normalization(x) if options.normalize else x
 
         return Parts(
             inputs=inputs,
-            outputs=read(backbone(inputs, outputs=reads), inputs),  # (batch, hidden)
+            outputs=read(backbone(backbone.token_inputs, outputs=reads), inputs),
             read=read,
             source=reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=Packed(
+                backbone,
+                tokenizer,
+                options,
+                self.fields,
+                prompt=options.prompts.get(options.default_prompt, ""),
+                pool_prompt=not masked,
+            ),
             postprocess=lambda outputs, _: {"embedding": tf.cast(outputs, tf.float32)},
             to_python=lambda answers, _: answers["embedding"].numpy(),
+            signatures=self._prompt_signatures,
         )
 
-    @classmethod
-    def stored_options(cls, directory: Path) -> dict[str, Any]:
-        """As sentence-transformers stores them; none for other checkpoints."""
-        modules = _json(directory / "modules.json")
-        if modules is None:
+    @property
+    def projection_layers(self) -> list[keras.layers.Dense]:
+        """The dense layers on the pooled vector."""
+        return [self.get_layer(f"projection_{i}") for i in range(len(self.projections))]
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        prompt: str | EllipsisType | None = ...,
+        batch_size: int = 32,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        **others: Any,
+    ) -> np.ndarray:
+        """Returns the embeddings of raw texts; labels in a data set are ignored.
+
+        Args:
+            x, batch_size, verbose, steps, callbacks: as for ``Task.predict``.
+            prompt: the name of one of ``prompts``; None for no prompt; by default
+                ``default_prompt``.
+
+        Returns:
+            float32 (texts, width).
+
+        Raises:
+            ValueError: for a prompt that does not exist; and as ``Task.predict`` raises it.
+            TypeError: for an argument that does not exist.
+        """
+        _refuse("predict", others, _arguments(TextEmbedder.predict))
+        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        if isinstance(prompt, EllipsisType):
+            return super().predict(x, **loop)  # type: ignore[arg-type]
+        if prompt not in self._prompted:
+            raise ValueError(
+                f"There is no prompt {prompt!r}; there are: {', '.join(self.prompts) or 'none'}."
+            )
+        return self._answered(self._prompted[prompt], self._parts.to_python, x, **loop)
+
+    @functools.cached_property
+    def _prompted(self) -> dict[str | None, Callable[[Tensors], Tensors]]:
+        """Functions from texts to answers, by the name of a prompt; None for no prompt."""
+        plain = self._parts.preprocessor
+        assert isinstance(plain, Packed)
+
+        def answers(prompt: str) -> Callable[[Tensors], Tensors]:
+            encode = Packed(
+                self.backbone,
+                self.tokenizer,
+                self.options,
+                self.fields,
+                prompt=prompt,
+                pool_prompt=plain.pool_prompt,
+            )
+
+            @tf.autograph.experimental.do_not_convert
+            def answer(features: Tensors) -> Tensors:
+                encoded = encode(features)
+                return self.postprocess(self.forward(encoded), encoded)
+
+            return answer
+
+        return {name: answers(text) for name, text in {None: "", **self.prompts}.items()}
+
+    def _prompt_signatures(self) -> dict[str, Signature]:
+        if not any(self.prompts.values()):
             return {}
-        try:
-            return _module_options(directory, modules)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{directory / 'modules.json'} is not sentence-transformers' list of modules: "
-                f"{error!r}"
-            ) from error
-
-
-_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-
-
-def _module_options(directory: Path, modules: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"normalize": False}
-    for module in modules:
-        kind = module["type"].rpartition(".")[2]
-        if kind == "Normalize":
-            options["normalize"] = True
-        elif kind == "Pooling":
-            stored = _json(directory / module["path"] / "config.json") or {}
-            modes = [key for key, on in stored.items() if key.startswith("pooling_mode_") and on]
-            if len(modes) != 1 or modes[0] not in _POOLING:
-                raise CheckpointError(
-                    f"{directory / module['path']} pools by {modes}, expected one of "
-                    f"{', '.join(_POOLING)}."
-                )
-            options["pooling"] = _POOLING[modes[0]]
-        elif kind != "Transformer":
-            raise CheckpointError(f"{directory / 'modules.json'} has a module {kind!r}.")
-    length = (_json(directory / "sentence_bert_config.json") or {}).get("max_seq_length")
-    if length:
-        options["max_length"] = length
-    return options
-
-
-def _json(file: Path) -> Any:
-    if not file.is_file():
-        return None
-    return parsing.read_json(file, CheckpointError)
+        for name in ("serving_default", "ids"):
+            if name in self.prompts:
+                raise ValueError(f"The prompt {name!r} has the name of another signature.")
+        return {name: Signature(self._prompted[name]) for name in self.prompts}

@@ -1,0 +1,342 @@
+"""The files of a sentence-transformers directory, beside a transformers model and its tokenizer.
+
+``modules.json`` lists what is computed: a transformer, pooling, dense layers, normalization. Each
+has a folder; the transformer is in the root, in older directories in ``0_Transformer``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from bertfam_tf import parsing
+from bertfam_tf.checkpoints import CheckpointError, fill, safetensors
+from bertfam_tf.checkpoints.fill import stored
+from bertfam_tf.checkpoints.huggingface import read_weights
+from bertfam_tf.checkpoints.safetensors import SINGLE
+from bertfam_tf.models.base import plain_weights
+from bertfam_tf.names import truncated_repr
+from bertfam_tf.tasks.pretrained import Published
+from bertfam_tf.text import Tokenizer, WordPieceTokenizer
+
+_log = logging.getLogger(__name__)
+
+_MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_TRANSFORMER = "sentence_bert_config.json"
+_CONFIG = "config.json"
+_LIBRARY = "sentence_transformers."
+# Their names of poolings, with the key of each in files from before version 5.
+_POOLINGS = {
+    "cls": ("first", "pooling_mode_cls_token"),
+    "max": ("max", "pooling_mode_max_tokens"),
+    "mean": ("mean", "pooling_mode_mean_tokens"),
+    "mean_sqrt_len_tokens": ("mean_sqrt_length", "pooling_mode_mean_sqrt_len_tokens"),
+    "weightedmean": ("weighted_mean", "pooling_mode_weightedmean_tokens"),
+    "lasttoken": ("last", "pooling_mode_lasttoken"),
+}
+# Classes of torch.nn, by the names of ``layers.activation``.
+_ACTIVATIONS = {
+    None: "linear.Identity",
+    "tanh": "activation.Tanh",
+    "relu": "activation.ReLU",
+    "gelu": "activation.GELU",
+    "silu": "activation.SiLU",
+}
+_WEIGHTS = {"kernel": "linear.weight|T", "bias": "linear.bias"}
+# What a transformer module says if it computes vectors of tokens from texts.
+_PLAIN: dict[str, Any] = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "processing_kwargs": {},
+    "processor_kwargs": {},
+    "tokenizer_args": {},
+    "query_expansion": None,
+}
+
+
+class Modules(Published):
+    """What a directory says; nothing if it has no ``modules.json``.
+
+    Raises:
+        CheckpointError: for a file that is missing or damaged, a module, pooling or activation
+            that is not supported, or a path outside of the directory. No class that a file names
+            is imported.
+    """
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        self._file = directory / _MODULES
+        self._dense: list[Path] = []
+        self._lower_case = False
+        if not self._file.exists():
+            return
+        self.options = {"normalize": False, "projections": []}
+        for kind, folder in self._listed():
+            if self.options["normalize"] and kind != "Normalize":
+                raise self._error(f"has a module {kind!r} after the normalization")
+            if kind == "Transformer":
+                self.model = folder
+                self._read_transformer(folder)
+            elif kind == "Pooling":
+                self._read_pooling(folder)
+            elif kind == "Dense":
+                self.options["projections"].append(_projection(folder))
+                self._dense.append(folder)
+            elif kind == "Normalize":
+                _check_names(folder / _CONFIG, _object(folder / _CONFIG))
+                self.options["normalize"] = True
+            else:
+                known = "Transformer, Pooling, Dense, Normalize"
+                raise self._error(f"has a module {kind!r}, expected one of {known}")
+        self.options |= _prompts(directory / _PROMPTS)
+
+    def _listed(self) -> list[tuple[str, Path]]:
+        """The kind and folder of each module: a transformer, at most one pooling, and others."""
+        modules = parsing.read_json(self._file, CheckpointError)
+        if not isinstance(modules, list) or not all(
+            isinstance(each, dict)
+            and isinstance(each.get("type"), str)
+            and isinstance(each.get("path"), str)
+            for each in modules
+        ):
+            raise self._error("is not sentence-transformers' list of modules, each with type, path")
+        found = []
+        for each in modules:
+            path = PurePosixPath(each["path"].replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or ":" in each["path"]:
+                raise self._error(f"names the path {truncated_repr(each['path'])}, outside of it")
+            if not each["type"].startswith(_LIBRARY):
+                raise self._error(
+                    f"has the module {truncated_repr(each['type'])}, which is code outside of "
+                    "sentence-transformers and is not run"
+                )
+            found.append((each["type"].rpartition(".")[2], self._file.parent / path))
+        kinds = [kind for kind, _ in found]
+        if kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1:
+            raise self._error("does not begin with its only Transformer")
+        if "Pooling" in kinds[2:] or (len(kinds) > 1 and "Pooling" not in kinds):
+            raise self._error("does not have a single Pooling, after the Transformer")
+        return found
+
+    def _read_transformer(self, folder: Path) -> None:
+        file = folder / _TRANSFORMER
+        # Its name before the first release with all families in one class.
+        older = sorted(folder.glob("sentence_*_config.json"))
+        if not file.is_file() and older:
+            file = older[0]
+        said = _object(file)
+        for key, plain in _PLAIN.items():
+            if said.get(key) not in (None, plain):
+                raise CheckpointError(
+                    f"{file} has {key} = {truncated_repr(said[key])}, expected {plain!r}."
+                )
+        self._lower_case = _typed(file, said, "do_lower_case", bool, False)
+        length = _typed(file, said, "max_seq_length", int, None)
+        if length is None:
+            file = folder / "tokenizer_config.json"
+            length = _object(file).get("model_max_length")
+            if not isinstance(length, int) or length > 1 << 30:  # 1e30 means none
+                return
+        if length < 1:
+            raise CheckpointError(f"{file} has a maximum length of {length}, expected at least 1.")
+        self.options["max_length"] = length
+
+    def _read_pooling(self, folder: Path) -> None:
+        said = _object(folder / _CONFIG)
+        if "pooling_mode" in said:
+            stated = said["pooling_mode"]
+            modes = stated if isinstance(stated, list) else [stated]
+        else:
+            known = {key: mode for mode, (_, key) in _POOLINGS.items()}
+            chosen = [k for k, on in said.items() if k.startswith("pooling_mode_") and on]
+            # Concatenated in this order, whatever that of the file is.
+            modes = sorted((known.get(key, key) for key in chosen), key=[*_POOLINGS, *chosen].index)
+        if not modes or not all(isinstance(m, str) and m in _POOLINGS for m in modes):
+            raise CheckpointError(
+                f"{folder} pools by {truncated_repr(modes)}, expected some of "
+                f"{', '.join(_POOLINGS)}."
+            )
+        names = [_POOLINGS[mode][0] for mode in modes]
+        self.options["pooling"] = names[0] if len(names) == 1 else names
+        self.options["include_prompt"] = _typed(
+            folder / _CONFIG, said, "include_prompt", bool, True
+        )
+
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The tokenizer of these files: ``do_lower_case`` adds to that of the transformer."""
+        config = tokenizer.get_config()
+        if not self._lower_case or config.get("lower_case"):
+            return tokenizer
+        if not isinstance(tokenizer, WordPieceTokenizer):
+            raise CheckpointError(
+                f"{self.model} has do_lower_case, which is not supported for the cased "
+                f"{type(tokenizer).__name__} there."
+            )
+        # Theirs lower-cases before everything else, and keeps accents.
+        accents = bool(config.get("strip_accents"))
+        return tokenizer.from_config({**config, "lower_case": True, "strip_accents": accents})
+
+    def fill(self, task: Any) -> None:
+        """Loads the weights of the dense layers, if the task has those of the checkpoint."""
+        if [asdict(each) for each in task.projections] != self.options.get("projections", []):
+            _log.warning(
+                "The projections are initialized at random: those of %s differ.", self.model
+            )
+            return
+        for layer, folder in zip(task.projection_layers, self._dense, strict=True):
+            names = {v.path: _WEIGHTS[v.path.rpartition("/")[2]] for v in layer.weights}
+            what = f"{folder} and the layer that its {_CONFIG} describes"
+            fill(layer.weights, read_weights(folder), names, (), what)
+
+    @staticmethod
+    def write(task: Any, directory: Path) -> None:
+        """Writes the files, beside those of the transformer."""
+        _write_modules(task, directory)
+
+    def _error(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self._file} {problem}.")
+
+
+def _projection(folder: Path) -> dict[str, Any]:
+    """The options of a dense layer."""
+    file = folder / _CONFIG
+    said = _object(file)
+    width = _typed(file, said, "out_features", int, None)
+    if width is None or width < 1:
+        raise CheckpointError(f"{file} has no positive out_features.")
+    _check_names(file, said)
+    if said.get("use_residual"):
+        raise CheckpointError(f"{file} has use_residual, which is not supported.")
+    name = said.get("activation_function", "torch.nn.Tanh")
+    known = {theirs.rpartition(".")[2]: ours for ours, theirs in _ACTIVATIONS.items()}
+    kind = name.rpartition(".")[2] if isinstance(name, str) else ""
+    if kind not in known or not name.startswith("torch.nn."):
+        raise CheckpointError(
+            f"{file} has the activation {truncated_repr(name)}, expected one of torch.nn's "
+            f"{', '.join(known)}."
+        )
+    bias = _typed(file, said, "bias", bool, True)
+    return {"width": width, "activation": known[kind], "bias": bias}
+
+
+def _prompts(file: Path) -> dict[str, Any]:
+    """The options for prompts and for truncated vectors."""
+    said = _object(file)
+    prompts: Any = said.get("prompts") or {}
+    # The library writes null for a prompt that is not set.
+    prompts = {k: "" if v is None else v for k, v in prompts.items()} if _is_table(prompts) else 0
+    if not _is_table(prompts) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointError(f"{file} has prompts that are not a table of names and texts.")
+    options: dict[str, Any] = {"prompts": prompts}
+    default = _typed(file, said, "default_prompt_name", str, None)
+    if default is not None:
+        if default not in prompts:
+            raise CheckpointError(
+                f"{file} has default_prompt_name = {truncated_repr(default)}, expected one of "
+                f"{', '.join(prompts) or 'its prompts, which are none'}."
+            )
+        options["default_prompt"] = default
+    dimensions = _typed(file, said, "truncate_dim", int, None)
+    if dimensions is not None:
+        if dimensions < 1:
+            raise CheckpointError(f"{file} has truncate_dim = {dimensions}, expected at least 1.")
+        options["dimensions"] = dimensions
+    return options
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _check_names(file: Path, said: Mapping[str, Any]) -> None:
+    """Raises an error if a module reads or writes other vectors than those of the texts."""
+    for key in ("module_input_name", "module_output_name"):
+        if said.get(key) not in (None, "sentence_embedding"):
+            raise CheckpointError(
+                f"{file} has {key} = {truncated_repr(said[key])}, expected 'sentence_embedding'."
+            )
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """A JSON object; empty if there is no such file."""
+    found = parsing.read_json(file, CheckpointError) if file.exists() else {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file} is not a JSON object.")
+    return found
+
+
+def _typed(file: Path, said: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    """A value of a JSON object; ``default`` if it is missing or null."""
+    value = said.get(key)
+    if value is None:
+        return default
+    if type(value) is not kind:
+        raise CheckpointError(
+            f"{file} has {key} = {truncated_repr(value)}, expected {kind.__name__}."
+        )
+    return value
+
+
+def _write_modules(task: Any, directory: Path) -> None:
+    options = task.options
+    width = task.backbone.output["sequence_output"].shape[-1]
+    modules: list[dict[str, Any]] = []
+
+    def add(kind: str, config: Mapping[str, Any] | None = None) -> Path:
+        number = len(modules)
+        folder = directory / (f"{number}_{kind}" if number else "")
+        path = folder.name if number else ""
+        modules.append(
+            {"idx": number, "name": str(number), "path": path, "type": f"{_LIBRARY}models.{kind}"}
+        )
+        if config is not None:
+            folder.mkdir()
+            _write(folder / _CONFIG, config)
+        return folder
+
+    add("Transformer")
+    kinds = options.poolings
+    modes = {ours: (mode, key) for mode, (ours, key) in _POOLINGS.items()}
+    if len(kinds) == 1:  # as all versions read it
+        pooling: dict[str, Any] = {"word_embedding_dimension": width}
+        pooling |= {key: ours == kinds[0] for ours, (_, key) in modes.items()}
+    else:
+        pooling = {"embedding_dimension": width, "pooling_mode": [modes[k][0] for k in kinds]}
+    width *= len(kinds)
+    add("Pooling", {**pooling, "include_prompt": options.include_prompt})
+    for each, layer in zip(options.projections, task.projection_layers, strict=True):
+        config = {
+            "in_features": width,
+            "out_features": each.width,
+            "bias": each.bias,
+            "activation_function": f"torch.nn.modules.{_ACTIVATIONS[each.activation]}",
+        }
+        folder = add("Dense", config)
+        tensors = {}
+        for path, value in plain_weights(layer).items():
+            name, _, transform = _WEIGHTS[path.rpartition("/")[2]].partition("|")
+            if not np.isfinite(value).all():
+                raise CheckpointError(f"Not written: {path} contains NaN or infinity.")
+            tensors[name] = np.ascontiguousarray(stored(value, transform))
+        safetensors.write(tensors, folder / SINGLE, {"format": "pt"})
+        shutil.copymode(folder / _CONFIG, folder / SINGLE)
+        width = each.width
+    if options.normalize:
+        add("Normalize")
+    _write(directory / _MODULES, modules)
+    _write(directory / _TRANSFORMER, {"max_seq_length": options.max_length, "do_lower_case": False})
+    prompts = {"prompts": options.prompts, "default_prompt_name": options.default_prompt}
+    cut = {} if options.dimensions is None else {"truncate_dim": options.dimensions}
+    _write(directory / _PROMPTS, {**prompts, **cut})
+
+
+def _write(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
