@@ -109,7 +109,7 @@ def wire(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
         call_with=lambda i: kinds[int(i % config.global_every > 0)],
         final_norm=parts("final_norm", encoder.norm, config),
     )
-    mean = parts("mean", layers.MeanPooling)
+    mean = parts("mean", layers.TokenPooling, ("mean",))
     pooled = outputs["first_token"]
     if config.pooling == "mean":
         pooled = mean(outputs["sequence_output"], padding_mask)

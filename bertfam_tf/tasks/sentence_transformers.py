@@ -313,6 +313,11 @@ def _write_modules(task: Any, directory: Path) -> None:
     width *= len(kinds)
     add("Pooling", {**pooling, "include_prompt": options.include_prompt})
     for each, layer in zip(options.projections, task.projection_layers, strict=True):
+        if each.activation not in _ACTIVATIONS:
+            known = ", ".join(map(str, _ACTIVATIONS))
+            raise CheckpointError(
+                f"Not written: the activation {each.activation!r} is not one of {known}."
+            )
         config = {
             "in_features": width,
             "out_features": each.width,
