@@ -94,7 +94,7 @@ def test_by_files(tmp_path, files, module):
     assert find_kind(tmp_path) == module
     # Generic classes, and models with such a class, are ignored.
     write(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}})
-    write(tmp_path, {"config.json": {"model_type": "modernbert"}})
+    write(tmp_path, {"config.json": {"model_type": "t5"}})
     assert find_kind(tmp_path) == module
 
 
