@@ -20,6 +20,15 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 TARGET = pathlib.Path(__file__).parents[1] / "bertfam_tf" / "text" / "kernels" / "unicode_tables.py"
+GRAPHEMES = {
+    "JOINED": "Parts of the grapheme of the character before them.",
+    "PREFIX": "Parts of the grapheme of the character after them.",
+    "CONTROL": "Graphemes of their own.",
+    "PICTURE": "Joined by U+200D with the picture before it.",
+    "CONSONANT": "Joined by a linker with the consonant before it.",
+    "LINKER": "Signs that join two consonants.",
+    "LINKED": "May be between linkers and consonants.",
+}
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -79,6 +88,88 @@ def literal(name: str, comment: str, text: str) -> str:
     lines.append(line.rstrip())
     body = "\n".join(f'    "{line}"' for line in lines)
     return f"# {comment}\n{name} = (\n{body}\n)\n"
+
+
+def every_character() -> list[int]:
+    return [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+
+
+def rules_for_every_character() -> bytes:
+    """Returns a `precompiled_charsmap` that replaces every character by "X".
+
+    The library applies it to graphemes of up to 5 bytes, and to each character of longer ones.
+    """
+    pages, leaf = 6, 5 * 256
+    units = [0] * (256 * pages)
+
+    def unit(slot: int, base: int, label: int, has_value: bool = False) -> None:
+        units[slot] = (slot ^ base) << 10 | has_value << 8 | label
+
+    units[leaf] = 1 << 31
+    unit(0, 256, 0)
+    # Page 1 has the first bytes; pages 2 to 4 the last, the second-last and the third-last byte.
+    bases = [leaf, 2 * 256, 3 * 256, 4 * 256]
+    for after, base in enumerate(bases[1:]):
+        for label in range(0x80, 0xC0):
+            unit(base ^ label, bases[after], label, has_value=after == 0)
+    widths = {1: range(1, 0x80), 2: range(0xC2, 0xE0), 3: range(0xE0, 0xF0), 4: range(0xF0, 0xF5)}
+    for width, labels in widths.items():
+        for label in labels:
+            unit(256 ^ label, bases[width - 1], label, has_value=width == 1)
+    data = b"".join(number.to_bytes(4, "little") for number in units)
+    return len(data).to_bytes(4, "little") + data + b"X\0"
+
+
+def normalization_tables() -> list[str]:
+    """The characters that Unicode's normalization forms change in the library."""
+    nfd, nfkd, strip = normalizers.NFD(), normalizers.NFKD(), normalizers.StripAccents()
+    ordered, compatible, accent = [], [], []
+    for codepoint in every_character():
+        char = chr(codepoint)
+        if unicodedata.combining(char) == 1:
+            moves = nfd.normalize_str(f"a\u0345{char}") == f"a{char}\u0345"
+        else:
+            moves = nfd.normalize_str(f"a{char}\u0334") == f"a\u0334{char}" != f"a{char}\u0334"
+        if moves:
+            ordered.append(codepoint)
+        apart = nfkd.normalize_str(char)
+        if apart not in (char, nfd.normalize_str(char)):
+            if apart != unicodedata.normalize("NFKD", char):
+                raise SystemExit(f"U+{codepoint:04X}: this Python decomposes it differently")
+            compatible.append(codepoint)
+        if not strip.normalize_str(char):
+            accent.append(codepoint)
+    return [
+        literal("ORDERED", "Marks that normalization puts in order.", ranges(ordered)),
+        literal("COMPATIBLE", "Characters that NFKD, but not NFD decomposes.", ranges(compatible)),
+        literal("ACCENT", "Removed by StripAccents.", ranges(accent)),
+    ]
+
+
+def grapheme_tables() -> list[str]:
+    """The classes of characters by which the library finds graphemes."""
+    joined = normalizers.Precompiled(rules_for_every_character()).normalize_str
+    known: dict[str, list[int]] = {name: [] for name in GRAPHEMES}
+    syllable, sign = "\u0915\u094d", "\u0915\u0308"
+    for codepoint in every_character()[1:]:
+        char = chr(codepoint)
+        if joined(f"a{char}") == "X":
+            known["JOINED"].append(codepoint)
+        prefix = joined(f"{char}a") == "X"
+        if prefix:
+            known["PREFIX"].append(codepoint)
+        # Apart from it, two signs are a grapheme of 4 bytes.
+        if joined(f"{char}\u0308\u0308") == "XX":
+            known["CONTROL"].append(codepoint)
+        if joined(f"a\u200d{char}") != joined(f"\xa9\u200d{char}"):
+            known["PICTURE"].append(codepoint)
+        if joined(f"{char}\u094d{sign}") == "XXXX":
+            known["CONSONANT"].append(codepoint)
+        if not prefix and joined(f"\u0915{char}{sign}") == "XXXX":
+            known["LINKER"].append(codepoint)
+        elif not prefix and joined(f"{syllable}{char}{sign}") == "XXXXX":
+            known["LINKED"].append(codepoint)
+    return [literal(name, comment, ranges(known[name])) for name, comment in GRAPHEMES.items()]
 
 
 def build() -> str:
@@ -155,6 +246,8 @@ def build() -> str:
             literal("BYTE_LETTER", "Letters in byte-level BPE's pattern.", ranges(letter)),
             literal("BYTE_NUMBER", "Numbers in byte-level BPE's pattern.", ranges(number)),
             literal("BYTE_SPACE", "White space in byte-level BPE's pattern.", ranges(blank)),
+            *normalization_tables(),
+            *grapheme_tables(),
         ]
     )
 

@@ -15,6 +15,7 @@ _HOME = {
     "BPETokenizer": "tokenizers.bpe",
     "ByteBPETokenizer": "tokenizers.byte_bpe",
     "SentencePieceTokenizer": "tokenizers.sentencepiece",
+    "UnigramTokenizer": "tokenizers.unigram",
     "Windows": "windows",
     "WordSplitter": "splitting",
     "WordTokenizer": "tokenizers.words",

@@ -55,19 +55,21 @@ def read_json(path: Path) -> dict[str, Any]:
 _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(
         """
-        add_eos add_prefix_space clean_text do_lower_case do_lowercase_and_remove_accent fairseq_ids
-        keep_accents lower_case remove_space split_digit_comma split_special_tokens strip_accents
-        tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
+        add_eos add_prefix_space clean_text compose do_lower_case do_lowercase_and_remove_accent
+        fairseq_ids fast keep_accents lower_case remove_space split_digit_comma split_special_tokens
+        strip_accents tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
         """.split(),
         bool,
     ),
     **{f"{role}_token": (str, dict) for role in ROLES},
+    "added_tokens": list,
     "additional_special_tokens": list,
     "cutoffs": list,
     "language": str,
     "layout": dict,
     "max_input_chars_per_word": int,
     "nonbreaking_prefixes": list,
+    "normalized_tokens": list,
     "tokenizer_class": str,
 }
 
@@ -97,42 +99,6 @@ def section(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected an object")
     return value or {}
-
-
-def read_ids(content: dict[str, Any], path: Path) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Returns the ids of the pieces of a `tokenizer.json`, added tokens included, and the added
-    tokens, or raises ValueError."""
-    ids = dict(section(section(content, "model", path), "vocab", path))
-    added = content.get("added_tokens") or []
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise ValueError(
-            f"{path}: added_tokens is {truncated_repr(added)}, expected a list of objects"
-        )
-    for token in added:
-        text, number = token_text(token, path), token.get("id")
-        if ids.setdefault(text, number) != number:
-            raise ValueError(
-                f"{path}: {text!r} has the ids {truncated_repr(ids[text])} and "
-                f"{truncated_repr(number)}"
-            )
-    return ids, added
-
-
-def read_merge_lines(content: dict[str, Any], path: Path) -> list[str]:
-    """Returns the merges of a `tokenizer.json`, two parts separated by a space, or raises
-    ValueError."""
-    merges = section(content, "model", path).get("merges")
-    if not isinstance(merges, list):
-        raise ValueError(f"{path}: merges is {truncated_repr(merges)}, expected a list")
-    lines = []
-    for number, pair in enumerate(merges):
-        parts = [pair] if isinstance(pair, str) else pair
-        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-            raise ValueError(
-                f"{path}: merge {number} is {truncated_repr(pair)}, expected two strings"
-            )
-        lines.append(" ".join(parts))
-    return lines
 
 
 VOCABULARY_JSON, MERGES_FILE = "vocab.json", "merges.txt"
@@ -312,6 +278,9 @@ def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
     ]
     if lstrip:
         stated["lstrip_tokens"] = tuple(lstrip)
+    for name in ("added_tokens", "normalized_tokens"):
+        if config.get(name):
+            stated[name] = tuple(token_text(each, path) for each in config[name])
     if "split_special_tokens" in config:
         stated["special_tokens_in_text"] = not config["split_special_tokens"]
     if config.get("layout") is not None:

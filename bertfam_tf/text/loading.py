@@ -14,10 +14,9 @@ from bertfam_tf.text.files import (
     CONFIG_FILE,
     JSON_FILE,
     MODEL_CONFIG_FILE,
-    read_json,
     read_lines,
-    section,
 )
+from bertfam_tf.text.tokenizer_json import kind_of
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
 # By the `kind` of a `TokenizerSpec`, which is also the name of the module. Imported when needed.
@@ -26,6 +25,7 @@ CLASSES = {
     "byte_bpe": "ByteBPETokenizer",
     "bpe": "BPETokenizer",
     "sentencepiece": "SentencePieceTokenizer",
+    "unigram": "UnigramTokenizer",
     "words": "WordTokenizer",
 }
 # Generic classes of transformers, which run a tokenizer.json of any kind.
@@ -35,8 +35,9 @@ _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", 
 def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
     """Loads the tokenizer of a checkpoint.
 
-    Its kind is determined by ``tokenizer_class`` in tokenizer_config.json, otherwise by
-    ``tokenizer_class`` or ``model_type`` in config.json, otherwise by which files are present.
+    Its kind is determined by tokenizer.json if that is the only vocabulary file, otherwise by
+    ``tokenizer_class`` in tokenizer_config.json, otherwise by ``tokenizer_class`` or ``model_type``
+    in config.json, otherwise by which files are present.
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
@@ -74,6 +75,8 @@ def find_kind(directory: Path) -> str:
         FileNotFoundError: there are no files that determine the kind.
         ValueError: a file names a class or model that is not supported, or is damaged.
     """
+    if _only_json(directory):
+        return kind_of(directory / JSON_FILE)
     stated = _stated_class(directory)
     if stated:
         return _kind_of_class(*stated)
@@ -97,6 +100,13 @@ def find_kind(directory: Path) -> str:
         f"{truncated_repr(model)}, expected one of {', '.join(known)}, or a tokenizer_class "
         f"in {CONFIG_FILE}"
     )
+
+
+def _only_json(directory: Path) -> bool:
+    """Returns whether a tokenizer.json is the only vocabulary file."""
+    patterns = ("vocab*", "*.model", "*.bpe", "codes*")
+    others = (file for pattern in patterns for file in directory.glob(pattern))
+    return (directory / JSON_FILE).is_file() and not any(file.is_file() for file in others)
 
 
 def _stated_class(directory: Path) -> tuple[str, Path] | None:
@@ -130,29 +140,10 @@ def _kind_of_files(directory: Path) -> str | None:
         ends = any(pair[-1].endswith("</w>") for pair in pairs)
         return "bpe" if ends else "byte_bpe"
     if has(JSON_FILE):
-        return _kind_of_tokenizer_json(directory / JSON_FILE)
+        return kind_of(directory / JSON_FILE)
     if any(directory.glob("*.model")):
         return "sentencepiece"
     # The names of OpenAI and fastBPE.
     if any(directory.glob("*.bpe")) or any(directory.glob("codes*")):
         return "bpe"
     return "words" if has("vocab.pkl") else None
-
-
-def _kind_of_tokenizer_json(path: Path) -> str:
-    content = read_json(path)
-    model = section(content, "model", path)
-    # Files of early versions have no type.
-    kind = model.get("type")
-    if kind == "WordPiece" or (kind is None and "continuing_subword_prefix" in model):
-        return "wordpiece"
-    if kind == "Unigram":
-        return "sentencepiece"
-    if kind == "BPE" and model.get("end_of_word_suffix"):
-        return "bpe"
-    if kind == "BPE" and "ByteLevel" in str(content.get("pre_tokenizer")):
-        return "byte_bpe"
-    raise ValueError(
-        f"{path}: the model is {truncated_repr(kind)}, expected WordPiece, Unigram, or BPE that is "
-        "byte-level or marks the ends of words"
-    )

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, read_json, write_json
+from bertfam_tf.text.json_writer import special_names, tokenizer_json
 from bertfam_tf.text.kernels.moses import nonbreaking_prefixes
-from bertfam_tf.text.tokenizer_json import special_names, tokenizer_json
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 

@@ -9,6 +9,8 @@ from typing import Any
 # The roles of special tokens; each has a field `<role>_token` in `SpecialTokens`.
 ROLES = ("unk", "cls", "sep", "pad", "mask", "bos", "eos")
 TEXTS = ("a", "b")
+# The fields of `SpecialTokens` with several tokens.
+TOKEN_LISTS = ("additional_special_tokens", "lstrip_tokens", "added_tokens", "normalized_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,9 @@ class SpecialTokens:
         special_tokens_in_text: whether a special token that occurs in a text, such as "[MASK]", is
             converted to its id, as in Hugging Face's tokenizers.  Use False for untrusted texts,
             which could otherwise contain a [SEP]; it is then tokenized like any other text.
+        added_tokens: other pieces that are found in a text before it is split, such as a run of
+            spaces; they are not special.
+        normalized_tokens: those of all these tokens that are looked for in the normalized text.
     """
 
     unk_token: str | None = None
@@ -40,9 +45,11 @@ class SpecialTokens:
     additional_special_tokens: tuple[str, ...] = ()
     lstrip_tokens: tuple[str, ...] = ()
     special_tokens_in_text: bool = True
+    added_tokens: tuple[str, ...] = ()
+    normalized_tokens: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("additional_special_tokens", "lstrip_tokens"):
+        for name in TOKEN_LISTS:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def of(self, role: str) -> str | None:

@@ -137,3 +137,128 @@ BYTE_NUMBER = (
 BYTE_SPACE = (
     "9 5 3b 1 q 1 4bj 1 1vj b t 2 5 1 1b 1 334 1"
 )
+
+# Marks that normalization puts in order.
+ORDERED = (
+    "lc 1s 2 1 2 a 1 w 7n 5 7d 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 4g 9 y "
+    "4 1 9 1 3 1 5 17 3 3c e 1 t 1o 1 g 1 3 4 2v 1 g 1 32 1 g 1 32 1 g 1 32 1 g 1 3j 1 3j 1 7 2 "
+    "2t 1 g 1 3j 1 3g 1 31 3 d 4 30 2 e 4 24 2 r 1 1 1 1 1 1j 2 1 1 5 4 2 1 1 3 1 2 1q 1 34 1 1 "
+    "2 2a 1 jz 3 qc 1 v 1 4d 1 a 1 5n 1 3z 3 63 2 1z 1 k 8 2 1 1c e 3a 1 f 1 12 9 1i 2 1m 1 b 2 "
+    "1v 1 48 3 1 d 1 7 4 1 6 1 3 2 5i 1i 5 5 k0 d 4 1 3 c 2da 3 3x 1 2o w fe 6 2x 2 n9w 1 4 a w "
+    "2 28 2 7o 1 59 1 r i 1l 3 11 1 2n 1 c 1 6n 1 1 3 2 2 5 2 1 1 1g 1 6u 1 fn4 1 ld g r1 1 6a "
+    "1 45 5 1aq 1 1 1 14 3 4 1 4l 2 127 1 1k 1 1l 2 1x 3 1c 2 1q 1 24 1 9 1 2y 2 4y 2 29 1 g 1 "
+    "o 7 3 5 5p 1 3 1 3f 2 6z 2 3i 1 3a 2 37 1 103 1 fjk 5 1n 7 g2v 1 43q 5 3 6 8 8 2 7 u 4 44 "
+    "3 2pn 7 1 h 2 7 1 2 1 5 1ph 7 31 7"
+)
+
+# Characters that NFKD, but not NFD decomposes.
+COMPATIBLE = (
+    "4g 1 7 1 1 1 4 1 2 4 2 3 1 3 37 2 b 2 8 1 1h 1 1w 9 10 3 58 9 v 6 2 5 45 1 9 2 22 7 p 3 1 "
+    "2 3 1 b1 1 6l 4 1iy 1 3j 1 14 2 1a 1 2y 1 1 1 aq 1 2en 3 1 b 1 i 1 s d 1 y 11 62 2 81 1 1 "
+    "3 b 3 d 3 d 2 e 2 1 b 6 1 5 1 c 3 8 1 3 2 1 2 4 1 1 1 8 3 d 1 7 1 g 2 2 r 1 d b 1 2f 4 1 3 "
+    "1 b 1 2 2 5 2 3 1 1 3 1 3 2 1 3 1 7 1 6 4 5 6 1c 9 1 4i 2 1 2 fj 3v 10h 1 2v 3 ed 2 6p 1 "
+    "8f 1 2b 1 c 5y 16 1 1h 1 1 3 2o 2 2 1 2n 1 1d 2m 3 e 2o v 1 14 8 1b 1 3j 1 74 mn0 2 5u 1 "
+    "3r 2 o2 4 fq8 7 c 5 8 a 11 2r x a3 i 1s 2 1i 14 d j a m l 2 c 1 j 1 4 4 3 1 1 1 3r 4 5a 3 "
+    "6 2 6 2 6 2 3 3 7 1 7 15w1 2d 1 1z 1 2 2 1 2 2 2 4 1 c 1 1 1 7 1 1t 1 4 2 8 1 7 1 s 1 4 1 "
+    "5 1 1 3 7 1 9g 2 84 2 1e 4cg 4 1 r 1 2 1 1 2 1 1 a 1 4 1 1 1 1 6 1 4 1 1 1 1 1 1 3 1 2 1 1 "
+    "2 1 1 1 1 1 1 1 1 1 1 2 1 1 2 4 1 7 1 4 1 4 1 1 1 a 1 h 5 3 1 5 1 h g4 b 5 v 1 w q 2 10 1 "
+    "33 3 d 18 4 9 7 2"
+)
+
+# Removed by StripAccents.
+ACCENT = (
+    "lc 34 7n 7 7b 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 9 y 4 1 9 "
+    "1 3 1 5 17 3 3c e 1 x 1i 3 1 i 1 7 a 2 t 3 1k 1 1 7 2 2 2 3 9 1 a 2 t 3 1k 1 1 5 4 2 2 3 3 "
+    "1 u 2 3 1 b 3 1k 1 1 8 1 3 1 3 k 2 t 3 1k 1 1 7 2 2 2 3 8 2 a 2 u 1 1n 5 3 3 1 4 9 1 14 4 "
+    "1m 7 1 3 1 4 7 2 b 2 t 3 1k 1 1 7 1 3 1 4 7 2 b 2 t 3 1m 7 1 3 1 4 9 1 a 2 u 2 1y 1 4 6 1 "
+    "1 1 8 i 2 1p 1 2 7 c 8 2q 1 2 6 1 2 b 6 22 2 r 1 1 1 1 1 4 2 1d k 1 2 5 b 1 10 9 1 2s k n "
+    "4 4 3 1 3 2 7 3 4 d c 1 1 a 4 jj 3 qa 3 t 3 t 2 u 2 1s w 9 1 19 3 3b 2 y 1 3a c 4 c 63 5 "
+    "1l a 1 t 2 1 1c f 1t 5 1b h 12 9 c 3 u d 1k e 1c k 48 3 1 l 4 1 4 3 3 2 5i 1i 5 5 k0 x 2da "
+    "3 3x 1 2o w fe 6 2x 2 n9w 4 1 a w 2 28 2 7k 1 3 1 4 1 n 5 2g 2 1e i q i 1g 8 p d 18 4 1b e "
+    "10 1 1v e c 1 8 2 19 3 1e 1 1 3 2 2 5 2 1 1 15 5 5 2 6k 8 1 2 fn4 1 kh g g g r1 1 6a 1 45 "
+    "5 1ae 3 1 2 5 4 14 3 4 1 4l 2 109 3 1h f 1k 4 19 b 1x 3 10 e 1q 1 c 3 1c e 9 3 2n c 6 1 4g "
+    "c l 4 1k 1 1 7 2 2 2 3 9 1 a 2 2 7 3 5 5c i 2x k 6j 7 2 9 r 2 2a h 2y d 2t f zn 8 1 8 2a m "
+    "1 e fg9 5 1n 7 t6 1a g 4 f7u 2 43q 5 3 6 8 8 2 7 u 4 44 3 1iz 1j 4 1e 8 1 e 1 m 5 1 f 11s "
+    "7 1 h 2 7 1 2 1 5 1ph 7 31 7 gzhx 6o"
+)
+
+# Parts of the grapheme of the character before them.
+JOINED = (
+    "lc 34 7n 7 7b 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 9 9 1 o 4 "
+    "1 9 1 3 1 5 17 3 1n 9 16 o 1 x 1i 3 1 i 1 7 a 2 t 3 1k 1 1 7 2 2 2 3 9 1 a 2 q 1 2 3 1k 1 "
+    "1 5 4 2 2 3 3 1 u 2 3 1 b 3 1k 1 1 8 1 3 1 3 k 2 m 6 1 3 1k 1 1 7 2 2 2 3 7 3 a 2 u 1 1n 5 "
+    "3 3 1 4 9 1 14 5 1j 1 1 7 1 3 1 4 7 2 b 2 t 3 1k 1 1 7 1 3 1 4 7 2 b 2 f 1 c 4 1j 2 1 7 1 "
+    "3 1 4 9 1 a 2 t 3 1y 1 4 6 1 1 1 8 i 2 1p 1 1 8 c 8 2q 1 1 a b 7 21 2 r 1 1 1 1 1 4 2 1d k "
+    "1 2 5 b 1 10 9 1 2u b 1 6 n 4 4 3 g 4 d 1 1 3 6 1 f 1 jj 3 qa 4 s 3 t 2 u 2 1s w 9 1 19 3 "
+    "1 1 39 2 y 1 3a c 4 c 63 5 1l a 1 1 1 1 2 o 2 1 1c 1a 2 c k 5 1b h 12 9 c 3 u d 1k e 1c k "
+    "48 3 1 l 4 1 6 1 2 3 5i 1s ek 2 5e x 2da 3 3x 1 2o w fe 6 2x 2 n9w 4 1 a w 2 28 2 7k 1 3 1 "
+    "4 1 n 5 4 1 2b 2 1e i q i d 1 12 8 p d 18 4 1b e 10 1 1v e c 1 8 2 1a 1 1f 1 1 3 2 2 5 2 1 "
+    "1 15 5 5 2 6k 8 1 2 fn4 1 kh g g g a6 2 gt 1 6a 1 45 5 1ae 3 1 2 5 4 14 3 4 1 4l 2 fx 4 1t "
+    "5 8t 2 25 6 1y b 1d 4 3e 3 1h f 15 1 2 2 a 4 19 b 7 1 1p 3 10 e g 2 18 1 c 3 1c e 8 4 1 2 "
+    "2k c 6 1 2 1 4d c l 4 1j 2 1 7 2 2 2 3 9 1 a 2 2 7 3 5 1v 9 1 1 2 1 1 4 1 5 1 1 e 2 2a i n "
+    "1 29 k 6j 7 2 9 r 2 2a h 2y d 2t 3 2 a 74 f 6t 6 1 2 2 4 1 1 1 2 3x 7 2 7 3 1 s a 14 7 1 4 "
+    "8 1 9 b 1a g 5i 8 5j 8 1 8 2a m 1 e 3e 6 3 1 1 2 1 7 1 1 1u 5 1 2 1 5 9n 4 9 2 1 1 1c 7 3 "
+    "5 n 1 44l 1 6 f 8ug i 1xc 5 1n 7 t4 1 1 1j 7 4 29 1 b 2 f57 2 3mp 1a 2 n f2 5 3 6 8 8 2 7 "
+    "u 4 44 3 1iz 1j 4 1e 8 1 e 1 m 5 1 f 11s 7 1 h 2 7 1 2 1 5 2s 1 4g 7 af 1 1p 4 e4 4 72 2 "
+    "6r 1 2 1 7 2 5 1 d6 7 31 7 240 5 gx7k 2o 3k 6o"
+)
+
+# Parts of the grapheme of the character after them.
+PREFIX = (
+    "16o 6 5z 1 1d 1 ao 2 28 1 vf 1 1f8u 1 f 1 6s 2 el 1 12l 1 1 1 8y 6 jg 1 cb 1"
+)
+
+# Graphemes of their own.
+CONTROL = (
+    "1 v 2n x d 1 12m 1 3jl 1 1ks 1 2 2 o 7 1d g 17yn 1 6o c ab8 g qxs 4 43z 8 h405 w 2o 3k 6o "
+    "2s0"
+)
+
+# Joined by U+200D with the picture before it.
+PICTURE = (
+    "4p 1 4 1 68d 1 c 1 60 1 m 1 2i 6 f 2 a7 2 c 1 4m 1 p b 4 3 5j 1 6f 2 a 1 9 1 1m 4 1 5 9 1 "
+    "2 1 2 2 2 1 4 1 2 1 1 2 2 1 3 1 3 2 8 3 5 1 1 1 5 c b 2 2 1 1 2 1 1 i 1 2 2 i 6 1 1 1 2 3 "
+    "2 5 1 2 2 4 2 b 2 5 2 2 1 5 2 1 1 1 2 k 2 5 6 1 4 2 1 4 1 2 1 2 6 1 1 2 1 1 1 1 1 6 1 3 1 "
+    "6 1 a 2 f 1 2 1 4 1 1 1 4 3 1 1 b 2 1c 3 9 1 e 1 e 1 ac 2 cv 3 j 2 1f 1 4 1 yi 1 c 1 gp 1 "
+    "1 1 2fze 1 13 4 2s c f 2 f 1 e 2 11 a 34 2 c 2 e 1 2 a j 1k r f a 1 k 1 2 9 1 4 9 n 6 58 2 "
+    "34 2 2 1 3 2 2b 2 3 1 4 5 72 1 1r b 6 1 o 7 2 2 8 c 1 2 4 2 1 4 2 d 2 2 1 8 2 9 1 5 3 c 3 "
+    "8 3 2 1 1 1 4 1 6 1 3 1 6 2e 1c 1y 5 8 2 h 3 1 1 6 2 d 62 12 c 4 1k 8 a 6 14 8 u 2 c 4 2 e "
+    "9 13 c 1b 1 a 1 55 2g 8 e 42 74 se"
+)
+
+# Joined by a linker with the consonant before it.
+CONSONANT = (
+    "1sl 11 u 8 o 8 l k 1 7 1 1 3 4 y 2 1 1 g 2 4j k 1 7 1 2 1 5 1r 1 r k 1 7 1 2 1 5 y 2 1 1 h "
+    "1 4j k 1 g u 3 56 12 jp 17 k 1 g 6 4 4 3 1 3 2 7 3 4 d c 1 1dd 1g h8 1h 52 2 6 x h 8 1i u "
+    "d 2 b 3 s0b 3 3 10 19 5 2 9 a 5 2p g 1 3 6 1 3 2 2o b 5x r ilh 1 f 4 1 3 1 t 1cd 10 t 1 2 "
+    "1 fs a 1 1 2 1 1 12 11m 7 2 1 2 8 1 2 1 o 5s 1 a 14 t 1 b 14 w0 d 1 y"
+)
+
+# Signs that join two consonants.
+LINKER = (
+    "1u5 1 3j 1 73 1 3j 1 73 1 73 1 kr 1 1i0 1 i5 1 6b 1 2u 1 s2c 1 8l 1 itk 1 1df 1 ik 1 12l 1 "
+    "7c 1 29 1 x4 1"
+)
+
+# May be between linkers and consonants.
+LINKED = (
+    "lc 34 7n 7 7b 19 1 1 1 2 1 2 1 1 20 b 1c l g 1 2t 7 2 6 2 2 1 4 z 1 u r 2j b 1m 9 9 1 o 4 "
+    "1 9 1 3 1 5 17 3 1n 9 16 o 1 w 1j 1 1 1 4 8 8 7 a 2 t 1 1m 1 1 1 2 4 i 1 a 2 q 1 2 2 1l 1 "
+    "4 2 4 2 2 3 3 1 u 2 3 1 b 2 1l 1 4 5 1 2 p 2 m 6 1 1 1m 1 1 2 1 4 g 3 a 2 u 1 1n 1 1 1 c 1 "
+    "9 1 14 1 3 1 1j 1 1 3 5 3 1 3 8 2 b 2 t 1 1m 1 2 2 1 1 3 3 1 4 7 2 b 2 s 2 1l 2 1 1 2 4 i "
+    "1 a 2 t 1 20 1 4 1 2 3 1 1 8 1 29 1 2 7 c 8 2q 1 2 9 b 7 21 2 r 1 1 1 1 1 1j e 1 5 1 2 5 b "
+    "1 10 9 1 2u 4 1 6 2 1 2 2 p 2 4 3 g 4 d 1 2 2 6 1 f 1 jj 3 qa 4 s 3 t 2 u 2 1s 2 1 7 8 1 2 "
+    "9 1 1 9 1 19 3 1 1 39 2 y 1 3a 3 4 2 9 1 6 3 63 2 2 1 1m 1 1 7 3 1 2 8 6 a 2 1 1c 1a 2 c k "
+    "4 1c a 4 2 13 9 c 2 w 4 2 3 1 2 1k 1 1 2 3 1 1 5 1k 8 2 2 48 3 1 d 1 7 4 1 6 1 3 2 5i 1s "
+    "el 1 5e x 2da 3 3x 1 2o w fe 6 2x 2 n9w 4 1 a w 2 28 2 7k 1 3 1 4 1 p 2 5 1 47 2 q i d 1 "
+    "12 8 p b 1 1 18 3 1c 1 2 4 2 2 13 1 1v 6 2 2 2 2 c 1 8 1 1b 1 1f 1 1 3 2 2 5 2 1 1 16 2 6v "
+    "1 2 1 4 1 fn4 1 kh g g g a6 2 gt 1 6a 1 45 5 1ae 3 1 2 5 4 14 3 4q 2 fx 4 1t 5 8t 2 25 6 "
+    "1y b 1d 4 3f 1 1i f 15 1 2 2 a 3 1d 4 2 2 7 1 1p 3 10 5 1 6 1 1 1q 1 c 2 1g 9 1 1 8 4 2 1 "
+    "2n 3 2 4 6 1 2 1 4d 1 3 8 l 2 1l 2 1 1 1 1 c 1 9 1 e 7 3 5 1v 1 2 6 1 1 2 1 1 3 4 2 2 1 e "
+    "2 2d 8 2 3 1 1 n 1 29 1 2 6 1 1 2 1 1 2 1 2 6j 1 2 4 6 2 1 2 r 2 2d 8 2 1 1 2 2y 1 1 1 2 8 "
+    "2t 1 1 1 2 4 1 5 77 9 1 2 6t 1 a 3 5 1 40 4 2 2 4 1 w a 14 6 2 4 i 6 2 3 1a d 1 1 5j 1 1 3 "
+    "1 1 5l 7 1 6 1 1 2a m 2 7 1 2 1 2 3e 6 3 1 1 2 1 7 1 1 20 2 3 1 1 1 9n 2 b 2 1g 5 5 2 o 1 "
+    "44l 1 6 f 8ug c 3 3 1xc 5 1n 7 t4 1 1r 4 29 1 b 2 f57 2 3mp 1a 2 n f2 5 3 6 8 8 2 7 u 4 44 "
+    "3 1iz 1j 4 1e 8 1 e 1 m 5 1 f 11s 7 1 h 2 7 1 2 1 5 2s 1 4g 7 af 1 1p 4 e4 4 72 2 6r 1 2 1 "
+    "7 2 5 1 d6 7 31 7 240 5 gx7k 2o 3k 6o"
+)

@@ -29,7 +29,7 @@ from bertfam_tf.text.special_tokens import (
     flat,
     grouped,
 )
-from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher
+from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher, tokens_in_text
 
 
 class Tokenizer(tf.Module):
@@ -59,12 +59,16 @@ class Tokenizer(tf.Module):
     default_special_tokens: ClassVar[SpecialTokens] = NO_SPECIAL_TOKENS
     # Whether its graph can run in TFLite.
     has_tflite_kernels: ClassVar[bool] = False
+    # The kind of the published classes whose special tokens it may have; None for its own.
+    _preset_kind: ClassVar[str | None] = None
     # Keys of tokenizer_config.json -> names of arguments.
     _config_keys: ClassVar[Mapping[str, str]] = {}
     # Arguments of `_read_files`.
     _file_options: ClassVar[tuple[str, ...]] = ()
     # Whether files that do not determine a published class are rejected.
     _needs_preset: ClassVar[bool] = False
+    # Whether special tokens may begin, end and overlap in any way.
+    _any_special_token: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -114,7 +118,8 @@ class Tokenizer(tf.Module):
         return pieces
 
     def _make_matcher(self) -> SpecialTokenMatcher | None:
-        return matcher(self.special_tokens, self._state.ids)
+        tokens = tokens_in_text(self.special_tokens, self._state.ids)
+        return matcher(tokens, self.special_tokens, self._state.ids, self._any_special_token)
 
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         """Returns bool, whether special tokens may be in the texts."""
@@ -135,7 +140,8 @@ class Tokenizer(tf.Module):
             folder: the directory, or the directory of the file.
 
         Returns:
-            the arguments that the files define, and the file or directory to name in errors.
+            the arguments that the files define, and the file or directory to name in errors.  The
+            argument `added` is `tokenizer_json.AddedTokens`, if there are any.
         """
         raise NotImplementedError
 
@@ -387,19 +393,20 @@ class Tokenizer(tf.Module):
         config_file = folder / CONFIG_FILE
         config = read_tokenizer_config(config_file) if config_file.is_file() else {}
         published = presets.find(
-            cls.kind,
+            cls._preset_kind or cls.kind,
             cls.__name__,
             folder,
             preset,
             lambda special: cls._fits(special, arguments, folder),
             required=cls._needs_preset,
         )
-        arguments = {
-            **cls._published(published, arguments),
-            **arguments,
-            **cls._stated(config, config_file, arguments),
-            **flat(options),
-        }
+        added = arguments.pop("added", None)
+        stated = {**cls._stated(config, config_file, arguments), **flat(options)}
+        arguments = {**cls._published(published, arguments), **arguments, **stated}
+        if added is not None:
+            side = config.get("padding_side")
+            pad_left = None if side is None else side == "left"
+            arguments = added.completed(arguments, stated, cls.default_special_tokens, pad_left)
         made = grouped(arguments, cls.default_special_tokens)
         if "vocabulary" in made:
             index_of_pieces(made["vocabulary"], str(source), made["special_tokens"].unk_token)
@@ -426,6 +433,11 @@ class Tokenizer(tf.Module):
         return {
             **{name: stored(token) for name, token in tokens.items() if token is not None},
             "additional_special_tokens": list(map(stored, special.additional_special_tokens)),
+            **{
+                name: list(tokens)
+                for name in ("added_tokens", "normalized_tokens")
+                if (tokens := getattr(special, name))
+            },
             "split_special_tokens": not special.special_tokens_in_text,
             "layout": dataclasses.asdict(self.layout),
         }

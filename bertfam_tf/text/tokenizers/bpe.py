@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from bertfam_tf.text.kernels.graph import Pieces, original_spans, row_of_each, u
 from bertfam_tf.text.kernels.internals import breaks_words, bytes_of, fast_wordpiece, parts_of
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
-from bertfam_tf.text.kernels.unicode import Rules, python_classes
+from bertfam_tf.text.kernels.unicode import Classes, Rules, classes, python_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, Layout, SpecialTokens
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END, read_files
@@ -85,6 +85,8 @@ class BPETokenizer(Tokenizer):
             it only before a number; None for Moses' list for the language, which the package
             sacremoses provides.  It is saved with the tokenizer.
         lower_case: whether to lower-case and remove accents.
+        fast: whether character classes and special tokens are those of the `tokenizers` library,
+            as in a `tokenizer.json`, instead of those of the Python classes.
         special_tokens: the special tokens; `unk_token` must be in the vocabulary.
         layout: the positions of the special tokens.
 
@@ -101,6 +103,7 @@ class BPETokenizer(Tokenizer):
         "language": "language",
         "nonbreaking_prefixes": "prefixes",
         "do_lowercase_and_remove_accent": "lower_case",
+        "fast": "fast",
     }
     _file_options = ("max_pieces",)
 
@@ -113,11 +116,14 @@ class BPETokenizer(Tokenizer):
         language: str = "en",
         prefixes: Sequence[str] | None = None,
         lower_case: bool = True,
+        fast: bool = False,
         special_tokens: SpecialTokens = SPECIAL_TOKENS,
         layout: Layout = A_THEN_B,
     ) -> None:
         if splitter not in SPLITTERS:
             raise ValueError(f"splitter must be one of {', '.join(SPLITTERS)}, got {splitter!r}")
+        if fast and splitter != "bert":
+            raise ValueError("fast needs the splitter 'bert', the library has no other one")
         if splitter == "moses" and prefixes is None:
             if language not in LANGUAGES:
                 raise ValueError(
@@ -131,6 +137,7 @@ class BPETokenizer(Tokenizer):
             "language": language,
             "prefixes": None if prefixes is None else tuple(prefixes),
             "lower_case": lower_case,
+            "fast": fast,
         }
         super().__init__(
             vocabulary, special_tokens, layout, options, name="bpe_tokenizer", source=sources[0]
@@ -147,7 +154,8 @@ class BPETokenizer(Tokenizer):
             self._moses = None
             if splitter == "moses":
                 self._moses = MosesWords(language, lower_case, prefixes or ())
-            self._normalizer = _normalizer(splitter, lower_case, spelling)
+            tables = classes if fast else python_classes
+            self._normalizer = _normalizer(splitter, lower_case, tables, spelling)
             self._words = _word_kernel(symbols, ids, self.vocab_size, self.unk_id)
             self._merger = Merger(symbols, ids, self.unk_id)
             self._written = tf.constant(self._surface_forms())
@@ -166,7 +174,7 @@ class BPETokenizer(Tokenizer):
 
     def _make_matcher(self) -> SpecialTokenMatcher | None:
         exact = super()._make_matcher()
-        if exact is None or not self._state.options["lower_case"]:
+        if exact is None or self._state.options["fast"] or not self._state.options["lower_case"]:
             return exact
         return LowerCasingMatcher(exact)
 
@@ -337,11 +345,14 @@ def _word_kernel(
 
 
 def _normalizer(
-    splitter: str, lower_case: bool, spelling: Mapping[str, str]
+    splitter: str,
+    lower_case: bool,
+    tables: Callable[[], Classes],
+    spelling: Mapping[str, str],
 ) -> tf_text.FastBertNormalizer:
     """Returns the kernel that separates words and writes them in the kernels' alphabet."""
     bert = splitter == "bert"
-    rules = Rules(lower_case, lower_case, bert, bert, python_classes)
+    rules = Rules(lower_case, lower_case, bert, bert, tables)
     changed, isolated = rules.changed(), rules.isolated()
     if not bert:
         changed[ord(DOT)] = "."

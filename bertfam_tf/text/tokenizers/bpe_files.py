@@ -5,22 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
     MODEL_CONFIG_FILE,
     VOCABULARY_JSON,
-    in_order,
-    read_ids,
     read_json,
     read_lines,
-    read_merge_lines,
     read_merges,
     read_vocabulary_json,
-    section,
-    token_text,
 )
+from bertfam_tf.text.tokenizer_json import Pipeline, read
 
 # Marks the end of a word.
 END = "</w>"
@@ -55,7 +50,7 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
             pairs = _read_codes(merges) if counted else read_merges(lines, str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}
     if (path / JSON_FILE).is_file():
-        return _read_tokenizer_json(path / JSON_FILE)
+        return _of_pipeline(read(path / JSON_FILE))
     vocabularies = [file for file in sorted(path.glob("vocab*")) if not file.suffix]
     codes = [file for file in sorted(path.glob("codes*")) if not file.suffix]
     if len(vocabularies) == len(codes) == 1:
@@ -96,34 +91,36 @@ def _read_codes(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def _read_tokenizer_json(path: Path) -> dict[str, Any]:
+def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
     """Returns the constructor's arguments that a tokenizer.json defines."""
-    content = read_json(path)
-    model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
-    lower_case = bool(normalizer.get("lowercase", True))
-    accents = normalizer.get("strip_accents")
-    for what, found, expected in (
-        ("model", model.get("type"), "BPE"),
-        ("suffix of words", model.get("end_of_word_suffix"), END),
-        ("prefix inside words", model.get("continuing_subword_prefix") or None, None),
-        ("joining of unknown pieces", bool(model.get("fuse_unk")), False),
-        ("normalizer", normalizer.get("type"), "BertNormalizer"),
-        ("stripping of accents", lower_case if accents is None else accents, lower_case),
-        ("cleaning of text", normalizer.get("clean_text", True), True),
-        ("splitting of Chinese", normalizer.get("handle_chinese_chars", True), True),
-        ("pre-tokenizer", section(content, "pre_tokenizer", path).get("type"), "BertPreTokenizer"),
-    ):
-        if found != expected:
-            raise ValueError(
-                f"{path}: the {what} is {truncated_repr(found)}, expected {expected!r}"
-            )
-    ids, added = read_ids(content, path)
-    special = [token_text(token, path) for token in added]
-    unk_token = model.get("unk_token") or "<unk>"
+    pipeline.expect("model", pipeline.model.kind, "BPE")
+    check_merging(pipeline, END)
+    pipeline.expect("unknown piece", pipeline.model["unk_token"] is None, False)
+    rules = pipeline.bert_rules()
+    pipeline.expect("stripping of accents", rules["strip_accents"], rules["lower_case"])
+    pipeline.expect("cleaning of text", rules["clean_text"], True)
+    pipeline.expect("splitting of Chinese", rules["split_chinese"], True)
+    pipeline.splitter("BertPreTokenizer")
+    later = pipeline.added.lists["normalized_tokens"]
+    if later:
+        pipeline.refuse("matching of added tokens in normalized text", later[0], "none")
     return {
-        "vocabulary": in_order(ids, path),
-        "merges": read_merges(read_merge_lines(content, path), str(path)),
-        "lower_case": lower_case,
-        "unk_token": unk_token,
-        "additional_special_tokens": tuple(token for token in special if token != unk_token),
+        **pipeline.arguments(),
+        "merges": pipeline.merges(),
+        "lower_case": rules["lower_case"],
+        "fast": True,
     }
+
+
+def check_merging(pipeline: Pipeline, suffix: str) -> None:
+    """Raises ValueError for options of a BPE model other than plain merges with a suffix."""
+    model = pipeline.model
+    for what, found, expected in (
+        ("suffix of words", model["end_of_word_suffix"] or "", suffix),
+        ("prefix inside words", model["continuing_subword_prefix"] or "", ""),
+        ("dropout of merges", model["dropout"] or 0, 0),
+        ("joining of unknown pieces", model["fuse_unk"] and bool(suffix), False),
+        ("byte fallback", model["byte_fallback"], False),
+        ("ignoring of merges", model["ignore_merges"], False),
+    ):
+        pipeline.expect(what, found, expected)

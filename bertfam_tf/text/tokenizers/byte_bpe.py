@@ -18,29 +18,31 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
     VOCABULARY_JSON,
-    in_order,
-    read_ids,
-    read_json,
     read_lines,
-    read_merge_lines,
     read_merges,
     read_vocabulary_json,
-    section,
-    token_text,
     vocabulary_and_merges,
     write_merges,
 )
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, flags, row_of_each, substrings, unlikely
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
+from bertfam_tf.text.kernels.normalization import (
+    Characters,
+    Normalized,
+    Reader,
+    original_offsets,
+)
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, byte_level_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, NO_SPECIAL_TOKENS, ROLES, Layout, SpecialTokens
+from bertfam_tf.text.tokenizer_json import Pipeline, read
 from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.bpe_files import check_merging
+from bertfam_tf.text.tokenizers.matching import matcher, normalized_tokens_in_text
 
 # The code of a character's first byte.  Its other bytes have `_INNER` added, and the first byte of
 # white space `_INNER * _WIDTH` for each of these.
@@ -49,6 +51,8 @@ _KIND, _INNER, _WIDTH = 7, 8, 2
 # For bytes that are not UTF-8; longer than any sequence that it can replace.
 _DAMAGED = bytes([_OTHER]) * 5
 _APOSTROPHE = ord("'")
+# NFC changes no character before U+0300.
+_FIRST_AFFECTED = 0xCC
 _SHORT_ENDINGS = b"stmd"
 _LONG_ENDINGS = (b"re", b"ve", b"ll")
 
@@ -84,6 +88,7 @@ class ByteBPETokenizer(Tokenizer):
         merges: the pairs of pieces to merge, best first, or the path of a `merges.txt`.
         add_prefix_space: whether a space is added before a text that does not begin with one.
         trim_offsets: whether the offsets of a piece exclude its spaces.
+        compose: whether texts are normalized to Unicode's form NFC first.
         special_tokens: the special tokens.
         layout: the positions of the special tokens.
 
@@ -94,7 +99,8 @@ class ByteBPETokenizer(Tokenizer):
     """
 
     kind = "byte_bpe"
-    _config_keys = {"add_prefix_space": "add_prefix_space", "trim_offsets": "trim_offsets"}
+    _any_special_token = True
+    _config_keys = {name: name for name in ("add_prefix_space", "trim_offsets", "compose")}
 
     def __init__(
         self,
@@ -103,6 +109,7 @@ class ByteBPETokenizer(Tokenizer):
         *,
         add_prefix_space: bool = False,
         trim_offsets: bool = False,
+        compose: bool = False,
         special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
         layout: Layout = A_THEN_B,
     ) -> None:
@@ -111,6 +118,7 @@ class ByteBPETokenizer(Tokenizer):
             "merges": merges,
             "add_prefix_space": add_prefix_space,
             "trim_offsets": trim_offsets,
+            "compose": compose,
         }
         super().__init__(
             vocabulary, special_tokens, layout, options, name="byte_bpe_tokenizer",
@@ -130,7 +138,12 @@ class ByteBPETokenizer(Tokenizer):
             )
         to_byte = {char: byte for byte, char in enumerate(characters)}
         texts = [_as_bytes(piece, to_byte) for piece in self._state.pieces]
+        later = normalized_tokens_in_text(special_tokens)
+        self._normalized_matcher = matcher(later, special_tokens, ids, anything=True)
         with tf.init_scope():
+            self._compose: Normalized | None = None
+            if compose:
+                self._read, self._compose = Reader(), Normalized("NFC")
             self._kinds = _kinds_kernel()
             # Changes only bytes that are not UTF-8.
             self._same = CharacterMap().kernel()
@@ -152,6 +165,50 @@ class ByteBPETokenizer(Tokenizer):
     # The graph.
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
+        if self._compose is None:
+            return self._encode_composed(texts, offsets)
+        read, compose = self._read, self._compose
+        data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+        affected = tf.reduce_any(data >= _FIRST_AFFECTED)
+
+        def composed(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            text = compose(read(tensors[0]))
+            return [text.strings(), *text]
+
+        none = tf.zeros([0], tf.int32)
+        values = [texts, none, none, none, tf.zeros([0], tf.int64)]
+        texts, *parts = unlikely(affected, composed, values, [])
+        pieces = self._encode_composed(texts, offsets)
+        if not offsets:
+            return pieces
+
+        def original(*tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            text = Characters(*tensors[-4:])
+            return original_offsets(Pieces(*tensors[2:3], *tensors[:2], tensors[3]), text)
+
+        spans = [pieces.starts, pieces.ends]
+        starts, ends = unlikely(affected, original, spans, [pieces.ids, pieces.splits, *parts])
+        return pieces._replace(starts=starts, ends=ends)
+
+    def _encode_composed(self, texts: tf.Tensor, offsets: bool) -> Pieces:
+        """Splits texts in NFC, string [n], with the tokens that are looked for in them."""
+        pieces = self._encode_plain(texts, offsets)
+        found = self._normalized_matcher
+        if found is None:
+            return pieces
+
+        def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            def encode(texts: tf.Tensor) -> Pieces:
+                return self._encode_plain(texts, offsets)
+
+            trim_offsets = self._state.options["trim_offsets"]
+            return found.encode_around(tensors[-1], encode, trim_offsets).tensors()
+
+        may = found.may_be_in(texts)
+        return Pieces.from_tensors(unlikely(may, with_tokens, pieces.tensors(), [texts]))
+
+    def _encode_plain(self, texts: tf.Tensor, offsets: bool) -> Pieces:
+        """Splits texts, string [n], without special tokens."""
         given = texts
         if self._state.options["add_prefix_space"]:
             first = tf.strings.substr(texts, 0, 1)
@@ -273,11 +330,36 @@ class ByteBPETokenizer(Tokenizer):
             pairs = read_merges(read_lines(merges), str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}, vocabulary
         if (folder / JSON_FILE).is_file():
-            return _read_tokenizer_json(folder / JSON_FILE), folder / JSON_FILE
+            return cls._of_pipeline(read(folder / JSON_FILE)), folder / JSON_FILE
         raise FileNotFoundError(
             f"{folder}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE}, "
             "expected them next to the weights"
         )
+
+    @staticmethod
+    def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
+        """Returns the arguments that a tokenizer.json defines."""
+        pipeline.expect("model", pipeline.model.kind, "BPE")
+        check_merging(pipeline, "")
+        kinds = [step.kind for step in pipeline.normalizers]
+        if kinds not in ([], ["NFC"]):
+            pipeline.refuse("normalizer", kinds, "none or 'NFC'")
+        splitter = pipeline.splitter("ByteLevel")
+        pipeline.expect("pattern of words", splitter["use_regex"], True)
+        trimming = [step for step in pipeline.processors if step.options.get("trim_offsets")]
+        for step in trimming:
+            pipeline.expect(
+                f"{step.kind}'s prefix space",
+                step["add_prefix_space"],
+                splitter["add_prefix_space"],
+            )
+        return {
+            **pipeline.arguments(),
+            "merges": pipeline.merges(),
+            "add_prefix_space": splitter["add_prefix_space"],
+            "trim_offsets": bool(trimming),
+            "compose": bool(kinds),
+        }
 
     @classmethod
     def _published(
@@ -393,30 +475,3 @@ def _in_kernel_characters(
         {spelled[symbol]: rank for symbol, rank in symbols.items()},
         {spelled[symbol]: ids[symbol] for symbol in symbols},
     )
-
-
-def _read_tokenizer_json(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a tokenizer.json defines."""
-    content = read_json(path)
-    model, splitter = (section(content, name, path) for name in ("model", "pre_tokenizer"))
-    for what, found, expected in (
-        ("model", model.get("type"), "BPE"),
-        ("suffix of words", model.get("end_of_word_suffix") or None, None),
-        ("normalizer", content.get("normalizer"), None),
-        ("pre-tokenizer", splitter.get("type"), "ByteLevel"),
-        ("pattern of words", splitter.get("use_regex", True), True),
-    ):
-        if found != expected:
-            raise ValueError(
-                f"{path}: the {what} is {truncated_repr(found)}, expected {expected!r}"
-            )
-    ids, added = read_ids(content, path)
-    lstrip = [token_text(token, path) for token in added if token.get("lstrip")]
-    post = section(content, "post_processor", path)
-    return {
-        "vocabulary": in_order(ids, path),
-        "merges": read_merges(read_merge_lines(content, path), str(path)),
-        "add_prefix_space": bool(splitter.get("add_prefix_space", False)),
-        "trim_offsets": bool(post.get("trim_offsets", False)),
-        "lstrip_tokens": tuple(lstrip),
-    }

@@ -36,6 +36,15 @@ class SpecialTokenMatcher:
         self.patterns = padded([np.frombuffer(text, np.uint8) for text in texts])
         self.byte_counts = np.array([len(text) for text in texts], np.int64)
         self.first_bytes = sorted({text[0] for text in texts})
+        inner = set(b"".join(text[1:] for text in texts))
+        self._overlap = not inner.isdisjoint(self.first_bytes)
+        self._openings: np.ndarray | None = None
+        if not {chr(byte) for byte in self.first_bytes} <= set(string.punctuation):
+            # Runs of spaces and words begin with bytes that are everywhere in text.
+            self._openings = np.zeros(1 << 16, bool)
+            for text in texts:
+                rest = slice(text[0] << 8, (text[0] + 1) << 8)
+                self._openings[text[0] << 8 | text[1] if len(text) > 1 else rest] = True
 
     def find(self, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Finds tokens in bytes, uint8 [n].
@@ -46,9 +55,14 @@ class SpecialTokenMatcher:
         """
         # TFLite compares bytes as quantized numbers, and rejects those without a scale.
         data = tf.cast(data, tf.int32)
-        opens = data == self.first_bytes[0]
-        for byte in self.first_bytes[1:]:
-            opens |= data == byte
+        if self._openings is not None:
+            opens = tf.gather(
+                self._openings, data * 256 + tf.concat([data[1:], [0]], 0)[: tf.size(data)]
+            )
+        else:
+            opens = data == self.first_bytes[0]
+            for byte in self.first_bytes[1:]:
+                opens |= data == byte
         at = tf.where(opens)[:, 0]
         return at, windows_equal(data, at, self.patterns)
 
@@ -81,6 +95,9 @@ class SpecialTokenMatcher:
         hit = tf.where(tf.reduce_any(found, -1))[:, 0]
         which, first = tf.gather(which, hit), tf.gather(at, hit)
         end = first + tf.gather(self.byte_counts, which)
+        if self._overlap:
+            kept = _without_overlaps(first, end)
+            which, first, end = (tf.boolean_mask(each, kept) for each in (which, first, end))
 
         # Segments (special tokens and the text between them) tile the bytes of all texts.
         cuts = flags(tf.concat([raw.row_splits, first, end], 0), size)
@@ -150,23 +167,68 @@ def _include_spaces(
     return segments, start, end
 
 
-def matcher(special: SpecialTokens, ids: Mapping[str, int]) -> SpecialTokenMatcher | None:
+def _without_overlaps(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Returns bool [k], which matches are used: from left to right, those that begin after the end
+    of the last one that is used.
+
+    Args:
+        first, end: int64 [k], in ascending order of `first`.
+    """
+    count = tf.size(first, tf.int64)
+    # The match that follows each one, `count` after the last; doubled, the one after 2, 4, 8, ….
+    following = tf.concat([tf.searchsorted(first, end, out_type=tf.int64), [count]], 0)
+    used = tf.range(count + 1) == 0
+
+    def doubled(used: tf.Tensor, following: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        after = tf.boolean_mask(following, used)[:, tf.newaxis]
+        reached = tf.scatter_nd(after, tf.ones_like(after[:, 0], tf.int32), [count + 1]) > 0
+        return used | reached, tf.gather(following, following), step * 2
+
+    used, _, _ = tf.while_loop(
+        lambda used, following, step: step <= count,
+        doubled,
+        (used, following, tf.constant(1, tf.int64)),
+    )
+    return used[:-1]
+
+
+def tokens_in_text(special: SpecialTokens, ids: Mapping[str, int]) -> list[str]:
+    """Returns the tokens that are looked for in texts before these are normalized.
+
+    Raises:
+        ValueError: an additional special token or added token is not in the vocabulary.
+    """
+    named = (*special.additional_special_tokens, *special.added_tokens)
+    missing = [token for token in named if token not in ids]
+    if missing:
+        raise ValueError(f"additional special tokens {missing} are not in the vocabulary")
+    tokens = [*(special if special.special_tokens_in_text else ()), *special.added_tokens]
+    left = (each for each in dict.fromkeys(tokens) if each not in special.normalized_tokens)
+    return [token for token in left if token in ids]
+
+
+def normalized_tokens_in_text(special: SpecialTokens) -> list[str]:
+    """Returns the tokens that are looked for in normalized texts."""
+    shown = {*(special if special.special_tokens_in_text else ()), *special.added_tokens}
+    return [token for token in special.normalized_tokens if token in shown]
+
+
+def matcher(
+    tokens: Sequence[str], special: SpecialTokens, ids: Mapping[str, int], anything: bool = False
+) -> SpecialTokenMatcher | None:
     """Returns the matcher of a tokenizer's special tokens; None if there are none to find in text.
 
     Args:
+        tokens: the tokens to find, see `tokens_in_text`.
         special: the special tokens.
-        ids: the ids of the vocabulary; tokens with a role that it lacks are ignored.
+        ids: the ids of the vocabulary.
+        anything: whether tokens may begin, end and overlap in any way.
 
     Raises:
-        ValueError: an additional special token is not in the vocabulary, or a token cannot be found
-            in text (it must begin and end with ASCII punctuation, and its first character must not
-            be elsewhere in a special token).
+        ValueError: a token cannot be found in text (it must begin and end with ASCII punctuation,
+            and its first character must not be elsewhere in a special token).
     """
-    missing = [token for token in special.additional_special_tokens if token not in ids]
-    if missing:
-        raise ValueError(f"additional special tokens {missing} are not in the vocabulary")
-    tokens = [token for token in special if token in ids]
-    if not special.special_tokens_in_text or not tokens:
+    if not tokens:
         return None
     longest = max(len(token.encode("utf-8")) for token in tokens)
     if len(tokens) * longest > _MAX_TABLE_BYTES:
@@ -175,7 +237,7 @@ def matcher(special: SpecialTokens, ids: Mapping[str, int]) -> SpecialTokenMatch
             "text; set special_tokens_in_text=False"
         )
     inner = "".join(other[1:] for other in tokens)
-    for token in tokens:
+    for token in () if anything else tokens:
         if token[0] in inner or not {token[0], token[-1]} <= set(string.punctuation):
             raise ValueError(
                 f"special token {token!r} cannot be found in text: expected it to begin and end "

@@ -21,16 +21,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.text.files import (
-    JSON_FILE,
-    in_order,
-    read_ids,
-    read_json,
-    read_lines,
-    section,
-    token_text,
-    write_text,
-)
+from bertfam_tf.text import tokenizer_json
+from bertfam_tf.text.files import JSON_FILE, read_lines, write_text
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import (
     Pieces,
@@ -43,6 +35,7 @@ from bertfam_tf.text.kernels.graph import (
 from bertfam_tf.text.kernels.internals import breaks_words, bytes_of, fast_wordpiece
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, Rules
 from bertfam_tf.text.special_tokens import CLS_A_SEP, Layout, SpecialTokens
+from bertfam_tf.text.tokenizer_json import Pipeline
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
 SPECIAL_TOKENS = SpecialTokens(
@@ -173,7 +166,7 @@ class WordPieceTokenizer(Tokenizer):
         vocabulary, whole = folder / _VOCABULARY_FILE, folder / JSON_FILE
         arguments: dict[str, Any] = {}
         if whole.is_file():
-            arguments = _read_tokenizer_json(whole)
+            arguments = cls._of_pipeline(tokenizer_json.read(whole))
         elif not vocabulary.is_file():
             raise FileNotFoundError(
                 f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
@@ -182,6 +175,22 @@ class WordPieceTokenizer(Tokenizer):
         if vocabulary.is_file():
             return arguments | {"vocabulary": read_lines(vocabulary)}, vocabulary
         return arguments, whole
+
+    @staticmethod
+    def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
+        """Returns the arguments that a tokenizer.json defines."""
+        pipeline.expect("model", pipeline.model.kind, "WordPiece")
+        model = pipeline.model
+        pipeline.expect("continuing prefix", model["continuing_subword_prefix"], _PREFIX)
+        pipeline.splitter("BertPreTokenizer")
+        later = pipeline.added.lists["normalized_tokens"]
+        if later:
+            pipeline.refuse("matching of added tokens in normalized text", later[0], "none")
+        return {
+            **pipeline.arguments(),
+            **pipeline.bert_rules(),
+            "max_chars_per_word": model["max_input_chars_per_word"],
+        }
 
     @classmethod
     def _published(
@@ -356,46 +365,3 @@ def _substitutes(letters: np.ndarray) -> dict[int, str]:
         if breaks_words(char) or unicodedata.category(char)[0] not in "LMNS":
             result[codepoint] = next(free, "") or next(spare)
     return result
-
-
-def _read_tokenizer_json(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a tokenizer.json defines."""
-    content = read_json(path)
-    model, normalizer = (section(content, name, path) for name in ("model", "normalizer"))
-    # Files of early versions have no type; only WordPiece has the prefix.
-    kind = model.get("type") or ("WordPiece" if "continuing_subword_prefix" in model else None)
-    splitter = section(content, "pre_tokenizer", path).get("type")
-    for what, found, expected in (
-        ("model", kind, "WordPiece"),
-        ("continuing prefix", model.get("continuing_subword_prefix"), _PREFIX),
-        ("normalizer", normalizer.get("type"), "BertNormalizer"),
-        ("pre-tokenizer", splitter, "BertPreTokenizer"),
-    ):
-        if found != expected:
-            raise ValueError(
-                f"{path}: the {what} is {truncated_repr(found)}, expected {expected!r}"
-            )
-    ids, added = read_ids(content, path)
-    for token in added:
-        text = token_text(token, path)
-        settings = [name for name in ("single_word", "rstrip", "normalized") if token.get(name)]
-        if settings or not token.get("special"):
-            raise ValueError(
-                f"{path}: added token {text!r} with {', '.join(settings) or 'special off'}, "
-                "expected only special tokens without such settings"
-            )
-    stated = {
-        "vocabulary": in_order(ids, path),
-        "lower_case": normalizer.get("lowercase", True),
-        "strip_accents": normalizer.get("strip_accents"),
-        "split_chinese": normalizer.get("handle_chinese_chars", True),
-        "clean_text": normalizer.get("clean_text", True),
-        "max_chars_per_word": model.get("max_input_chars_per_word", 100),
-        "unk_token": model.get("unk_token", "[UNK]"),
-    }
-    standard = {stated["unk_token"], "[CLS]", "[SEP]", "[PAD]", "[MASK]"}
-    others = tuple(token["content"] for token in added if token["content"] not in standard)
-    if others:
-        stated["additional_special_tokens"] = others
-    lstrip = tuple(token["content"] for token in added if token.get("lstrip"))
-    return stated | ({"lstrip_tokens": lstrip} if lstrip else {})
