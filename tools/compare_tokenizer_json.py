@@ -1,7 +1,8 @@
 """Compares tokenizers read from `tokenizer.json` with the library that the file is written for.
 
-    python -m tools.compare_tokenizer_json                 # everything; writes the table
-    python -m tools.compare_tokenizer_json --quick gpt2    # a sample, one file; writes nothing
+    python -m tools.compare_tokenizer_json                 # all files; writes the table
+    python -m tools.compare_tokenizer_json gpt2 xlnet      # these; replaces their rows
+    python -m tools.compare_tokenizer_json --quick gpt2    # fewer lines; writes nothing
 
 The files are those of published kinds, made from the vocabularies in the data folder, and small
 ones that the library's trainers write.  Nothing but `tokenizer.json`, and the names of special
@@ -12,6 +13,7 @@ tools/results/tokenizer_json.md the table.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import functools
 import importlib.metadata
@@ -42,6 +44,9 @@ XLNET = {**ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
 ALBERT = {**BERT, "unk_token": "<unk>", "pad_token": "<pad>"}
 # Lines that are packed, alone and with the next one.
 PACKED = 600
+# Characters in a line.
+TOGETHER = 64
+TABLE = RESULTS / "tokenizer_json.md"
 
 
 def _add(made: Any, names: Sequence[str], lstrip: Sequence[str] = (), **settings: Any) -> None:
@@ -404,7 +409,30 @@ def _differ(one: Any, other: Any) -> bool:
     return bool(one != other)
 
 
-def differences(name: str, sample: int, show: int, bar: Any = None) -> tuple[list[Count], int, int]:
+@functools.cache
+def sections(sample: int, every: int) -> list[texts.Section]:
+    """Returns lines of each corpus, the hostile strings, and characters, 64 to a line.
+
+    Args:
+        sample: about how many lines of a corpus; 0 for all.
+        every: which of the other lines are left: one of so many.
+    """
+    result = []
+    for section in texts.sections():
+        if section.group == "corpus":
+            result.append(section.sample(sample) if sample else section)
+            continue
+        lines = section.lines
+        if section.group == "characters":
+            starts = range(0, len(lines), TOGETHER)
+            lines = tuple(b" ".join(lines[at : at + TOGETHER]) for at in starts)
+        result.append(dataclasses.replace(section, lines=lines[::every]))
+    return result
+
+
+def differences(
+    name: str, parts: Sequence[texts.Section], show: int, bar: Any = None
+) -> tuple[list[Count], int, int]:
     """Compares one tokenizer: the counts of each section, those packed, those in graphs."""
     from bertfam_tf.text import load_tokenizer
 
@@ -413,10 +441,9 @@ def differences(name: str, sample: int, show: int, bar: Any = None) -> tuple[lis
         ours = load_tokenizer(write(made, Path(directory)))
     counts = []
     mixed: list[bytes] = []
-    for section in texts.sections():
-        part = section.sample(sample) if sample else section
+    for part in parts:
         counts.append(compare(ours, part, _rows_of(made[0], part), show))
-        mixed += section.sample(40).lines if section.group != "characters" else ()
+        mixed += part.sample(40).lines if part.group != "characters" else ()
         if bar is not None:
             bar.update(len(part.lines))
     mixed += texts.hostile_lines(PACKED // 2, seed=11)
@@ -439,7 +466,13 @@ def _cells(counts: list[Count]) -> Iterator[str]:
         )
 
 
-def table(rows: list[list[str]], command: str) -> str:
+def _earlier_rows() -> list[list[str]]:
+    lines = TABLE.read_text("utf-8").split("\n") if TABLE.is_file() else []
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")]
+    return [row for row in rows if row[0] in SUBJECTS]
+
+
+def table(rows: list[list[str]]) -> str:
     """Returns the results in Markdown."""
     packages = ("tensorflow", "tensorflow-text", "tokenizers")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
@@ -447,19 +480,20 @@ def table(rows: list[list[str]], command: str) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return (
-        f"# tokenizer.json compared with the library tokenizers\n\n`{command}`, "
-        f"{datetime.date.today()}: {versions}.\n\n"
+        "# tokenizer.json compared with the library tokenizers\n\n"
+        f"`python -m tools.compare_tokenizer_json`, {datetime.date.today()}: {versions}.\n\n"
         "“a + b of n”: of n lines, a differ in ids, b others in offsets. Packed: lines that "
         "differ with their special tokens and segment ids, alone or in pairs. In graphs: lines "
-        f"that differ in tf.data or in a SavedModel, with or without offsets.\n\n{body}\n"
+        f"that differ in tf.data or in a SavedModel, with or without offsets. "
+        f"A line of characters has {TOGETHER} of them, each between two letters.\n\n{body}\n"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="files, or all")
-    parser.add_argument("--quick", action="store_true", help="a sample; writes no table")
-    parser.add_argument("--sample", type=int, default=0, help="lines of each section; 0 for all")
+    parser.add_argument("--quick", action="store_true", help="fewer lines; writes no table")
+    parser.add_argument("--sample", type=int, default=1_500, help="lines of a corpus; 0 for all")
     parser.add_argument("--show", type=int, default=0, help="differing lines to print a section")
     arguments = parser.parse_args()
     names = arguments.names or list(SUBJECTS)
@@ -467,19 +501,19 @@ def main() -> None:
         parser.error(f"files are {', '.join(SUBJECTS)}")
     if not texts.DATA.is_dir():
         sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
-    sample = 200 if arguments.quick else arguments.sample
-    rows, right = [], True
+    parts = sections(150, 30) if arguments.quick else sections(arguments.sample, 1)
+    rows, right = [] if arguments.quick else _earlier_rows(), True
     with tqdm(unit=" lines", unit_scale=True) as bar:
         for name in names:
             bar.set_description(name)
-            counts, packed, served = differences(name, sample, arguments.show, bar)
-            cells = list(_cells(counts))
-            rows.append([name, *cells, str(packed), str(served)])
+            counts, packed, served = differences(name, parts, arguments.show, bar)
+            row = [name, *_cells(counts), str(packed), str(served)]
+            rows = [*(each for each in rows if each[0] != name), row]
             right &= not (packed or served or any(count.ids for count in counts))
-            bar.write(" | ".join(rows[-1]))
-    if len(names) == len(SUBJECTS) and not arguments.quick:
-        command = " ".join(["python -m tools.compare_tokenizer_json", *sys.argv[1:]])
-        (RESULTS / "tokenizer_json.md").write_text(table(rows, command), "utf-8")
+            bar.write(" | ".join(row))
+            if not arguments.quick:
+                rows.sort(key=lambda each: list(SUBJECTS).index(each[0]))
+                TABLE.write_text(table(rows), "utf-8")
     sys.exit(not right)
 
 

@@ -218,14 +218,18 @@ class Pipeline:
     def bert_rules(self) -> dict[str, bool]:
         """Returns the options of the one BertNormalizer that equals the normalizer.
 
-        Lower-casing before or after it gives the same text as its own, for every character.
+        Lower-casing before or after it gives the same text as its own, for every character; without
+        it, all options are off.
 
         Raises:
             ValueError: there is no such normalizer.
         """
         kinds = [step.kind for step in self.normalizers]
-        if [kind for kind in kinds if kind != "Lowercase"] != ["BertNormalizer"]:
-            self.refuse("normalizer", _names(kinds), "'BertNormalizer', or Lowercase with it")
+        if [kind for kind in kinds if kind != "Lowercase"] not in ([], ["BertNormalizer"]):
+            self.refuse("normalizer", _names(kinds), "'BertNormalizer', 'Lowercase' or both")
+        if "BertNormalizer" not in kinds:
+            names = ("strip_accents", "split_chinese", "clean_text")
+            return {"lower_case": bool(kinds), **dict.fromkeys(names, False)}
         step = self.normalizers[kinds.index("BertNormalizer")]
         accents = step["strip_accents"]
         return {
@@ -234,6 +238,12 @@ class Pipeline:
             "split_chinese": step["handle_chinese_chars"],
             "clean_text": step["clean_text"],
         }
+
+    def without_normalized_tokens(self) -> None:
+        """Raises ValueError if the normalizer changes text before added tokens are looked for."""
+        later = self.added.lists["normalized_tokens"]
+        if later and self.normalizers:
+            self.refuse("text in which an added token is found", later[0], "text as it is given")
 
     def merges(self) -> list[tuple[str, str]]:
         """Returns the pairs of a BPE model, best first, or raises ValueError."""
@@ -283,14 +293,18 @@ def added_section(
     ]
 
 
-def read(path: Path) -> Pipeline:
+def read(path: Path, kind: str) -> Pipeline:
     """Reads a file.
 
+    Args:
+        path: the file.
+        kind: the type that its model has to have.
+
     Raises:
-        ValueError: the file is damaged, or has a step or an option that is not known here.
+        ValueError: the file is damaged, of another model, or has an option that is not known here.
     """
     content = read_json(path)
-    model = _model(section(content, "model", path), path)
+    model = _model(section(content, "model", path), kind, path)
     pieces, scores = _vocabulary(content, model.kind, path)
     processors = _steps(content, "post_processor", "processors", _PROCESSORS, path)
     return Pipeline(
@@ -340,12 +354,12 @@ def _model_kind(model: Mapping[str, Any]) -> Any:
     return model.get("type") or implied
 
 
-def _model(model: Mapping[str, Any], path: Path) -> Step:
-    kind = _model_kind(model)
-    known = _MODELS.get(kind) if isinstance(kind, str) else None
-    if known is None:
-        return Step(truncated_repr(kind) if not isinstance(kind, str) else kind, {})
-    return _step({**model, "type": kind}, "model", {kind: {**known, "vocab": None}}, path)
+def _model(model: Mapping[str, Any], kind: str, path: Path) -> Step:
+    found = _model_kind(model)
+    if found != kind:
+        raise ValueError(f"{path}: the model is {truncated_repr(found)}, expected {kind!r}")
+    known = {kind: {**_MODELS[kind], "vocab": None}}
+    return _step({**model, "type": kind}, "model", known, path)
 
 
 def _steps(

@@ -24,6 +24,7 @@ KINDS = {
     # Our classes, which do not correspond to a published class.
     "WordPieceTokenizer": "wordpiece", "ByteBPETokenizer": "byte_bpe", "BPETokenizer": "bpe",
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
+    "UnigramTokenizer": "unigram",
 }  # fmt: skip
 MODELS = {
     "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
@@ -82,7 +83,8 @@ def bpe(**more):
         ({"tokenizer.json": {"model": {"continuing_subword_prefix": "##"}}}, "wordpiece"),
         ({"tokenizer.json": bpe()}, "byte_bpe"),
         ({"tokenizer.json": bpe(end_of_word_suffix="</w>")}, "bpe"),
-        ({"tokenizer.json": {"model": {"type": "Unigram"}}}, "sentencepiece"),
+        ({"tokenizer.json": {"model": {"type": "Unigram"}}}, "unigram"),
+        ({"tokenizer.json": {"model": {"type": "WordLevel"}}}, "words"),
         ({"spiece.model": ""}, "sentencepiece"),
         ({"encoder_bpe_40000.json": "", "vocab_40000.bpe": ""}, "bpe"),
         ({"vocab_xnli_15": "", "codes_xnli_15": ""}, "bpe"),
@@ -110,8 +112,8 @@ def test_by_files(tmp_path, files, module):
          "of BertTokenizer, .*, TransfoXLTokenizer"),
         ({"config.json": {"model_type": "t5"}, "vocab.txt": "[UNK]"},
          "no tokenizer is known for the model_type 't5', expected one of albert, bert,"),
-        ({"tokenizer.json": {"model": {"type": "WordLevel"}}},
-         "tokenizer.json: the model is 'WordLevel', expected WordPiece, Unigram, or BPE"),
+        ({"tokenizer.json": {"model": {"type": "Word"}}},
+         "tokenizer.json: the model is 'Word', expected WordPiece, Unigram, WordLevel, or BPE"),
         ({"tokenizer.json": {"model": {"type": "BPE"}}}, "the model is 'BPE'"),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json is not JSON"),
         ({"config.json": "[]"}, "config.json: found a list, expected a JSON object"),

@@ -10,9 +10,9 @@ ORDER = [
     {"kernels"},
     {"special_tokens", "pickles"},
     {"files"},
-    {"presets"},
+    {"presets", "tokenizer_json"},
     {"tokenizers"},
-    {"packing", "splitting", "characters", "pretokenized", "loading", "tokenizer_json", "training"},
+    {"packing", "splitting", "characters", "pretokenized", "loading", "json_writer", "training"},
     {"windows", "published"},
 ]
 

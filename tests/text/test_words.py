@@ -218,7 +218,9 @@ def test_vocabulary_files(tmp_path):
         with pytest.raises(ValueError, match=message):
             WordTokenizer(path)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"neither vocab\.txt nor vocab\.pkl"):
+    with pytest.raises(
+        FileNotFoundError, match=r"neither vocab\.txt nor tokenizer\.json nor vocab\.pkl"
+    ):
         WordTokenizer.load(tmp_path)
 
 

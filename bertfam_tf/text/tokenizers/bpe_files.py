@@ -50,7 +50,7 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
             pairs = _read_codes(merges) if counted else read_merges(lines, str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}
     if (path / JSON_FILE).is_file():
-        return _of_pipeline(read(path / JSON_FILE))
+        return _of_pipeline(read(path / JSON_FILE, "BPE"))
     vocabularies = [file for file in sorted(path.glob("vocab*")) if not file.suffix]
     codes = [file for file in sorted(path.glob("codes*")) if not file.suffix]
     if len(vocabularies) == len(codes) == 1:
@@ -93,7 +93,6 @@ def _read_codes(path: Path) -> list[tuple[str, str]]:
 
 def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
     """Returns the constructor's arguments that a tokenizer.json defines."""
-    pipeline.expect("model", pipeline.model.kind, "BPE")
     check_merging(pipeline, END)
     pipeline.expect("unknown piece", pipeline.model["unk_token"] is None, False)
     rules = pipeline.bert_rules()
@@ -101,9 +100,7 @@ def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
     pipeline.expect("cleaning of text", rules["clean_text"], True)
     pipeline.expect("splitting of Chinese", rules["split_chinese"], True)
     pipeline.splitter("BertPreTokenizer")
-    later = pipeline.added.lists["normalized_tokens"]
-    if later:
-        pipeline.refuse("matching of added tokens in normalized text", later[0], "none")
+    pipeline.without_normalized_tokens()
     return {
         **pipeline.arguments(),
         "merges": pipeline.merges(),

@@ -330,7 +330,7 @@ class ByteBPETokenizer(Tokenizer):
             pairs = read_merges(read_lines(merges), str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}, vocabulary
         if (folder / JSON_FILE).is_file():
-            return cls._of_pipeline(read(folder / JSON_FILE)), folder / JSON_FILE
+            return cls._of_pipeline(read(folder / JSON_FILE, "BPE")), folder / JSON_FILE
         raise FileNotFoundError(
             f"{folder}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE}, "
             "expected them next to the weights"
@@ -339,7 +339,6 @@ class ByteBPETokenizer(Tokenizer):
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
         """Returns the arguments that a tokenizer.json defines."""
-        pipeline.expect("model", pipeline.model.kind, "BPE")
         check_merging(pipeline, "")
         kinds = [step.kind for step in pipeline.normalizers]
         if kinds not in ([], ["NFC"]):

@@ -303,12 +303,11 @@ class UnigramTokenizer(Tokenizer):
         file = folder / JSON_FILE
         if not file.is_file():
             raise FileNotFoundError(f"{folder}: found no {JSON_FILE}, expected it")
-        return cls._of_pipeline(read(file)), file
+        return cls._of_pipeline(read(file, "Unigram")), file
 
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
         """Returns the arguments that a tokenizer.json defines."""
-        pipeline.expect("model", pipeline.model.kind, "Unigram")
         if pipeline.added.unk_token is None:
             pipeline.refuse("unk_id", pipeline.model["unk_id"], "the id of a piece")
         kinds = [step.kind for step in pipeline.splitters]

@@ -166,7 +166,7 @@ class WordPieceTokenizer(Tokenizer):
         vocabulary, whole = folder / _VOCABULARY_FILE, folder / JSON_FILE
         arguments: dict[str, Any] = {}
         if whole.is_file():
-            arguments = cls._of_pipeline(tokenizer_json.read(whole))
+            arguments = cls._of_pipeline(tokenizer_json.read(whole, "WordPiece"))
         elif not vocabulary.is_file():
             raise FileNotFoundError(
                 f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
@@ -179,13 +179,10 @@ class WordPieceTokenizer(Tokenizer):
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
         """Returns the arguments that a tokenizer.json defines."""
-        pipeline.expect("model", pipeline.model.kind, "WordPiece")
         model = pipeline.model
         pipeline.expect("continuing prefix", model["continuing_subword_prefix"], _PREFIX)
         pipeline.splitter("BertPreTokenizer")
-        later = pipeline.added.lists["normalized_tokens"]
-        if later:
-            pipeline.refuse("matching of added tokens in normalized text", later[0], "none")
+        pipeline.without_normalized_tokens()
         return {
             **pipeline.arguments(),
             **pipeline.bert_rules(),

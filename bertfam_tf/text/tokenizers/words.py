@@ -19,11 +19,19 @@ import tensorflow_text as tf_text
 from bertfam_tf import parsing
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text import pickles
-from bertfam_tf.text.files import MODEL_CONFIG_FILE, read_json, read_lines, write_text
+from bertfam_tf.text.files import (
+    JSON_FILE,
+    MODEL_CONFIG_FILE,
+    read_json,
+    read_lines,
+    write_text,
+)
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, row_of_each, word_edges
+from bertfam_tf.text.kernels.normalization import SPACES
 from bertfam_tf.text.special_tokens import Layout, SpecialTokens
+from bertfam_tf.text.tokenizer_json import Pipeline, read
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
 SPECIAL_TOKENS = SpecialTokens(unk_token="<unk>", eos_token="<eos>", special_tokens_in_text=False)
@@ -34,15 +42,17 @@ _PICKLE_FILE = "vocab.pkl"
 class WordTokenizer(Tokenizer):
     """Splits text at white space, as in the paper's preprocessing of WikiText-103.
 
-    White space is defined as in Python's `str.split`.  Adjacent punctuation is part of a word: text
+    White space is defined as in Python's `str.split`, or as in the `tokenizers` library, which
+    does not split at U+001C to U+001F.  Adjacent punctuation is part of a word: text
     is expected to be tokenized already, like WikiText.  (Hugging Face's TransfoXLTokenizer first
     runs Moses' tokenizer, in Python, on raw text.)  Words may have any length.
 
     `detokenize` puts one space between words.  The kind and number of spaces, unknown words and,
     with `lower_case`, case are lost.
 
-    Files: `vocab.txt`, or `vocab.pkl` of published checkpoints; only text and numbers are read
-    from a pickle, and no code in it runs.  `cutoffs` may be in the model's `config.json`.
+    Files: `vocab.txt`, `tokenizer.json` that splits at white space only, or `vocab.pkl` of
+    published checkpoints; only text and numbers are read from a pickle, and no code in it runs.
+    `cutoffs` may be in the model's `config.json`.
 
     Args:
         vocabulary: the words in the order of their ids, or the path of a file with one per line and
@@ -53,6 +63,7 @@ class WordTokenizer(Tokenizer):
         add_eos: whether to append `eos_token` to each text, as for each line of WikiText-103.
         lower_case: whether to lower-case, character by character (unlike `str.lower`, which has a
             rule for final sigmas).
+        fast: whether white space is that of the `tokenizers` library.
         special_tokens: the special tokens; `unk_token` must be in the vocabulary.  They are always
             found as separate words; with `special_tokens_in_text` also inside other words.
         layout: the positions of the special tokens; None for `eos_token` after each text, or for
@@ -66,7 +77,11 @@ class WordTokenizer(Tokenizer):
 
     kind = "words"
     default_special_tokens = SPECIAL_TOKENS
-    _config_keys = {"do_lower_case": "lower_case", "lower_case": "lower_case", "add_eos": "add_eos"}
+    _any_special_token = True
+    _config_keys = {
+        "do_lower_case": "lower_case", "lower_case": "lower_case", "add_eos": "add_eos",
+        "fast": "fast",
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -76,6 +91,7 @@ class WordTokenizer(Tokenizer):
         cutoffs: Sequence[int] = (),
         add_eos: bool = False,
         lower_case: bool = False,
+        fast: bool = False,
         special_tokens: SpecialTokens = SPECIAL_TOKENS,
         layout: Layout | None = None,
     ) -> None:
@@ -91,6 +107,7 @@ class WordTokenizer(Tokenizer):
             "cutoffs": tuple(map(int, cutoffs)),
             "add_eos": add_eos,
             "lower_case": lower_case,
+            "fast": fast,
         }
         eos = special_tokens.eos_token
         if layout is None:
@@ -101,7 +118,7 @@ class WordTokenizer(Tokenizer):
         if add_eos and "eos" not in self.special_ids:
             raise ValueError(f"{source}: found no {eos!r}, which add_eos needs")
         with tf.init_scope():
-            self._spaces = _normalizer(lower_case)
+            self._spaces = _normalizer(lower_case, SPACES if fast else unicode.SPACES)
             known = tf.lookup.KeyValueTensorInitializer(self._texts, tf.range(len(words)))
             self._lookup = tf.lookup.StaticHashTable(known, self.unk_id)
 
@@ -168,7 +185,7 @@ class WordTokenizer(Tokenizer):
             lines = [f"{word}\t{count}" for word, count in pairs]
         write_text(directory / _VOCABULARY_FILE, "".join(f"{line}\n" for line in lines))
         options = self._state.options
-        return {name: options[name] for name in ("lower_case", "add_eos", "cutoffs")}
+        return {name: options[name] for name in ("lower_case", "add_eos", "fast", "cutoffs")}
 
     @classmethod
     def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
@@ -180,13 +197,31 @@ class WordTokenizer(Tokenizer):
         if source.is_file():
             words, arguments["counts"] = _read_vocabulary(source)
             return arguments | {"vocabulary": words}, source
+        source = folder / JSON_FILE
+        if source.is_file():
+            return arguments | cls._of_pipeline(read(source, "WordLevel")), source
         source = folder / _PICKLE_FILE
         if source.is_file():
             return arguments | _read_pickle(source), source
         raise FileNotFoundError(
-            f"{folder}: found neither {_VOCABULARY_FILE} nor {_PICKLE_FILE}, "
+            f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE} nor {_PICKLE_FILE}, "
             "expected one of them next to the weights"
         )
+
+    @staticmethod
+    def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
+        """Returns the arguments that a tokenizer.json defines."""
+        pipeline.splitter("WhitespaceSplit")
+        pipeline.without_normalized_tokens()
+        kinds = [step.kind for step in pipeline.normalizers]
+        if kinds not in ([], ["Lowercase"]):
+            pipeline.refuse("normalizer", kinds, "none or 'Lowercase'")
+        return {
+            **pipeline.arguments(),
+            "lower_case": bool(kinds),
+            "fast": True,
+            "special_tokens_in_text": True,
+        }
 
     @classmethod
     def _stated(
@@ -254,10 +289,10 @@ def _layout(eos: bool) -> Layout:
     return Layout(("a",), ("a", "b"), (0,), (0, 1))
 
 
-def _normalizer(lower_case: bool) -> tf_text.FastBertNormalizer:
+def _normalizer(lower_case: bool, spaces: Sequence[int]) -> tf_text.FastBertNormalizer:
     """Returns the kernel that replaces white space by spaces."""
     characters = CharacterMap()
-    characters.put(list(unicode.SPACES), " ")
+    characters.put(list(spaces), " ")
     for codepoint, text in unicode.classes().lower.items() if lower_case else ():
         characters.put(codepoint, text)
     return characters.kernel()
