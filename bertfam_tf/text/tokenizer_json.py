@@ -141,16 +141,18 @@ class AddedTokens:
 
     def _layout(self, arguments: dict[str, Any], pad_left: bool | None) -> Layout:
         """Returns the templates as a layout, after naming their tokens in `arguments`."""
-        rows = [self._roles(entries, arguments) for entries in (self.single, self.pair)]
-        segments = [tuple(e.segment for e in entries) for entries in (self.single, self.pair)]
-        before = arguments.get("layout")
+        before = arguments.get("layout") or Layout()
         if isinstance(before, dict):
             before = Layout(**before)
-        padding = {} if before is None else {"pad_segment": before.pad_segment}
-        if pad_left is None:
-            pad_left = before is not None and before.pad_left
         try:
-            return Layout(*rows, *segments, pad_left=pad_left, **padding)
+            return Layout(
+                self._roles(self.single, arguments),
+                self._roles(self.pair, arguments),
+                tuple(entry.segment for entry in self.single),
+                tuple(entry.segment for entry in self.pair),
+                pad_left=before.pad_left if pad_left is None else pad_left,
+                pad_segment=before.pad_segment,
+            )
         except ValueError as error:
             raise ValueError(f"{self.path}: the post-processor: {error}") from error
 
@@ -411,6 +413,7 @@ def _vocabulary(
     """Returns the pieces in the order of their ids, added tokens included, and their scores."""
     model = section(content, "model", path)
     scores = None
+    ids: dict[str, Any]
     if kind == "Unigram":
         rows = model.get("vocab")
         if not isinstance(rows, list) or not all(map(_is_scored, rows)):
@@ -542,7 +545,8 @@ def _special(step: Step, name: str, pieces: list[str], path: Path) -> str:
 def _template(step: Step, name: str, pieces: list[str], path: Path) -> tuple[Entry, ...]:
     tokens = step["special_tokens"]
     result = []
-    for entry in step[name] if isinstance(step[name], list) else [None]:
+    entries: list[Any] = step[name] if isinstance(step[name], list) else [None]
+    for entry in entries:
         try:
             ((kind, value),) = entry.items()
             segment = value["type_id"]

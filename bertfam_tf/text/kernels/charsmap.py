@@ -189,14 +189,21 @@ class Rules:
                     stack.append(base)
         return result
 
-    def longer(self, allowed: np.ndarray) -> Iterator[tuple[str, str]]:
-        """Yields `(key, replacement)` for keys of several characters, all of them `allowed`, bool
-        [0x110000]."""
+    def longer(
+        self, allowed: np.ndarray, most_bytes: int = _LONGEST_KEY
+    ) -> Iterator[tuple[str, str]]:
+        """Yields `(key, replacement)` for keys of several characters.
+
+        Args:
+            allowed: bool [0x110000], the characters that keys have.
+            most_bytes: how many bytes keys may have.
+        """
         stack: list[tuple[str, int | None]] = [("", None)]
         while stack:
             begun, node = stack.pop()
             for char, base, value in self.characters(node):
-                if len(char) == 1 and allowed[ord(char)]:
+                fits = len((begun + char).encode("utf-8", "replace")) <= most_bytes
+                if fits and len(char) == 1 and allowed[ord(char)]:
                     stack.append((begun + char, base))
                     if begun and value is not None:
                         yield begun + char, value

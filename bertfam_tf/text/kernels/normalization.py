@@ -11,7 +11,7 @@ import functools
 import itertools
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -54,8 +54,8 @@ class Characters(NamedTuple):
         """Returns the characters where `mask`, bool [n], is true."""
         kept = tf.where(mask)[:, 0]
         before = tf.concat([[0], tf.cumsum(tf.cast(mask, tf.int64))], 0)
-        parts = (tf.gather(part, kept) for part in self[:3])
-        return Characters(*parts, tf.gather(before, self.splits))
+        codes, starts, ends = (tf.gather(part, kept) for part in self[:3])
+        return Characters(codes, starts, ends, tf.gather(before, self.splits))
 
     def strings(self) -> tf.Tensor:
         """Returns the texts, string [batch]."""
@@ -77,6 +77,7 @@ class Characters(NamedTuple):
 
 
 Step = Callable[[Characters], Characters]
+Form: TypeAlias = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
 class Reader(tf.Module):
@@ -110,10 +111,11 @@ class Lookup:
     """
 
     def __init__(self, numbers: np.ndarray) -> None:
-        pages, which = np.unique(numbers.reshape(-1, _PAGE), axis=0, return_inverse=True)
         kind = numbers.dtype if numbers.dtype == bool else np.int32
-        self._values = pages.reshape(-1).astype(kind)
-        self._pages = which.reshape(-1).astype(np.int32)
+        known: dict[bytes, int] = {}
+        pages = [page.tobytes() for page in numbers.astype(kind).reshape(-1, _PAGE)]
+        self._pages = np.array([known.setdefault(page, len(known)) for page in pages], np.int32)
+        self._values = np.frombuffer(b"".join(known), kind)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
         """Returns the numbers of code points, int32 [n]."""
@@ -235,7 +237,7 @@ class Stripped:
 @functools.cache
 def decompositions(compatible: bool) -> dict[int, str]:
     """Returns the characters that NFD, or NFKD if `compatible`, decomposes in the library."""
-    form = "NFKD" if compatible else "NFD"
+    form: Form = "NFKD" if compatible else "NFD"
     found = classes().decomposed
     if compatible:
         found = found | members(tables.COMPATIBLE)
@@ -282,7 +284,7 @@ class Normalized(tf.Module):
         form: "NFC", "NFD", "NFKC" or "NFKD".
     """
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: Form) -> None:
         super().__init__(name="unicode_normalization")
         self._apart = Replaced(decompositions("K" in form))
         self._class = Lookup(_combining())
@@ -302,6 +304,12 @@ class Normalized(tf.Module):
         return tf.reduce_any(self._affected(codes))
 
     def __call__(self, text: Characters) -> Characters:
+        def normalized(*parts: tf.Tensor) -> list[tf.Tensor]:
+            return list(self._normalized(Characters(*parts)))
+
+        return Characters(*unlikely(self.may_change(text.codes), normalized, list(text), []))
+
+    def _normalized(self, text: Characters) -> Characters:
         # Characters are replaced one by one in the library: the first one of a decomposition takes
         # the place of the character, and the others are inserted after it.
         apart = self._apart(text._replace(starts=tf.range(tf.size(text.codes))))
@@ -391,7 +399,7 @@ def _running_maximum(values: tf.Tensor) -> tf.Tensor:
     return tf.gather(found, count)
 
 
-def _affected(form: str) -> np.ndarray:
+def _affected(form: Form) -> np.ndarray:
     """Returns bool [0x110000], the characters without which a form leaves texts unchanged."""
     result = _combining() > 0
     apart = decompositions("K" in form)
@@ -430,7 +438,7 @@ class Graphemes(tf.Module):
     def __init__(self, rules: Rules) -> None:
         super().__init__(name="graphemes")
         singles = rules.singles()
-        longer = dict(rules.longer(np.ones(CODEPOINTS, bool)))
+        longer = dict(rules.longer(np.ones(CODEPOINTS, bool), _GRAPHEME_BYTES - 1))
         texts = {key: text for key, text in (singles | longer).items()
                  if len(key.encode("utf-8")) < _GRAPHEME_BYTES}  # fmt: skip
         for text in dict.fromkeys(texts.values()):
@@ -589,18 +597,15 @@ def chain(steps: Sequence[Step | Mapping[int, str]]) -> list[Step]:
     result: list[Step] = []
     for is_map, group in itertools.groupby(steps, lambda step: isinstance(step, Mapping)):
         if not is_map:
-            result += group  # type: ignore[arg-type]
+            result += cast(list[Step], list(group))
             continue
         changes: dict[int, str] = {}
-        for step in group:
-            changes = {code: _mapped(text, step) for code, text in changes.items()} | {
-                code: text
-                for code, text in step.items()
-                if code not in changes  # type: ignore
-            }
+        for step in cast(list[Mapping[int, str]], list(group)):
+            later = {code: text for code, text in step.items() if code not in changes}
+            changes = {code: _mapped(text, step) for code, text in changes.items()} | later
         result.append(Replaced(changes))
     return result
 
 
-def _mapped(text: str, changes: Any) -> str:
+def _mapped(text: str, changes: Mapping[int, str]) -> str:
     return "".join(changes.get(ord(char), char) for char in text)

@@ -456,7 +456,12 @@ class Tokenizer(tf.Module):
         def encode(texts: tf.Tensor) -> Pieces:
             return Pieces.from_tensors(traced(texts))
 
-        pieces = self._with_special_tokens(encode(texts), texts, encode)
+        if self._any_special_token and self._matcher is not None:
+            # These are more frequent; their texts are not split twice.
+            plain = tf.where(self._matcher.may_be_in(texts), "", texts)
+            pieces = self._with_special_tokens(encode(plain), texts, encode)
+        else:
+            pieces = self._with_special_tokens(encode(texts), texts, encode)
         if not offsets:
             return (pieces.ragged(pieces.ids),)
         pieces = self._finish(pieces)

@@ -169,7 +169,12 @@ class ByteBPETokenizer(Tokenizer):
             return self._encode_composed(texts, offsets)
         read, compose = self._read, self._compose
         data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-        affected = tf.reduce_any(data >= _FIRST_AFFECTED)
+
+        def may_change(*tensors: tf.Tensor) -> tuple[tf.Tensor]:
+            return (compose.may_change(tf.strings.unicode_decode(tensors[1], "UTF-8").values),)
+
+        no = tf.constant(False)
+        (affected,) = unlikely(tf.reduce_any(data >= _FIRST_AFFECTED), may_change, [no], [texts])
 
         def composed(*tensors: tf.Tensor) -> list[tf.Tensor]:
             text = compose(read(tensors[0]))
@@ -184,7 +189,8 @@ class ByteBPETokenizer(Tokenizer):
 
         def original(*tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             text = Characters(*tensors[-4:])
-            return original_offsets(Pieces(*tensors[2:3], *tensors[:2], tensors[3]), text)
+            starts, ends, ids, splits = tensors[:4]
+            return original_offsets(Pieces(ids, starts, ends, splits), text)
 
         spans = [pieces.starts, pieces.ends]
         starts, ends = unlikely(affected, original, spans, [pieces.ids, pieces.splits, *parts])
@@ -192,10 +198,11 @@ class ByteBPETokenizer(Tokenizer):
 
     def _encode_composed(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         """Splits texts in NFC, string [n], with the tokens that are looked for in them."""
-        pieces = self._encode_plain(texts, offsets)
         found = self._normalized_matcher
         if found is None:
-            return pieces
+            return self._encode_plain(texts, offsets)
+        may = found.may_be_in(texts)
+        pieces = self._encode_plain(tf.where(may, "", texts), offsets)
 
         def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
             def encode(texts: tf.Tensor) -> Pieces:
@@ -204,7 +211,6 @@ class ByteBPETokenizer(Tokenizer):
             trim_offsets = self._state.options["trim_offsets"]
             return found.encode_around(tensors[-1], encode, trim_offsets).tensors()
 
-        may = found.may_be_in(texts)
         return Pieces.from_tensors(unlikely(may, with_tokens, pieces.tensors(), [texts]))
 
     def _encode_plain(self, texts: tf.Tensor, offsets: bool) -> Pieces:

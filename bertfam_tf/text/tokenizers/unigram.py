@@ -48,6 +48,7 @@ from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.matching import matcher, normalized_tokens_in_text
 
 _SPACE = "▁"
+_STEPS = "Lowercase, NFC, NFD, NFKC, NFKD, Precompiled, Replace, Strip, StripAccents"
 _SPACES_OF = {
     r" {2,}": ((0x20,), ()),
     r" +": ((0x20,), (0x20,)),
@@ -154,10 +155,11 @@ class UnigramTokenizer(Tokenizer):
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         text = self._normalized(texts)
-        pieces = self._words(text, offsets)
         found = self._normalized_matcher
         if found is None:
-            return pieces
+            return self._words(text, offsets)
+        may = found.may_be_in(text.strings())
+        pieces = self._words(text.keep(tf.fill(tf.shape(text.codes), ~may)), offsets)
 
         def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
             text = Characters(*tensors[-4:])
@@ -171,7 +173,6 @@ class UnigramTokenizer(Tokenizer):
                 pieces = pieces._replace(starts=starts, ends=ends)
             return pieces.tensors()
 
-        may = found.may_be_in(text.strings())
         return Pieces.from_tensors(unlikely(may, with_tokens, pieces.tensors(), list(text)))
 
     def _words(self, text: Characters, offsets: bool) -> Pieces:
@@ -320,18 +321,11 @@ class UnigramTokenizer(Tokenizer):
         if scheme is None:
             scheme = "never" if space["add_prefix_space"] is False else "always"
         pipeline.expect("prepend_scheme", scheme, "always", "never")
-        normalizer = []
-        for step in pipeline.normalizers:
-            written = {"type": step.kind, **step.options}
-            try:
-                list(_steps_of(written))
-            except ValueError as error:
-                pipeline.refuse("normalizer", step.kind, f"one that is computed exactly: {error}")
-            normalizer.append(written)
+        steps = pipeline.normalizers
         return {
             **pipeline.arguments(),
             "scores": pipeline.scores,
-            "normalizer": normalizer,
+            "normalizer": [{"type": step.kind, **step.options} for step in steps],
             "split_spaces": len(kinds) > 1,
             "prefix": scheme == "always",
             "split_words": space["split"],
@@ -379,7 +373,7 @@ def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
         return _precompiled(step["precompiled_charsmap"])
     if kind == "Replace":
         return [_replacement(step["pattern"], step["content"])]
-    raise ValueError(f"no step {truncated_repr(kind)} is known for this model")
+    raise ValueError(f"the normalizer is {truncated_repr(kind)}, expected one of {_STEPS}")
 
 
 def _lower() -> Mapping[int, str]:
