@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from bertfam_tf.text.kernels.internals import parts_of
 
@@ -147,6 +148,25 @@ def unlikely(
     )
     for result, value in zip(results, values, strict=True):
         result.set_shape([None] * value.shape.rank)
+    return results
+
+
+def repeated(
+    condition: Callable[..., tf.Tensor],
+    body: Callable[..., Sequence[Any]],
+    values: Sequence[Any],
+    shape_invariants: Sequence[tf.TensorShape] | None = None,
+) -> Any:
+    """Returns what `tf.while_loop` does.
+
+    In a session, as in TF Serving, a loop in a graph is lowered to nodes in frames of their own, in
+    which the branches of `unlikely` are not allowed; this one is kept as an operation.
+    """
+    results = tf.while_loop(condition, body, values, shape_invariants)
+    if not tf.executing_eagerly():
+        first = tf.nest.flatten(results, expand_composites=True)[0]
+        loop = first.op.inputs[0].op
+        loop._set_attr("_lower_using_switch_merge", attr_value_pb2.AttrValue(b=False))
     return results
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from bertfam_tf.text.kernels import unicode_tables as tables
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.charsmap import Rules
-from bertfam_tf.text.kernels.graph import Pieces, flags, row_of_each, unlikely
+from bertfam_tf.text.kernels.graph import Pieces, flags, repeated, row_of_each, unlikely
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, classes, mask_of, members
 
 _PAGE = 256
@@ -383,11 +383,11 @@ class Normalized(tf.Module):
 
         free = tf.ones_like(codes, tf.bool)
         state = (codes, kinds, change, rows, free, *candidates(codes, kinds, rows, free))
-        state = tf.while_loop(
+        state = repeated(
             lambda *state: tf.size(state[5]) > 0,
             body,
             state,
-            shape_invariants=tuple(tf.TensorShape([None]) for _ in state),
+            tuple(tf.TensorShape([None]) for _ in state),
         )
         return state[0], state[2], state[3]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels.graph import row_of_each, substrings
+from bertfam_tf.text.kernels.graph import repeated, row_of_each, substrings
 
 _UNKNOWN_PENALTY = 10.0
 _LONGEST = 256
@@ -150,7 +150,7 @@ class Unigram(tf.Module):
 
         start = np.full([1, longest], -np.inf)
         start[0, 0] = 0
-        _, _, chosen = tf.while_loop(
+        _, _, chosen = repeated(
             lambda place, *_: place < most,
             body,
             (
@@ -160,7 +160,7 @@ class Unigram(tf.Module):
                     tf.int32, tf.cast(most, tf.int32), infer_shape=False, element_shape=[None]
                 ),
             ),
-            shape_invariants=(
+            (
                 tf.TensorShape([]), tf.TensorShape([None, longest]), tf.TensorShape(None),
             ),
         )  # fmt: skip
@@ -192,7 +192,7 @@ def _reached(starts: tf.Tensor, following: tf.Tensor, is_last: tf.Tensor) -> tf.
         reached = tf.scatter_nd(after, tf.ones_like(after[:, 0], tf.int32), [size + 1]) > 0
         return used | reached, tf.gather(following, following)
 
-    used, _ = tf.while_loop(
+    used, _ = repeated(
         lambda used, following: tf.reduce_any(following < size), doubled, (used, following)
     )
     return used[:-1]

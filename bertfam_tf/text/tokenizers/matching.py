@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels.graph import Pieces, flags, padded, row_of_each, windows_equal
+from bertfam_tf.text.kernels.graph import (
+    Pieces,
+    flags,
+    padded,
+    repeated,
+    row_of_each,
+    windows_equal,
+)
 from bertfam_tf.text.kernels.internals import bytes_of, parts_of
 from bertfam_tf.text.special_tokens import SpecialTokens
 
@@ -184,7 +191,7 @@ def _without_overlaps(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         reached = tf.scatter_nd(after, tf.ones_like(after[:, 0], tf.int32), [count + 1]) > 0
         return used | reached, tf.gather(following, following), step * 2
 
-    used, _, _ = tf.while_loop(
+    used, _, _ = repeated(
         lambda used, following, step: step <= count,
         doubled,
         (used, following, tf.constant(1, tf.int64)),
