@@ -28,8 +28,6 @@ CLASSES = {
     "unigram": "UnigramTokenizer",
     "words": "WordTokenizer",
 }
-# Generic classes of transformers, which run a tokenizer.json of any kind.
-_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend")
 
 
 def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
@@ -55,7 +53,7 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
             return tokenizer_class(kind).load(directory, **options)
         except FileNotFoundError:
             # Some models were trained with another tokenizer than their family's.
-            other = None if _stated_class(directory) else _kind_of_files(directory)
+            other = None if presets.named_class(directory) else _kind_of_files(directory)
             if other is None or other == kind:
                 raise
             return tokenizer_class(other).load(directory, **options)
@@ -77,7 +75,7 @@ def find_kind(directory: Path) -> str:
     """
     if _only_json(directory):
         return kind_of(directory / JSON_FILE)
-    stated = _stated_class(directory)
+    stated = presets.named_class(directory)
     if stated:
         return _kind_of_class(*stated)
     model = presets.stated_model(directory)
@@ -107,14 +105,6 @@ def _only_json(directory: Path) -> bool:
     patterns = ("vocab*", "*.model", "*.bpe", "codes*")
     others = (file for pattern in patterns for file in directory.glob(pattern))
     return (directory / JSON_FILE).is_file() and not any(file.is_file() for file in others)
-
-
-def _stated_class(directory: Path) -> tuple[str, Path] | None:
-    """Returns the class that a file of the directory names, and that file."""
-    for file, name in presets.stated_classes(directory).items():
-        if name and name not in _GENERIC:
-            return name, file
-    return None
 
 
 def _kind_of_class(name: str, source: Path) -> str:

@@ -12,6 +12,9 @@ from bertfam_tf.registry import TokenizerSpec
 from bertfam_tf.text.files import CONFIG_FILE, MODEL_CONFIG_FILE, read_json
 from bertfam_tf.text.special_tokens import SPECIAL_TOKEN_FIELDS, SpecialTokens
 
+# Generic classes of transformers.
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend")
+
 
 def specs(kind: str | None = None) -> dict[str, TokenizerSpec]:
     """Returns the published tokenizers, of one kind or all, by class name."""
@@ -36,6 +39,21 @@ def stated_classes(folder: Path) -> dict[Path, str]:
     files = [folder / name for name in (CONFIG_FILE, MODEL_CONFIG_FILE)]
     named = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
     return {file: str(name or "").removesuffix("Fast") for file, name in named.items()}
+
+
+def named_class(folder: Path) -> tuple[str, Path] | None:
+    """Returns the class that a config file of a directory names, and that file; None for generic
+    classes, which run a tokenizer.json of any kind."""
+    for file, name in stated_classes(folder).items():
+        if name and name not in _GENERIC:
+            return name, file
+    return None
+
+
+def is_generic(folder: Path) -> bool:
+    """Returns whether the first class named in a directory, if any, is a generic one."""
+    names = [name for name in stated_classes(folder).values() if name]
+    return not names or names[0] in _GENERIC
 
 
 def stated_model(folder: Path) -> str | None:

@@ -24,6 +24,7 @@ from bertfam_tf.text.kernels.graph import Pieces, TextLike, over_any_rank, unlik
 from bertfam_tf.text.special_tokens import (
     NO_SPECIAL_TOKENS,
     ROLES,
+    SPECIAL_TOKEN_FIELDS,
     Layout,
     SpecialTokens,
     flat,
@@ -401,7 +402,11 @@ class Tokenizer(tf.Module):
             required=cls._needs_preset,
         )
         added = arguments.pop("added", None)
-        stated = {**cls._stated(config, config_file, arguments), **flat(options)}
+        said = cls._stated(config, config_file, arguments)
+        if added is not None and presets.is_generic(folder):
+            # Only another class changes what a tokenizer.json says.
+            said = {name: said[name] for name in said.keys() & (SPECIAL_TOKEN_FIELDS | {"layout"})}
+        stated = {**said, **flat(options)}
         arguments = {**cls._published(published, arguments), **arguments, **stated}
         if added is not None:
             side = config.get("padding_side")

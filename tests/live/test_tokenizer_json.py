@@ -1,0 +1,22 @@
+"""tokenizer.json of published kinds, with real vocabularies: see tools/compare_tokenizer_json."""
+
+import pytest
+
+from tools import compare_tokenizer_json, texts
+
+pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def sections(real_data):
+    for name in (*texts.CORPUS, "vocab"):
+        real_data(name)
+    return compare_tokenizer_json.sections(40, 40)
+
+
+@pytest.mark.parametrize("name", compare_tokenizer_json.SUBJECTS)
+def test_ids_are_the_librarys(name, sections):
+    """Alone, packed with special tokens, in tf.data and in a SavedModel."""
+    counts, packed, served = compare_tokenizer_json.differences(name, sections, show=3)
+    assert sum(count.ids for count in counts) == packed == served == 0
