@@ -27,6 +27,7 @@ _HOME = {
     "MaskedLM": "tasks",
     "MultiLabelClassifier": "tasks",
     "MultipleChoice": "tasks",
+    "Reranker": "tasks",
     "SpanQA": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",

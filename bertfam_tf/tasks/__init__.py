@@ -6,6 +6,7 @@ from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
 from bertfam_tf.tasks.multiple_choice import MultipleChoice
 from bertfam_tf.tasks.publish import save_pretrained
+from bertfam_tf.tasks.reranker import Reranker
 from bertfam_tf.tasks.span_qa import SpanQA
 from bertfam_tf.tasks.storage import is_saved
 from bertfam_tf.tasks.text_classifier import TextClassifier
@@ -18,6 +19,7 @@ __all__ = [
     "MaskedLM",
     "MultiLabelClassifier",
     "MultipleChoice",
+    "Reranker",
     "SpanQA",
     "Task",
     "TextClassifier",

@@ -106,6 +106,7 @@ def _tasks(family, tokenizer):
         bf.TextEmbedder(backbone, tokenizer, **short),
         bf.MaskedLM(backbone, tokenizer, top_k=3, **short),
         language_model,
+        bf.Reranker(backbone, tokenizer, **short),
     ]
     perturb([variable for task in tasks for variable in task.weights], 0.6)
     return {type(task).__name__: task for task in tasks}
@@ -163,6 +164,27 @@ def _regressor(task, features):
     scores = task.predict(features)
     answer = {"score": scores}
     return {"serving_default": answer, "ids": answer, "regress": {"outputs": scores}}
+
+
+def _reranker(task, features):
+    scores = task.predict(features)
+    answer = {"score": scores}
+    lists = _lists(features)
+    found = [task.rank(*each) for each in zip(lists["query"], lists["documents"], strict=True)]
+    ranked = {name: [[each[name] for each in row] for row in found] for name in ("index", "score")}
+    return {
+        "serving_default": answer,
+        "ids": answer,
+        "regress": {"outputs": scores},
+        "rank": ranked,
+    }
+
+
+def _lists(features):
+    documents = features["document"]
+    others = documents[1:] + documents[:1]
+    pairs = [list(pair) for pair in zip(documents, others, strict=True)]
+    return {"query": features["query"], "documents": pairs}
 
 
 def _choice(task, features):
@@ -250,12 +272,13 @@ EXPECTED = {
     "TextEmbedder": _embedder,
     "MaskedLM": _masks,
     "CausalLM": _language_model,
+    "Reranker": _reranker,
 }
 
 
 def _packed(task, features):
-    inputs = task.preprocess({name: tf.constant(texts) for name, texts in features.items()})
-    return {name: inputs[name].numpy() for name in task.packed_specs}
+    packed = task.encode({name: tf.constant(texts) for name, texts in features.items()})
+    return {name: packed[name].numpy() for name in task.packed_specs}
 
 
 def _logits(task, features):
@@ -269,6 +292,8 @@ def _logits(task, features):
 def _inputs(task, signature, features):
     if signature == "ids":
         return {name: value.tolist() for name, value in _packed(task, features).items()}
+    if signature == "rank":
+        return _as_json(_lists(features))
     if signature in ("classify", "regress"):
         arrays = {name: np.array(texts, object) for name, texts in features.items()}
         return {"inputs": _as_json(examples(arrays))}
