@@ -23,6 +23,7 @@ _HOME = {
     "export_tflite": "export",
     "strategy": "replicas",
     "Distiller": "distill",
+    "EmbedderTrainer": "tasks",
     "CausalLM": "tasks",
     "MaskedLM": "tasks",
     "MultiLabelClassifier": "tasks",

@@ -2,6 +2,7 @@
 
 from bertfam_tf.tasks.base import Task, load, task_class, trainable_tasks
 from bertfam_tf.tasks.causal_lm import CausalLM
+from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
 from bertfam_tf.tasks.multiple_choice import MultipleChoice
@@ -16,6 +17,7 @@ from bertfam_tf.tasks.token_tagger import TokenTagger
 
 __all__ = [
     "CausalLM",
+    "EmbedderTrainer",
     "MaskedLM",
     "MultiLabelClassifier",
     "MultipleChoice",

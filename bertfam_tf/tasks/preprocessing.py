@@ -91,18 +91,26 @@ class Packed:
         texts = [features[name] for name in self.names if name in features]
         if self.prompt:
             texts[0] = tf.strings.join([self.prompt, texts[0]])
+        return self.packed(texts, self.prompt_tokens)
+
+    def packed(self, texts: list[tf.Tensor], prompt_tokens: Any) -> dict[str, Any]:
+        """Packs texts that begin with their prompt.
+
+        Args:
+            texts: string (batch,), one or two.
+            prompt_tokens: the ``prompt_tokens`` of the prompt, or of each row, int32 (batch, 1).
+        """
         packed = self._pack(texts)
         if not self.pool_prompt:
             real = packed["padding_mask"]
-            after = tf.cumsum(real, axis=1) > self._prompt_tokens
-            packed[POOLED] = tf.where(after, real, 0)
+            packed[POOLED] = tf.where(tf.cumsum(real, axis=1) > prompt_tokens, real, 0)
         return packed
 
     def _pack(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.packer([self.tokenizer.tokenize(text) for text in texts])
 
     @functools.cached_property
-    def _prompt_tokens(self) -> int:
+    def prompt_tokens(self) -> int:
         """The prompt's tokens and the special tokens around it, except one after it."""
         if not self.prompt:
             return 0
