@@ -30,10 +30,12 @@ _HOME = {
     "MultipleChoice": "tasks",
     "Reranker": "tasks",
     "SpanQA": "tasks",
+    "SparseEmbedder": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
     "TextRegressor": "tasks",
     "TokenTagger": "tasks",
+    "ZeroShotClassifier": "tasks",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -9,11 +9,13 @@ from bertfam_tf.tasks.multiple_choice import MultipleChoice
 from bertfam_tf.tasks.publish import save_pretrained
 from bertfam_tf.tasks.reranker import Reranker
 from bertfam_tf.tasks.span_qa import SpanQA
+from bertfam_tf.tasks.sparse_embedder import SparseEmbedder
 from bertfam_tf.tasks.storage import is_saved
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
 from bertfam_tf.tasks.text_regressor import TextRegressor
 from bertfam_tf.tasks.token_tagger import TokenTagger
+from bertfam_tf.tasks.zero_shot import ZeroShotClassifier
 
 __all__ = [
     "CausalLM",
@@ -23,11 +25,13 @@ __all__ = [
     "MultipleChoice",
     "Reranker",
     "SpanQA",
+    "SparseEmbedder",
     "Task",
     "TextClassifier",
     "TextEmbedder",
     "TextRegressor",
     "TokenTagger",
+    "ZeroShotClassifier",
     "is_saved",
     "load",
     "save_pretrained",

@@ -221,12 +221,13 @@ class Windowed:
         return tf.gather(values, encoded["document"])
 
 
-def in_parts(model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """The outputs of a Keras model for any number of rows, of which it gets some at a time."""
+def in_parts(
+    model: keras.Model, inputs: dict[str, tf.Tensor], size: int = _ROWS_PER_CALL
+) -> tf.Tensor:
+    """The outputs of a Keras model for any number of rows, of which it gets ``size`` at a time."""
     # The model is called without rows too: nothing cannot be concatenated.
     count = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
     dtype, shape = model.output.dtype, model.output_shape
-    size = _ROWS_PER_CALL
     parts = tf.TensorArray(dtype, -(-count // size), infer_shape=False, element_shape=shape)
 
     def step(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:

@@ -44,6 +44,9 @@ _POOLINGS = {
     "weightedmean": ("weighted_mean", "pooling_mode_weightedmean_tokens"),
     "lasttoken": ("last", "pooling_mode_lasttoken"),
 }
+_MASKED = ("Transformer", "MLMTransformer")
+_RELU = ("relu",)
+_SPARSE = f"{_LIBRARY}sparse_encoder.models"
 _OF_EMBEDDERS = {"Pooling", "Dense", "Normalize"}
 # Classes of torch.nn, by the names of ``layers.activation``.
 _ACTIVATIONS = {
@@ -251,6 +254,66 @@ class CrossEncoder(Published):
         kind = "activation.Sigmoid" if task.activation else _ACTIVATIONS[None]
         said = {"activation_fn": f"{_TORCH}{kind}", "version": "4.0.0"}
         _write(file, {**_object(file), "sentence_transformers": said})
+
+
+class SparseEncoder(Published):
+    """What the directory of a sparse encoder says; nothing if it has no ``modules.json``.
+
+    Raises:
+        CheckpointError: for a file that is missing or damaged, or a module, activation or prompt
+            that is not supported. No class that a file names is imported.
+    """
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        modules = directory / _MODULES
+        if not modules.exists():
+            return
+        listed = _listed(modules)
+        kinds = [kind for kind, _ in listed]
+        if len(kinds) != 2 or kinds[0] not in _MASKED or kinds[1] != "SpladePooling":
+            raise CheckpointError(
+                f"{modules} has the modules {', '.join(kinds)}, expected a Transformer and a "
+                "SpladePooling."
+            )
+        self.model = listed[0][1]
+        file = self.model / _TRANSFORMER
+        task = _object(file).get("transformer_task")
+        if task not in (None, "fill-mask"):
+            raise CheckpointError(
+                f"{file} has transformer_task = {truncated_repr(task)}, expected 'fill-mask'."
+            )
+        file = listed[1][1] / _CONFIG
+        said = _object(file)
+        for key, known in (("pooling_strategy", ("max", "sum")), ("activation_function", _RELU)):
+            if said.get(key, known[0]) not in known:
+                raise CheckpointError(
+                    f"{file} has {key} = {truncated_repr(said[key])}, expected one of "
+                    f"{', '.join(known)}."
+                )
+        self.options["pooling"] = said.get("pooling_strategy", "max")
+        if any((_object(directory / _PROMPTS).get("prompts") or {}).values()):
+            raise CheckpointError(f"{directory / _PROMPTS} has prompts, expected none.")
+        length = _object(self.model / _TRANSFORMER).get("max_seq_length")
+        length = length if isinstance(length, int) else _model_max_length(self.model)
+        if length is not None:
+            self.options["max_length"] = length
+
+    @staticmethod
+    def write(task: Any, directory: Path) -> None:
+        """Writes the files, beside those of the transformer."""
+        folder = directory / "1_SpladePooling"
+        folder.mkdir()
+        config = {"pooling_strategy": task.pooling, "activation_function": _RELU[0]}
+        _write(folder / _CONFIG, config)
+        kinds = (("", "MLMTransformer"), (folder.name, "SpladePooling"))
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"{_SPARSE}.{kind}"}
+            for i, (path, kind) in enumerate(kinds)
+        ]
+        _write(directory / _MODULES, modules)
+        _write(directory / _TRANSFORMER, {"max_seq_length": task.max_length})
+        _write(directory / _PROMPTS, {"model_type": "SparseEncoder", "prompts": {}})
 
 
 def _listed(file: Path) -> list[tuple[str, Path]]:
