@@ -64,13 +64,13 @@ class Sizes:
     """
 
     train_articles: int = 36
-    steps: int = 240
-    batch: int = 32
-    lists: int = 8
+    steps: int = 100
+    batch: int = 24
+    lists: int = 6
     negatives: int = 3
-    length: int = 128
-    questions: int = 2000
-    reranked: int = 300
+    length: int = 96
+    questions: int = 1000
+    reranked: int = 200
     candidates: int = 20
 
 
@@ -360,8 +360,8 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes, seeds: Sequence[int])
             for n in names
         ]
         took = statistics.mean(each.get("training", 0) for each in rows)
-        far = max(each.get("export", 0) for each in rows)
-        last = [f"{took:.0f}" if took else "", f"{far:.1e}" if far else ""]
+        far = [each["export"] for each in rows if "export" in each]
+        last = [f"{took:.0f}" if took else "", f"{max(far):.1e}" if far else ""]
         return f"| {' | '.join([model, library, *scores, *last])} |"
 
     for library in LIBRARIES:
