@@ -46,6 +46,7 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
+from bertfam_tf.layers.rows import MergeRows, SplitRows
 from bertfam_tf.layers.tracing import recomputation
 from bertfam_tf.layers.unpadding import (
     AttentionGroups,
@@ -76,6 +77,7 @@ __all__ = [
     "LayerNormalization",
     "MaskEmbedding",
     "MemoryMask",
+    "MergeRows",
     "PositionEmbedding",
     "Projections",
     "QueryBias",
@@ -87,6 +89,7 @@ __all__ = [
     "SegmentScores",
     "SelfAttention",
     "SinusoidalEmbedding",
+    "SplitRows",
     "TokenLayout",
     "TokenPooling",
     "TransformerBlock",
