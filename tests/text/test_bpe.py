@@ -421,7 +421,7 @@ def test_tokenizer_json_of_another_kind(tmp_path, reference):
     for change, message in (
         ({"model": {"type": "Unigram"}}, "the model is 'Unigram', expected 'BPE'"),
         ({"model": content["model"] | {"end_of_word_suffix": None}}, "the suffix of words is ''"),
-        ({"normalizer": None}, "the stripping of accents"),
+        ({"normalizer": None}, "the cleaning of text is False, expected True"),
     ):
         (tmp_path / "tokenizer.json").write_text(json.dumps(content | change))
         with pytest.raises(ValueError, match=re.escape(message)):

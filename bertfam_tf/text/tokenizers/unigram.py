@@ -63,9 +63,9 @@ class UnigramTokenizer(Tokenizer):
     Ids are those of Hugging Face's `tokenizers` without the special tokens around them.  It is not
     available in TFLite.
 
-    A piece covers the bytes of the characters that it comes from, as in the reference, except in
-    texts that begin with a character that the rules of a SentencePiece model remove: the reference
-    shifts all offsets by one there.
+    A piece covers the bytes of the characters that it comes from, as in the reference, except after
+    a character that the rules of a SentencePiece model remove, if that begins the text or follows a
+    character that became several: the reference's offsets are too small by one from there on.
 
     `detokenize` joins pieces, with a space for each "▁" that is not in the first piece.
 
