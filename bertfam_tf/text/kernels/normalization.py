@@ -344,7 +344,7 @@ class Normalized(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Composes ordered characters; returns their codes, changes and rows."""
 
-        def candidates(codes: tf.Tensor, kinds: tf.Tensor, rows: tf.Tensor, free: tf.Tensor) -> Any:
+        def candidates(codes: tf.Tensor, kinds: tf.Tensor, rows: tf.Tensor) -> Any:
             size = tf.size(codes)
             place = tf.range(size)
             starter = tf.where(kinds == 0, place, -1)
@@ -354,37 +354,31 @@ class Normalized(tf.Module):
             # The marks between are in order, so only the last of them can be in the way.
             close = (last == place - 1) | ((before < kinds) & (kinds > 0))
             at = tf.maximum(last, 0)
-            close &= free & (last >= 0) & (tf.gather(rows, at) == rows)
+            close &= (last >= 0) & (tf.gather(rows, at) == rows)
             key = tf.bitwise.left_shift(tf.cast(tf.gather(codes, at), tf.int64), 21)
             made = self._compositions.lookup(key + tf.cast(codes, tf.int64))
             found = tf.where(close & (made >= 0))[:, 0]
             to = tf.gather(at, found)
-            # Each starter takes the first of its candidates.
+            # Each starter takes the first of its candidates.  Marks before it stay: in Unicode, what
+            # they are not composed with before it, they are not composed with after it.
             first = tf.concat([[True], to[1:] != to[:-1]], 0)[: tf.size(to)]
             found = tf.boolean_mask(found, first)
             return found, tf.gather(at, found), tf.gather(made, found)
 
         def body(*state: tf.Tensor) -> Any:
-            codes, kinds, change, rows, free, found, to, made = state
+            codes, kinds, change, rows, found, to, made = state
             codes = tf.tensor_scatter_nd_update(codes, to[:, tf.newaxis], made)
             more = tf.gather(change, found) - 1
             change = tf.tensor_scatter_nd_add(change, to[:, tf.newaxis], more)
-            size, one = tf.size(codes), tf.ones_like(to)
-            closed = tf.cast(found, tf.int32)[:, tf.newaxis]
-            # What was passed is not composed later.
-            begun = tf.scatter_nd((to + 1)[:, tf.newaxis], one, [size + 1])
-            passed = tf.cumsum(begun - tf.scatter_nd(closed, one, [size + 1]))[:-1] > 0
-            free &= ~passed
             kept = tf.tensor_scatter_nd_update(
-                tf.ones([size], tf.bool), closed, tf.zeros_like(to, tf.bool)
+                tf.ones_like(codes, tf.bool), found[:, tf.newaxis], tf.zeros_like(to, tf.bool)
             )
-            parts = [tf.boolean_mask(part, kept) for part in (codes, kinds, change, rows, free)]
-            return (*parts, *candidates(parts[0], parts[1], parts[3], parts[4]))
+            parts = [tf.boolean_mask(part, kept) for part in (codes, kinds, change, rows)]
+            return (*parts, *candidates(parts[0], parts[1], parts[3]))
 
-        free = tf.ones_like(codes, tf.bool)
-        state = (codes, kinds, change, rows, free, *candidates(codes, kinds, rows, free))
+        state = (codes, kinds, change, rows, *candidates(codes, kinds, rows))
         state = repeated(
-            lambda *state: tf.size(state[5]) > 0,
+            lambda *state: tf.size(state[4]) > 0,
             body,
             state,
             tuple(tf.TensorShape([None]) for _ in state),
