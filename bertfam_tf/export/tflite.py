@@ -217,11 +217,11 @@ def _has_loops(function: Any) -> bool:
 
 
 def _without_lstrip(tokenizer: Tokenizer) -> Tokenizer:
-    # Stripping white space before special tokens needs regular expressions; TFLite has none.
+    # Stripping white space before special tokens needs regular expressions; TFLite has none. Those
+    # of normalized text are found as they are written alone.
     config = tokenizer.get_config()
-    if not config.get("lstrip_tokens"):
-        return tokenizer
-    return tokenizer.from_config({**config, "lstrip_tokens": ()})
+    without = {name: () for name in ("lstrip_tokens", "normalized_tokens") if config.get(name)}
+    return tokenizer.from_config({**config, **without}) if without else tokenizer
 
 
 def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: int) -> None:

@@ -445,3 +445,38 @@ def test_the_comparison_can_fail(real_data, real_corpus):
     wrong = WordPieceTokenizer(path, strip_accents=False)
     reference = bert_reference(path, True)
     assert count_differences(wrong, reference, real_corpus(500), 0)[0] > 20
+
+
+def test_tokens_of_normalized_text(tmp_path):
+    """As tokenizers finds those with ``normalized``: also where case or an accent hides them."""
+    special = replace(SPECIAL_TOKENS, normalized_tokens=("[MASK]",))
+    tokenizer = WordPieceTokenizer(PIECES, special_tokens=special)
+    mask, words = ["[MASK]"], ["[", "mask", "]"]
+    cases = {
+        "[MASK]": mask, "[mask]": mask, "[m\u0301ask]": mask, "[\0mas\u200bk]": mask,
+        "[ mask]": words, "[mask ]": words, "[": ["["], "": [],
+        "[masks]": ["[", "mask", "##s", "]"],
+        "a[mask]the[Mask][CLS]": ["a", *mask, "the", *mask, "[CLS]"],
+        "[[mask]]": ["[", *mask, "]"], "[mask\u4e2d]": ["[", "mask", "\u4e2d", "]"],
+        "[mas": ["[", "[UNK]"], "x" * 200 + "[mask]": ["[UNK]", *mask],
+    }  # fmt: skip
+    given = list(cases)
+    found = tokenizer.id_to_token(tokenizer.tokenize(given))
+    assert [[p.decode() for p in row] for row in found.to_list()] == list(cases.values())
+    ids, starts, ends = tokenizer.tokenize_with_offsets(["the [M\u0301ask]!"])
+    assert ids.to_list() == [[ID["the"], ID["[MASK]"], ID["!"]]]
+    assert (starts.to_list(), ends.to_list()) == ([[0, 4, 12]], [[3, 12, 13]])
+    assert_the_same_in_a_dataset(tokenizer, given)
+    assert_the_same_in_a_saved_model(tokenizer, [given], tmp_path)
+    tokenizer.save(tmp_path / "saved")
+    again = WordPieceTokenizer.load(tmp_path / "saved")
+    assert again.special_tokens == special
+    for token, message in (
+        ("[b]", "has a word that is not in the vocabulary"),
+        ("un", "begin and end"),
+    ):
+        tokens = replace(
+            SPECIAL_TOKENS, additional_special_tokens=(token,), normalized_tokens=(token,)
+        )
+        with pytest.raises(ValueError, match=message):
+            WordPieceTokenizer([*PIECES, *{token} - {*PIECES}], special_tokens=tokens)

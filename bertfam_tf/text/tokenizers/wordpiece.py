@@ -37,6 +37,7 @@ from bertfam_tf.text.kernels.unicode import CODEPOINTS, Rules
 from bertfam_tf.text.special_tokens import CLS_A_SEP, Layout, SpecialTokens
 from bertfam_tf.text.tokenizer_json import Pipeline
 from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.matching import normalized_tokens_in_text
 
 SPECIAL_TOKENS = SpecialTokens(
     unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]"
@@ -144,6 +145,7 @@ class WordPieceTokenizer(Tokenizer):
         with tf.init_scope():
             self._normalizer, self._words = _kernels(pieces, self.unk_id, rules, max_chars_per_word)
             self._openings = self._make_openings()
+            self._later = [self._as_pieces(t) for t in normalized_tokens_in_text(special_tokens)]
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.gather(self._texts, ids.values)
@@ -182,7 +184,6 @@ class WordPieceTokenizer(Tokenizer):
         model = pipeline.model
         pipeline.expect("continuing prefix", model["continuing_subword_prefix"], _PREFIX)
         pipeline.splitter("BertPreTokenizer")
-        pipeline.without_normalized_tokens()
         return {
             **pipeline.arguments(),
             **pipeline.bert_rules(),
@@ -210,6 +211,8 @@ class WordPieceTokenizer(Tokenizer):
         parts = [ids.values, starts.values, ends.values, ids.row_splits]
         long = self._has_long_run(starts.values, ends.values)
         pieces = Pieces(*unlikely(long, self._mark_long_words, parts, [normalized]))
+        if self._later:
+            pieces = self._with_later_tokens(pieces)
         if source is None:
             return pieces._replace(starts=None, ends=None)
         raw = bytes_of(texts)
@@ -255,6 +258,54 @@ class WordPieceTokenizer(Tokenizer):
         )
         return marked.keep(opens | ~long)
 
+    def _as_pieces(self, token: str) -> _LaterToken:
+        """Returns the pieces into which a token is split that is looked for in normalized text."""
+        if not {token[0], token[-1]} <= set(string.punctuation):
+            raise ValueError(
+                f"the special token {truncated_repr(token)} of the normalized text must begin and "
+                "end with ASCII punctuation, so that it is split in the same way in any text"
+            )
+        normalized = self._normalizer.normalize(tf.constant([token]))
+        ids, starts, ends = (
+            part[0].numpy() for part in self._words.tokenize_with_offsets(normalized)
+        )
+        if self.unk_id in ids:
+            raise ValueError(
+                f"the special token {truncated_repr(token)} of the normalized text has a word that "
+                "is not in the vocabulary"
+            )
+        return _LaterToken(self.token_to_id(token), ids, starts - starts[0], ends - starts[0])
+
+    def _with_later_tokens(self, pieces: Pieces) -> Pieces:
+        """Replaces the pieces of tokens that are looked for in normalized text by these tokens.
+
+        Normalized text has a separator at each side of a punctuation character, beside white space
+        that is there anyway.  Pieces at the same distances thus are of the same text.
+        """
+        size = tf.size(pieces.ids, tf.int64)
+        kept = tf.ones([size], tf.bool)
+        ids, starts, ends = pieces.ids, pieces.starts, pieces.ends
+        row = pieces.rows()
+        for token in self._later:
+            count = len(token.ids)
+            at = tf.where(pieces.ids == token.ids[0])[:, 0]
+            index = tf.minimum(at[:, tf.newaxis] + tf.range(count, dtype=tf.int64), size - 1)
+            first = tf.gather(starts, at)[:, tf.newaxis]
+            same = (
+                (tf.gather(pieces.ids, index) == token.ids)
+                & (tf.gather(starts, index) - first == token.starts)
+                & (tf.gather(pieces.ends, index) - first == token.ends)
+                & (tf.gather(row, index) == tf.gather(row, at)[:, tf.newaxis])
+            )
+            found = tf.boolean_mask(index, tf.reduce_all(same, -1))  # [tokens, count]
+            ids = tf.tensor_scatter_nd_update(
+                ids, found[:, :1], tf.fill([tf.shape(found)[0]], token.id)
+            )
+            ends = tf.tensor_scatter_nd_update(ends, found[:, :1], tf.gather(ends, found[:, -1]))
+            inner = tf.reshape(found[:, 1:], [-1, 1])
+            kept = tf.tensor_scatter_nd_update(kept, inner, tf.zeros([tf.shape(inner)[0]], tf.bool))
+        return Pieces(ids, starts, ends, pieces.splits).keep(kept)
+
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         # There are fewer pieces than bytes.
         openings = self._openings
@@ -274,6 +325,21 @@ class WordPieceTokenizer(Tokenizer):
         tokens = tf.constant(self._matcher.texts)
         rows = [row.numpy() for row in self._words.tokenize(self._normalizer.normalize(tokens))]
         return _Openings(np.unique([row[0] for row in rows]).astype(np.int32), padded(rows))
+
+
+class _LaterToken(NamedTuple):
+    """A special token that is looked for in normalized text, and the pieces that it is split into.
+
+    Fields:
+        id: of the token.
+        ids: int32 [k], of the pieces.
+        starts, ends: integer [k], bytes of the pieces in normalized text, from its first piece.
+    """
+
+    id: int
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
 
 
 class _Openings(NamedTuple):
