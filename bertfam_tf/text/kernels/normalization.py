@@ -359,8 +359,8 @@ class Normalized(tf.Module):
             made = self._compositions.lookup(key + tf.cast(codes, tf.int64))
             found = tf.where(close & (made >= 0))[:, 0]
             to = tf.gather(at, found)
-            # Each starter takes the first of its candidates.  Marks before it stay: in Unicode, what
-            # they are not composed with before it, they are not composed with after it.
+            # Each starter takes the first of its candidates.  Marks before that stay: in Unicode,
+            # none of them is composed with the result if not with the starter.
             first = tf.concat([[True], to[1:] != to[:-1]], 0)[: tf.size(to)]
             found = tf.boolean_mask(found, first)
             return found, tf.gather(at, found), tf.gather(made, found)
