@@ -74,9 +74,9 @@ class WordPieceTokenizer(Tokenizer):
     characters, the kind and number of spaces, and whether punctuation was separate are lost:
     "don't" becomes "don ' t".  Special tokens, including padding, are part of the text.
 
-    Files: `tokenizer.json` or, without it, `vocab.txt`.  If no file defines whether to lower-case, a
-    vocabulary is assumed to be cased if any piece, except those in brackets, contains a letter from
-    A to Z.
+    Files: `tokenizer.json` or, without it, `vocab.txt`.  If no file defines whether to lower-case,
+    a vocabulary is assumed to be cased if any piece, except those in brackets, contains a letter
+    from A to Z.
 
     Args:
         vocabulary: the pieces in the order of their ids, or the path of a file with one per line.
