@@ -72,6 +72,13 @@ def row_of_each(splits: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.cumsum(tf.scatter_nd(inner[:, tf.newaxis], tf.ones_like(inner), [size + 1]))[:-1]
 
 
+def row_of_repeats(counts: tf.Tensor) -> tf.Tensor:
+    """Returns int64 [sum of counts], the row of each value, for rows of `counts`, integer [n]."""
+    # `tf.repeat` makes a table as wide as the largest count.
+    splits = tf.concat([[0], tf.cumsum(tf.cast(counts, tf.int64))], 0)
+    return row_of_each(splits, splits[-1])
+
+
 def substrings(text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Returns substrings of one text.
 
