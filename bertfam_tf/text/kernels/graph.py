@@ -171,8 +171,8 @@ def repeated(
     """
     results = tf.while_loop(condition, body, values, shape_invariants)
     if not tf.executing_eagerly():
-        first = tf.nest.flatten(results, expand_composites=True)[0]
-        loop = first.op.inputs[0].op
+        loop = tf.nest.flatten(results, expand_composites=True)[0].op
+        assert loop.type in ("While", "StatelessWhile"), loop.type
         loop._set_attr("_lower_using_switch_merge", attr_value_pb2.AttrValue(b=False))
     return results
 
