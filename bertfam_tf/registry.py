@@ -290,6 +290,8 @@ class HuggingFaceNames:
         weights: our variable path -> their tensor.
         ignored: regular expressions of tensor names that are not weights of the encoder.
         copies: name of a tensor that duplicates another -> name of the other.
+        aliases: start of a tensor's name in checkpoints of another layout -> its start in this one;
+            the first that fits.
         defaults: values of missing config keys, if they differ from our fields' defaults.
         read: computes our fields from the renamed ones, if a field depends on others; ``write`` is
             its inverse.
@@ -304,6 +306,7 @@ class HuggingFaceNames:
     weights: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[dict], dict] = dict
     write: Callable[[dict], dict] = dict

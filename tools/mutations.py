@@ -28,7 +28,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import layers, registry
-from bertfam_tf.layers import activations, attention, masks, relative
+from bertfam_tf.layers import activations, attention, masks, positions, relative
 from tests import parity, test_goldens
 
 RESULT = Path(__file__).parent / "results" / "mutations.md"
@@ -169,8 +169,11 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         masks, "causal_padding_mask", "<= queries", "<= queries + 1"
     ),
     "u and v swapped": lambda family: _swapped(family, "content_bias", "position_bias"),
-    "no relative shift": lambda family: mock.patch.object(
-        relative, "_shift", lambda scores, keys: scores[..., :keys]
+    "no relative shift": lambda family: _all(
+        *(
+            mock.patch.object(module, "shift", lambda scores, keys: scores[..., :keys])
+            for module in (relative, positions)
+        )
     ),
     "no clamp": lambda family: _edited(
         layers.RelativePositions, "call", "self.clamp_len > 0", "False"
@@ -202,6 +205,16 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         family, "feed_forward/intermediate", "feed_forward/gate"
     ),
     "one base": lambda family: _rewired(family, "config.global_base", "config.local_base"),
+    "log buckets narrower": lambda family: _edited(
+        layers, "log_buckets", "(max_distance - 1) / exact", "max_distance / exact"
+    ),
+    "distances mirrored": lambda family: _rewired(family, "distances + count", "count - distances"),
+    "no scores of keys": lambda family: _edited(
+        layers.DisentangledScores, "call", "by_query + ops", "by_query + 0.0 * ops"
+    ),
+    "queries as their keys": lambda family: _edited(
+        layers.DisentangledScores, "call", "scores(query, self.key", "scores(query, self.query"
+    ),
     "query sees itself": lambda family: _rewired(
         family,
         "attention_mask=mask,",
@@ -217,7 +230,6 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "query not transposed": lambda family: _fused(family) or _has_square_query(family),
     "future attended to": _fused,
     "u and v swapped": _has("position_bias"),
-    "no relative shift": _has("position_bias"),
     "no clamp": _has("position_bias"),
     "gradient into memory": _has("position_bias"),
     "memory + 1": _has("position_bias"),
@@ -232,6 +244,18 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     # Its first block has no norm before the attention.
     "norms swapped": lambda family: not _has("feed_forward/gate")(family),
     "query sees itself": _has("mask_embedding"),
+    "no relative shift": lambda family: (
+        _has("position_bias")(family) or _has("relative_norm")(family)
+    ),
+    **dict.fromkeys(
+        (
+            "log buckets narrower",
+            "distances mirrored",
+            "no scores of keys",
+            "queries as their keys",
+        ),
+        _has("relative_norm"),
+    ),
 }
 _MEANING = """
 * **norms swapped**, **q/k biases swapped**: in the family's table of names.

@@ -38,6 +38,14 @@ _SMALLER = dict(
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _MPNET = {**_SMALLER, "max_position_embeddings": 30}
+_DEBERTA = dict(
+    relative_attention=True,
+    position_buckets=8,
+    norm_rel_ebd="layer_norm",
+    share_att_key=True,
+    pos_att_type="p2c|c2p",
+    position_biased_input=False,
+)
 _XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
 _XLNET = dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=24, mem_len=4)
 _TRANSFORMER_XL = dict(
@@ -58,6 +66,14 @@ _GPT = dict(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=24, pad_t
 SMALL: dict[str, dict] = {
     "albert": {**_SMALLER, "num_hidden_layers": 3, "embedding_size": 8},
     "bert": _BERT,
+    "deberta": {
+        **_SMALLER,
+        **_DEBERTA,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+        "max_position_embeddings": 12,
+    },
     "distilbert": dict(
         vocab_size=32, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=24
     ),
@@ -85,6 +101,15 @@ TINY: dict[str, dict] = {
     )
     for family in SMALL
 } | {
+    "deberta": {
+        **_DEBERTA,
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+        "position_buckets": 32,
+        "max_position_embeddings": 100,
+    },
     "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
     "gpt": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
     "gpt2": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
@@ -104,6 +129,12 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "default": {},
         "tanh_gelu": dict(hidden_act="gelu_new", layer_norm_eps=1e-5, type_vocab_size=3),
         "relu": dict(hidden_act="relu", layer_norm_eps=1e-3, pad_token_id=5),
+    },
+    "deberta": {
+        "default": {},
+        "no_buckets": dict(
+            position_buckets=-1, type_vocab_size=2, hidden_act="relu", layer_norm_eps=1e-3
+        ),
     },
     "distilbert": {
         "default": {},
@@ -162,6 +193,7 @@ VARIANTS: dict[str, dict[str, dict]] = {
 _NAMES = {
     "albert": "Albert",
     "bert": "Bert",
+    "deberta": "DebertaV2",
     "distilbert": "DistilBert",
     "electra": "Electra",
     "gpt": "OpenAIGPT",
@@ -288,9 +320,8 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
     rows = BATCH + 1 if getattr(config, "bi_data", False) else BATCH
     tokens = rng.integers(0, config.vocab_size - (pad is not None), (rows, length))
     tokens += tokens >= (config.vocab_size if pad is None else pad)
-    segments = rng.integers(
-        0, getattr(config, "type_vocab_size", 1 + (family == "xlnet")), (rows, length)
-    )
+    kinds = getattr(config, "type_vocab_size", 1 + (family == "xlnet"))
+    segments = rng.integers(0, max(kinds, 1), (rows, length))
     languages = rng.integers(0, getattr(config, "n_langs", 1), (rows, length))
     lengths = np.resize([length, max(length // 2, 1), length - 1], rows)[:, None]
     if pad is None:

@@ -14,6 +14,7 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     albert,
     bert,
     bilstm,
+    deberta,
     distilbert,
     electra,
     gpt,
