@@ -116,8 +116,15 @@ def _xlm_roberta():
     return _sentencepiece(_model(unk_id=0, bos_id=1, eos_id=2), "XLMRobertaTokenizer")
 
 
+def _deberta():
+    model = _model("[CLS]", "[SEP]", pad_id=0, unk_id=3, bos_id=-1, eos_id=-1,
+                   pad_piece="[PAD]", unk_piece="[UNK]")  # fmt: skip
+    return _sentencepiece(model, "DebertaV2Tokenizer")
+
+
 _KINDS = {"wordpiece": _word_piece, "byte_bpe": _roberta, "bpe": _gpt, "sentencepiece": _albert}
 _OF_FAMILY = {
+    "deberta": _deberta,
     "gpt2": _gpt2,
     "mpnet": _mpnet,
     "modernbert": _modernbert,

@@ -28,6 +28,11 @@ PUBLISHED = {
     ("modernbert", "base"): 149_014_272,
     ("modernbert", "large"): 394_781_696,
     ("mpnet", "base"): 109_486_464,
+    ("deberta", "base"): 183_831_552,
+    ("deberta", "xsmall"): 70_682_112,
+    ("deberta", "small"): 141_304_320,
+    ("deberta", "large"): 434_012_160,
+    ("deberta", "multilingual_base"): 278_218_752,
     ("xlm_roberta", "base"): 278_043_648,
     ("xlm_roberta", "large"): 559_890_432,
     # 30522 · 300 word vectors; in each of two directions four gates of 300 units, each with 300

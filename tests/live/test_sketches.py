@@ -33,39 +33,6 @@ def _table(ours, theirs):
     return {f"{ours}/embeddings": f"{theirs}.weight"}
 
 
-def _post_norm_block(ours, theirs, query, key, value, output, output_norm):
-    names = {}
-    for part, name in (("query", query), ("key", key), ("value", value), ("output", output)):
-        names |= _dense(f"{ours}/attention/{part}", f"{theirs}.attention.{name}")
-    names |= _norm(f"{ours}/attention_norm", f"{theirs}.attention.{output_norm}")
-    names |= _dense(f"{ours}/feed_forward/intermediate", f"{theirs}.intermediate.dense")
-    names |= _dense(f"{ours}/feed_forward/output", f"{theirs}.output.dense")
-    return names | _norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm")
-
-
-def _deberta_v3():
-    config = transformers.DebertaV2Config(
-        **SHAPE,
-        layer_norm_eps=1e-7,
-        relative_attention=True,
-        position_buckets=8,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        type_vocab_size=0,
-    )
-    names = _table("token_embedding", "embeddings.word_embeddings")
-    names |= _norm("embedding_norm", "embeddings.LayerNorm")
-    names |= _table("relative_embedding", "encoder.rel_embeddings")
-    names |= _norm("relative_norm", "encoder.LayerNorm")
-    inner = [f"self.{name}_proj" for name in ("query", "key", "value")]
-    inner += ["output.dense", "output.LayerNorm"]
-    for i in range(4):
-        names |= _post_norm_block(f"layer_{i}", f"encoder.layer.{i}", *inner)
-    return config, names
-
-
 def _mobilebert():
     config = transformers.MobileBertConfig(
         **SHAPE, embedding_size=8, intra_bottleneck_size=12, num_feedforward_networks=3
@@ -97,7 +64,6 @@ def _mobilebert():
 
 
 CASES = {
-    "deberta_v3": (_deberta_v3, {}),
     "mobilebert": (_mobilebert, {}),
 }
 

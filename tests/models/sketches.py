@@ -32,51 +32,6 @@ def _family(name: str, config: type, wire: Any) -> registry.Family:
     )
 
 
-# DeBERTa-v3 (arXiv 2006.03654, 2111.09543) -----------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DebertaConfig(Config):
-    norm_epsilon: float = 1e-7
-    position_buckets: int = 8
-
-
-def _deberta_block(config, *, name, dtype):
-    size = encoder.head_size(config)
-    scale = (3 * size) ** -0.5
-    query, key = (
-        keras.layers.Dense(config.hidden_size, name=each, dtype=dtype) for each in ("query", "key")
-    )
-    positions = layers.DisentangledScores(query, key, config.position_buckets, scale, dtype=dtype)
-    return encoder.block(
-        config,
-        attention=encoder.attention(
-            config, scale=scale, query=query, key=key, positions=positions, dtype=dtype
-        ),
-        name=name,
-        dtype=dtype,
-    )
-
-
-def wire_deberta(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
-    inputs = encoder.inputs(config)
-    padding_mask, buckets = inputs["padding_mask"], config.position_buckets
-    x = encoder.embed(config, parts, inputs, positions=None)
-    x = layers.zero_padding(x, padding_mask)
-    distances = parts("distances", layers.Distances)(x)
-    distances = layers.log_buckets(distances, buckets, config.max_positions)
-    embeddings = parts("relative_embedding", layers.DistanceEmbedding, 2 * buckets)(x)
-    embeddings = parts("relative_norm", encoder.norm, config)(embeddings)
-    # In their mask padding is fully masked, and so gets uniform attention.
-    mask = layers.attention_mask_from_padding(padding_mask)
-    mask = ops.logical_and(mask, ops.transpose(mask, (0, 1, 3, 2)))
-    given = {"attention_mask": mask, "positions": (embeddings, distances)}
-    blocks = [parts(f"layer_{i}", _deberta_block, config) for i in range(config.num_layers)]
-    return inputs, encoder.encode(
-        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
-    )
-
-
 # MobileBERT (arXiv 2004.02984) -----------------------------------------------------------------
 
 
@@ -149,7 +104,6 @@ def wire_mobilebert(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]
 FAMILIES = {
     family.name: family
     for family in (
-        _family("deberta_v3", DebertaConfig, wire_deberta),
         _family("mobilebert", MobileBertConfig, wire_mobilebert),
     )
 }

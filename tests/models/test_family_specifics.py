@@ -1,17 +1,24 @@
 """What is particular to one family, beyond what every family's tests show."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
 from tests import parity
 from tests.seeding import seed
+from tests.test_goldens import GOLDENS
 from tools import albert_ablation
 
+DEBERTA = dict(
+    model_type="deberta-v2", relative_attention=True, share_att_key=True, pos_att_type="p2c|c2p",
+    norm_rel_ebd="layer_norm", position_biased_input=False, position_buckets=256,
+)  # fmt: skip
 TOKENS = np.array([[5, 6, 7, 8, 9, 2], [9, 8, 7, 3, 2, 2]], "int32")
 MASK = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]], "int32")
 
@@ -19,6 +26,8 @@ MASK = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]], "int32")
 def _build(family, **overrides):
     seed(3)
     shape = dict(vocab_size=20, hidden_size=16, intermediate_size=64, max_positions=16)
+    known = registry.get(family).config.__dataclass_fields__
+    shape = {name: value for name, value in shape.items() if name in known}
     return bf.build(family, "tiny", **{**shape, **overrides})
 
 
@@ -200,6 +209,46 @@ def test_gpt2_has_a_width_inside_or_four_times_the_outer_one():
         assert huggingface.describe(record, config)["n_inner"] == n_inner
 
 
+# DeBERTa --------------------------------------------------------------------------------------
+
+
+def test_deberta_s_masked_lm_head_has_two_layouts(tmp_path):
+    """The one of transformers, and that of published checkpoints, which have another head too."""
+    stored = GOLDENS / "deberta" / "heads" / "masked_lm"
+    with np.load(stored / "logits.npz") as file:
+        expected = dict(file)
+    tensors = load_file(stored / "model.safetensors")
+    named = {
+        name.replace("cls.predictions.transform.", "lm_predictions.lm_head.").replace(
+            "cls.predictions.bias", "lm_predictions.lm_head.bias"
+        ): value
+        for name, value in tensors.items()
+        if "decoder" not in name
+    }
+    assert len(named.keys() - tensors.keys()) == 5
+    named["mask_predictions.dense.bias"] = np.zeros(8, "float32")
+    save_file(named, tmp_path / "model.safetensors")
+    values = json.loads((stored / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**values, "legacy": False}))
+    found = parity.head_differences(tmp_path, "deberta", "masked_lm", expected)
+    assert max(found.values()) <= parity.TOLERANCE
+    # Where both are stored, that of transformers is read.
+    wrong = {name: value + 1 for name, value in named.items() if name.startswith("lm_")}
+    save_file({**tensors, **wrong}, tmp_path / "model.safetensors")
+    found = parity.head_differences(tmp_path, "deberta", "masked_lm", expected)
+    assert max(found.values()) <= parity.TOLERANCE
+
+
+def test_deberta_reads_texts_of_any_length():
+    backbone = _build("deberta", num_buckets=4, max_distance=6)
+    assert backbone.max_length is None
+    long = np.full((1, 40), 7, "int32")
+    given = {"token_ids": long, "padding_mask": np.ones_like(long)}
+    assert np.isfinite(backbone(given)["sequence_output"]).all()
+    with pytest.raises(ValueError, match="num_buckets = 10 and max_distance = 6"):
+        _build("deberta", num_buckets=10, max_distance=6)
+
+
 # Hugging Face configs -------------------------------------------------------------------------
 
 
@@ -244,6 +293,13 @@ def test_what_their_format_cannot_say(family, fields, error):
         ({"model_type": "xlm", "emb_dim": None}, "hidden_size must be of type int, got None"),
         ({"model_type": "roberta", "pad_token_id": None}, "pad_id must be of type int, got None"),
         ({"model_type": "roberta", "is_decoder": True}, "is_decoder = True, which roberta"),
+        ({"model_type": "deberta"}, "no family has the model type 'deberta'.*deberta-v2"),
+        ({**DEBERTA, "conv_kernel_size": 3}, "conv_kernel_size = 3, which deberta"),
+        ({**DEBERTA, "pos_att_type": "c2p"}, "pos_att_type = 'c2p', which deberta"),
+        ({**DEBERTA, "position_biased_input": True}, "position_biased_input = True, which"),
+        ({**DEBERTA, "position_buckets": "8"}, "num_buckets must be of type int, got '8'"),
+        ({**DEBERTA, "max_relative_positions": None}, "max_distance must be of type int, got N"),
+        ({"model_type": "deberta-v2"}, "relative_attention = False, by default, which deberta"),
     ],
 )
 def test_configs_that_are_refused(values, error):

@@ -311,6 +311,32 @@ def test_rotary_scores_depend_on_distances_alone():
         layers.RotaryAngles(5)
 
 
+def test_log_buckets_of_deberta():
+    """The last of them has an integer on the scale, which rounding exceeds."""
+    distances = np.arange(-600, 601)
+    found = np.asarray(layers.log_buckets(distances.astype("int32"), 256, 512))
+    np.testing.assert_array_equal(found, -found[::-1])
+    size = np.maximum(distances, 128)
+    exact = np.round(127 * np.log(size / 128) / np.log(511 / 128), 9)
+    expected = np.where(distances <= 128, distances, 128 + np.ceil(exact))
+    np.testing.assert_array_equal(found[600:], expected[600:])
+    assert found[[88, 89, 1111, 1112]].tolist() == [-256, -255, 255, 256]
+
+
+def test_distances_have_a_dropout_of_their_own():
+    query, key = (layers.Dense(8, name=name) for name in ("query", "key"))
+    scores = layers.DisentangledScores(query, key, 1.0, dropout=0.5)
+    heads = np.ones((1, 2, 3, 4), "float32")
+    given = (np.ones((1, 6, 8), "float32"), np.array([5, 4, 3, 2, 1]))
+
+    class Called(keras.layers.Layer):
+        def call(self, training=None):
+            return scores(heads, heads, given)[2]
+
+    plain, dropped = (np.asarray(Called()(training=training)) for training in (False, True))
+    assert np.ptp(plain[0, 0]) < 1e-5 < 1e-3 < np.ptp(dropped[0, 0])
+
+
 # Sketches of families to come --------------------------------------------------------------------
 
 

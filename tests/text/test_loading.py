@@ -20,7 +20,8 @@ KINDS = {
     "RobertaTokenizer": "byte_bpe", "ModernBertTokenizer": "byte_bpe", "GPT2Tokenizer": "byte_bpe",
     "OpenAIGPTTokenizer": "bpe", "XLMTokenizer": "bpe",
     "AlbertTokenizer": "sentencepiece", "XLNetTokenizer": "sentencepiece",
-    "XLMRobertaTokenizer": "sentencepiece", "TransfoXLTokenizer": "words",
+    "XLMRobertaTokenizer": "sentencepiece", "DebertaV2Tokenizer": "sentencepiece",
+    "TransfoXLTokenizer": "words",
     # Our classes, which do not correspond to a published class.
     "WordPieceTokenizer": "wordpiece", "ByteBPETokenizer": "byte_bpe", "BPETokenizer": "bpe",
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
@@ -30,7 +31,7 @@ MODELS = {
     "modernbert": "byte_bpe",
     "roberta": "byte_bpe", "gpt2": "byte_bpe", "openai-gpt": "bpe",
     "xlm": "bpe", "albert": "sentencepiece", "xlnet": "sentencepiece",
-    "xlm-roberta": "sentencepiece", "transfo-xl": "words",
+    "xlm-roberta": "sentencepiece", "deberta-v2": "sentencepiece", "transfo-xl": "words",
 }  # fmt: skip
 
 
