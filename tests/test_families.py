@@ -273,6 +273,16 @@ def test_an_example_of_only_padding_is_finite(family):
     assert np.isfinite(backbone(inputs)["sequence_output"]).all()
 
 
+ENCODERS = [name for name in bf.families() if "causal_lm" not in registry.get(name).heads]
+
+
+@pytest.mark.parametrize("family", in_full(ENCODERS, ["deberta"]))
+def test_a_batch_without_examples(family):
+    backbone = _small(family)
+    inputs = {name: value[:0] for name, value in _inputs(backbone).items()}
+    assert backbone(inputs)["sequence_output"].shape == (0, 9, 16)
+
+
 @wired
 def test_a_gradient_in_every_weight(family):
     backbone = _small(family)

@@ -170,10 +170,10 @@ def translate(
     for key, supported in names.required.items():
         stated = {**names.defaults, **values}
         if key in stated and stated[key] not in supported:
-            by_default = "" if key in values else ", by default"
+            value = truncated_repr(stated[key]) + ("" if key in values else ", by default")
             raise CheckpointError(
-                f"{file} has {key} = {truncated_repr(stated[key])}{by_default}, which {record.name} "
-                f"does not support; supported: {', '.join(map(repr, supported))}."
+                f"{file} has {key} = {value}, which {record.name} does not support; supported: "
+                f"{', '.join(map(repr, supported))}."
             )
     known = _IGNORED_KEYS | names.config.keys() | names.required.keys()
     unknown_keys = sorted(values.keys() - known)

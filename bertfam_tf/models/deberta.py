@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import keras
 from keras import ops
 
 from bertfam_tf import layers

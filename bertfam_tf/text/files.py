@@ -56,8 +56,8 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(
         """
         add_eos add_prefix_space clean_text do_lower_case do_lowercase_and_remove_accent fairseq_ids
-        keep_accents lower_case remove_space split_by_punct split_digit_comma split_special_tokens strip_accents
-        tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
+        keep_accents lower_case remove_space split_by_punct split_digit_comma split_special_tokens
+        strip_accents tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
         """.split(),
         bool,
     ),

@@ -43,8 +43,11 @@ def test_deberta_equals_the_class_where_the_model_does_not_normalize(tmp_path):
     theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
     assert type(theirs) is transformers.DebertaV2Tokenizer
     assert ours.special_ids["mask"] == theirs.mask_token_id == ours.vocab_size - 1
-    ids, _ = count_differences(ours, theirs._tokenizer, lines, 3)
-    assert ids == 0
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    assert ours.tokenize(lines).to_list() == model.encode(lines)
+    # Of equally good segmentations (0|00, 00|0) the library tokenizers may find another one.
+    ids, _ = count_differences(ours, theirs._tokenizer, lines, 0)
+    assert ids <= 0.001 * len(lines)
     _assert_packed_alike(ours, theirs)
 
 

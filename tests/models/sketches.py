@@ -102,8 +102,5 @@ def wire_mobilebert(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]
 
 
 FAMILIES = {
-    family.name: family
-    for family in (
-        _family("mobilebert", MobileBertConfig, wire_mobilebert),
-    )
+    family.name: family for family in (_family("mobilebert", MobileBertConfig, wire_mobilebert),)
 }

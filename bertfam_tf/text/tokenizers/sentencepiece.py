@@ -186,7 +186,11 @@ class SentencePieceTokenizer(Tokenizer):
             "keep_accents": not options["strip_accents"],
             "remove_space": options["unify_spaces"],
             **{name: options[name] for name in _TREATMENT},
-            **({"appended_pieces": options["appended_pieces"]} if options["appended_pieces"] else {}),
+            **(
+                {"appended_pieces": options["appended_pieces"]}
+                if options["appended_pieces"]
+                else {}
+            ),
         }
 
     @classmethod
