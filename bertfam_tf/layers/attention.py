@@ -192,7 +192,6 @@ class SelfAttention(_DotProductAttention):
             is added to the scaled scores. See ``bertfam_tf.layers.positions``. None for none.
         gate: layer applied to the output of the heads before they are merged, such as
             ``HeadGate``.
-        query, key: dense layers that are shared with another layer; None for new ones.
 
     Call:
         x: (batch, length, width).
@@ -226,16 +225,13 @@ class SelfAttention(_DotProductAttention):
         head_size: int,
         dropout: float = 0.0,
         stddev: float = 0.02,
-        *,
-        query: keras.layers.Layer | None = None,
-        key: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(num_heads, head_size, dropout, stddev, **kwargs)
         width = num_heads * head_size
-        self.query = query or self._dense(width, "query")
-        self.key = key or self._dense(width, "key")
-        self.value = self._dense(width, "value")
+        self.query, self.key, self.value = (
+            self._dense(width, name) for name in ("query", "key", "value")
+        )
 
     def build(self, x_shape, value_shape=None, query_shape=None):
         self.query.build(x_shape)
@@ -347,7 +343,7 @@ class CachedSelfAttention(_DotProductAttention):
     """Self-attention with a cache: keys and values of earlier tokens are inputs and outputs.
 
     One dense layer computes queries, keys and values (GPT, Radford et al. 2018). Causality is up to
-    the mask. Arguments as for ``SelfAttention`` except ``query`` and ``key``.
+    the mask. Arguments as for ``SelfAttention``.
 
     Call:
         x: (batch, length, width).

@@ -54,18 +54,9 @@ class DebertaConfig(Config):
 def _block(config: DebertaConfig, *, name: str, dtype: Any = None) -> layers.TransformerBlock:
     # Of three products, each has a variance of the head size.
     scale = (3 * encoder.head_size(config)) ** -0.5
-    query, key = (
-        layers.Dense(
-            config.hidden_size,
-            kernel_initializer=layers.normal(config.initializer_range),
-            name=each,
-            dtype=dtype,
-        )
-        for each in ("query", "key")
-    )
-    scores = layers.DisentangledScores(query, key, scale, config.dropout, dtype=dtype)
-    attention = encoder.attention(
-        config, scale=scale, query=query, key=key, positions=scores, dtype=dtype
+    attention = encoder.attention(config, scale=scale, dtype=dtype)
+    attention.positions = layers.DisentangledScores(
+        attention.query, attention.key, scale, config.dropout, dtype=dtype
     )
     return encoder.block(config, attention=attention, name=name, dtype=dtype)
 
@@ -101,9 +92,9 @@ def wire(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
 
 def _first_token(width: int | Labels) -> HeadSpec:
     dense = DenseSpec("pooler", "pooler.dense", Field("hidden_size"), Field("pooler_activation"))
+    dropout, after = DropoutSpec(Field("pooler_dropout")), DropoutSpec(Field("classifier_dropout"))
     last = DenseSpec("classifier", "classifier", width)
-    dropouts = (DropoutSpec(Field(f"{each}_dropout")) for each in ("pooler", "classifier"))
-    return HeadSpec("first_token", (next(dropouts), dense, next(dropouts), last))
+    return HeadSpec("first_token", (dropout, dense, after, last))
 
 
 HEADS = {
