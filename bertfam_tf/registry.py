@@ -198,14 +198,18 @@ class TiedOutputSpec:
     Attributes:
         bias: Hugging Face's name of the bias; None for a projection without bias.
         theirs: Hugging Face's name of the layer; checkpoints may contain copies under this name.
+        more: Hugging Face's name of a matrix (units, tokens), for the units of wider inputs than
+            the embedding; None for inputs of its width.
     """
 
     bias: str | None
     theirs: str
     name: str = "decoder"
+    more: str | None = None
 
     def weights(self) -> dict[str, str]:
-        return {f"{self.name}/bias": self.bias} if self.bias else {}
+        names = {"bias": self.bias, "more": self.more}
+        return {f"{self.name}/{ours}": theirs for ours, theirs in names.items() if theirs}
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def task(name, family):
     """A task of that class, perturbed so that all weights matter."""
     made = tokenizer(family)
     shape = dict(
-        vocab_size=made.vocab_size, hidden_size=16, embedding_size=16, num_heads=2,
+        vocab_size=made.vocab_size, hidden_size=16, embedding_size=8, inner_size=8, num_heads=2,
         intermediate_size=64, num_layers=2, max_positions=60, num_languages=1,
         pad_id=made.special_ids.get("pad"),
     )  # fmt: skip

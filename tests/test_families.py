@@ -28,6 +28,7 @@ PUBLISHED = {
     ("modernbert", "base"): 149_014_272,
     ("modernbert", "large"): 394_781_696,
     ("mpnet", "base"): 109_486_464,
+    ("mobilebert", "base"): 24_844_544,
     ("deberta", "base"): 183_831_552,
     ("deberta", "xsmall"): 70_682_112,
     ("deberta", "small"): 141_304_320,
@@ -87,7 +88,9 @@ def _small(family):
 def _build(family, **overrides):
     seed(1)
     fields = registry.get(family).config.__dataclass_fields__
-    inner = {"intermediate_size": 32} if "intermediate_size" in fields else {}
+    # Without norms, wider blocks with perturbed weights multiply their input by thousands.
+    inner = {"intermediate_size": 32, "inner_size": 8}
+    inner = {name: size for name, size in inner.items() if name in fields}
     backbone = bf.build(
         family,
         "tiny",
@@ -177,7 +180,8 @@ def test_output_shapes(family, length):
 def test_padding_changes_nothing(family):
     backbone = _small(family)
     inputs = _inputs(backbone)
-    plain = backbone(inputs)
+    # The last of its tokens sees the one after it.
+    seen = 9 + (family == "mobilebert")
     rng = np.random.default_rng(5)
     for filler in (0, 7):
         padded = {k: np.pad(v, ((0, 0), (0, 4)), constant_values=filler) for k, v in inputs.items()}
@@ -186,9 +190,10 @@ def test_padding_changes_nothing(family):
             padded["token_ids"][:, 9:] = rng.integers(0, 50, (3, 4))
             for name in padded.keys() - {"token_ids", "padding_mask"}:
                 padded[name][:, 9:] = 1
+        plain = backbone({name: value[:, :seen] for name, value in padded.items()})
         outputs = backbone(padded)
         for ours, theirs in zip(outputs["hidden_states"], plain["hidden_states"], strict=True):
-            np.testing.assert_allclose(ours[:, :9], theirs, atol=2e-5)
+            np.testing.assert_allclose(ours[:, :9], theirs[:, :9], atol=2e-5)
 
 
 @wired
@@ -346,7 +351,8 @@ def test_tflite_round_trip(family, tmp_path):
     interpreter = Interpreter(model_content=converter.convert())
     inputs = _inputs(backbone, rows=1)
     outputs = interpreter.get_signature_runner()(**inputs)["sequence_output"]
-    np.testing.assert_allclose(outputs, backbone(inputs)["sequence_output"], atol=2e-5)
+    expected = np.asarray(backbone(inputs)["sequence_output"])
+    np.testing.assert_allclose(outputs, expected, atol=max(2e-5, 5e-6 * np.abs(expected).max()))
 
 
 @wired

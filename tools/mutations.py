@@ -215,6 +215,16 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
     "queries as their keys": lambda family: _edited(
         layers.DisentangledScores, "call", "scores(query, self.key", "scores(query, self.query"
     ),
+    "trigrams mirrored": lambda family: _edited(
+        layers.Trigrams, "call", "[after, x, before]", "[before, x, after]"
+    ),
+    "padding trained": lambda family: _rewired(family, "ops.stop_gradient", ""),
+    "feed-forwards swapped": lambda family: _edited(
+        layers.BottleneckBlock, "_call", "zip(self.more,", "zip(self.more[::-1],"
+    ),
+    "no sum inside": lambda family: _edited(
+        layers.BottleneckBlock, "_call", "norm(part(inside) + inside)", "norm(part(inside))"
+    ),
     "query sees itself": lambda family: _rewired(
         family,
         "attention_mask=mask,",
@@ -255,6 +265,10 @@ _WHERE: dict[str, Callable[[str], bool]] = {
             "queries as their keys",
         ),
         _has("relative_norm"),
+    ),
+    **dict.fromkeys(
+        ("trigrams mirrored", "padding trained", "feed-forwards swapped", "no sum inside"),
+        _has("wide_norm"),
     ),
 }
 _MEANING = """

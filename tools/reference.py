@@ -38,6 +38,16 @@ _SMALLER = dict(
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _MPNET = {**_SMALLER, "max_position_embeddings": 30}
+_MOBILEBERT = dict(
+    vocab_size=16,
+    hidden_size=8,
+    embedding_size=6,
+    intra_bottleneck_size=4,
+    num_attention_heads=2,
+    intermediate_size=6,
+    num_feedforward_networks=3,
+    num_hidden_layers=1,
+)
 _DEBERTA = dict(
     relative_attention=True,
     position_buckets=8,
@@ -80,6 +90,7 @@ SMALL: dict[str, dict] = {
     "electra": {**_SMALLER, "embedding_size": 8},
     "gpt": _GPT,
     "gpt2": _GPT,
+    "mobilebert": {**_SMALLER, **_MOBILEBERT},
     "modernbert": {**_SMALLER, "num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0},
     "mpnet": _MPNET,
     "roberta": _ROBERTA,
@@ -110,6 +121,17 @@ TINY: dict[str, dict] = {
         "position_buckets": 32,
         "max_position_embeddings": 100,
     },
+    # Without norms, wider layers with perturbed weights multiply their input by thousands.
+    "mobilebert": dict(
+        hidden_size=32,
+        embedding_size=16,
+        intra_bottleneck_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_feedforward_networks=2,
+        max_position_embeddings=140,
+    ),
     "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
     "gpt": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
     "gpt2": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
@@ -155,6 +177,18 @@ VARIANTS: dict[str, dict[str, dict]] = {
             scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-12
         ),
     },
+    "mobilebert": {
+        "default": {},
+        "layer_norm": dict(
+            normalization_type="layer_norm",
+            use_bottleneck_attention=True,
+            key_query_shared_bottleneck=False,
+            num_hidden_layers=2,
+            num_feedforward_networks=1,
+            hidden_act="gelu",
+            classifier_activation=False,
+        ),
+    },
     "modernbert": {
         "default": {},
         "every_second": dict(
@@ -198,6 +232,7 @@ _NAMES = {
     "electra": "Electra",
     "gpt": "OpenAIGPT",
     "gpt2": "GPT2",
+    "mobilebert": "MobileBert",
     "modernbert": "ModernBert",
     "mpnet": "MPNet",
     "roberta": "Roberta",
@@ -232,8 +267,8 @@ _TASKS: dict[str, dict[str, type]] = {
     for family in FAMILIES
 }
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
-for family in ("bert", "tinybert"):
-    _TASKS[family]["pair"] = transformers.BertForNextSentencePrediction
+for family in ("bert", "tinybert", "mobilebert"):
+    _TASKS[family]["pair"] = getattr(transformers, _NAMES[family] + "ForNextSentencePrediction")
 _TASKS["gpt"] |= {
     "causal_lm": transformers.OpenAIGPTLMHeadModel,
     "choice": transformers.OpenAIGPTDoubleHeadsModel,
@@ -259,6 +294,12 @@ _UNUSUAL: dict[str, dict] = {
 } | {
     "bert": {**_SMALLER, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
     "distilbert": {**SMALL["distilbert"], "n_layers": 1, "activation": "relu"},
+    "mobilebert": {
+        **SMALL["mobilebert"],
+        "num_feedforward_networks": 1,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-3,
+    },
     "gpt": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
     "gpt2": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
     "xlm": {**SMALL["xlm"], "n_layers": 1, "layer_norm_eps": 1e-3},

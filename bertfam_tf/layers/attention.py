@@ -302,11 +302,10 @@ class SelfAttention(_DotProductAttention):
 
 
 class Projections(keras.layers.Layer):
-    """Queries, keys and values of a ``SelfAttention``, by heads.
+    """Queries, keys and values of a block's ``SelfAttention``, by heads.
 
     Args:
-        attention: the layer, whose dense layers are used.
-        norm: applied first, as in pre-norm blocks; None for none.
+        block: the layer, whose dense layers are used.
 
     Call:
         x: the input of the block, (batch, length, width), or (tokens, width) with a ``layout``.
@@ -317,25 +316,24 @@ class Projections(keras.layers.Layer):
         scaled.
     """
 
-    def __init__(self, attention: SelfAttention, norm: keras.layers.Layer | None = None, **kwargs):
+    def __init__(self, block: keras.layers.Layer, **kwargs):
         super().__init__(**kwargs)
-        self.attention = attention
-        self.norm = norm
+        self.block = block
 
     def build(self, x_shape):
         pass  # The layers are those of a block, which has built them.
 
     def call(self, x, layout=None):
-        attention = self.attention
-        x = x if self.norm is None else self.norm(x)
-        return tuple(
-            _heads_of_tokens(dense(x), attention.num_heads, layout)
-            for dense in (attention.query, attention.key, attention.value)
-        )
+        attention = self.block.attention
+        x, value = self.block.attention_inputs(x)
+        value = x if value is None else value
+        projected = (attention.query(x), attention.key(x), attention.value(value))
+        return tuple(_heads_of_tokens(each, attention.num_heads, layout) for each in projected)
 
     def compute_output_spec(self, x, layout=None):
         batch, length = x.shape[:-1] if len(x.shape) == 3 else (None, None)
-        shape = (batch, self.attention.num_heads, length, self.attention.head_size)
+        attention = self.block.attention
+        shape = (batch, attention.num_heads, length, attention.head_size)
         return tuple(keras.KerasTensor(shape, self.compute_dtype) for _ in range(3))
 
 

@@ -19,6 +19,7 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     electra,
     gpt,
     gpt2,
+    mobilebert,
     modernbert,
     mpnet,
     roberta,

@@ -28,7 +28,7 @@ FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]
 QUICK = [("bert", "tagger"), ("albert", "classifier"), ("roberta", "qa")]
 PAIRS = [(family, kind) for family in FAMILIES for kind in ("classifier", "tagger", "qa")]
 OTHER_PAIRS = [("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked"), ("bilstm", "tagger")]
-OTHER_PAIRS += [("deberta", "classifier"), ("deberta", "masked")]
+OTHER_PAIRS += [("deberta", "classifier"), ("deberta", "masked"), ("mobilebert", "masked")]
 WORDS = [*TEXTS, b"the good cast of a bad film"]
 
 

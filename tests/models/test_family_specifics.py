@@ -249,6 +249,39 @@ def test_deberta_reads_texts_of_any_length():
         _build("deberta", num_buckets=10, max_distance=6)
 
 
+# MobileBERT -----------------------------------------------------------------------------------
+
+
+def test_mobilebert_ignores_what_its_reference_stores_and_does_not_use(tmp_path):
+    """Without shared projections, the reference has their layers all the same by default."""
+    stored = GOLDENS / "mobilebert" / "layer_norm"
+    tensors = load_file(stored / "model.safetensors")
+    unused = {f"encoder.layer.{i}.bottleneck.attention.dense.bias": np.zeros(4) for i in range(2)}
+    save_file({**tensors, **unused}, tmp_path / "model.safetensors")
+    values = json.loads((stored / "config.json").read_text("utf-8"))
+    values["key_query_shared_bottleneck"] = True
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    backbone = bf.load_backbone(tmp_path)
+    assert backbone.config == bf.load_backbone(stored).config
+    # Nothing is shared or pooled here.
+    assert not any("shared" in path or "pooler" in path for path in _weights(backbone))
+    outputs = backbone({"token_ids": TOKENS, "padding_mask": MASK})
+    first = outputs["sequence_output"][:, 0]
+    np.testing.assert_allclose(outputs["pooled_output"], first, atol=1e-5)
+
+
+def test_mobilebert_reads_one_token_beyond_a_text():
+    backbone = _build("mobilebert", embedding_size=8, inner_size=8)
+    given = {"token_ids": TOKENS, "padding_mask": MASK}
+    plain = np.asarray(backbone(given)["sequence_output"])
+    for place, changes in ((5, True), (4, False)):
+        tokens = TOKENS.copy()
+        tokens[1, place] = 11  # both are padding of the second text, 4 is next to its end
+        found = np.asarray(backbone({**given, "token_ids": tokens})["sequence_output"])
+        assert np.array_equal(found[1, :4], plain[1, :4]) == changes
+        np.testing.assert_array_equal(found[0], plain[0])
+
+
 # Hugging Face configs -------------------------------------------------------------------------
 
 
@@ -299,6 +332,15 @@ def test_what_their_format_cannot_say(family, fields, error):
         ({**DEBERTA, "position_biased_input": True}, "position_biased_input = True, which"),
         ({**DEBERTA, "position_buckets": "8"}, "num_buckets must be of type int, got '8'"),
         ({**DEBERTA, "max_relative_positions": None}, "max_distance must be of type int, got N"),
+        ({"model_type": "mobilebert", "use_bottleneck": False}, "use_bottleneck = False, which m"),
+        ({"model_type": "mobilebert", "trigram_input": False}, "trigram_input = False, which mob"),
+        ({"model_type": "mobilebert", "normalization_type": 3}, "norm must be of type str, got 3"),
+        ({"model_type": "mobilebert", "num_feedforward_networks": 0}, "from 0 to .*, got -1"),
+        ({"model_type": "mobilebert", "num_feedforward_networks": "4"}, "of type int, got '4'"),
+        (
+            {"model_type": "mobilebert", "key_query_shared_bottleneck": False},
+            "neither use_bottleneck_attention nor key_query_shared_bottleneck",
+        ),
         ({"model_type": "deberta-v2"}, "relative_attention = False, by default, which deberta"),
     ],
 )
