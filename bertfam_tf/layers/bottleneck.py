@@ -98,14 +98,14 @@ class BottleneckBlock(TransformerBlock):
         for part in (self.narrow, self.shared, self.wide_norm):
             if part is not None:
                 part.build(x_shape)
-        self.attention.build(narrow, None if self.shared is None else x_shape)
+        self.attention.build(narrow, x_shape if self.shared else None)
         rest = (self.narrow_norm, self.shared_norm, self.attention_norm, *self.more)
         for part in (*rest, *self.more_norms, self.feed_forward, self.feed_forward_norm, self.wide):
             if part is not None:
                 part.build(narrow)
 
     def attention_inputs(self, x):
-        if self.shared is None:
+        if self.shared is None or self.shared_norm is None:
             return self.narrow_norm(self.narrow(x)), None
         return self.shared_norm(self.shared(x)), x
 
