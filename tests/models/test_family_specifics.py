@@ -270,6 +270,18 @@ def test_mobilebert_ignores_what_its_reference_stores_and_does_not_use(tmp_path)
     np.testing.assert_allclose(outputs["pooled_output"], first, atol=1e-5)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_projections_of_mobilebert_are_those_of_its_scores(shared):
+    backbone = _build("mobilebert", embedding_size=8, inner_size=8, shared_projection=shared)
+    given = {"token_ids": TOKENS, "padding_mask": MASK}
+    outputs = backbone(given, outputs=("queries", "keys", "values", "attention_scores"))
+    for i in range(2):
+        query, key = np.asarray(outputs["queries"][i]), np.asarray(outputs["keys"][i])
+        products = np.einsum("bhqd,bhkd->bhqk", query, key) / 2
+        np.testing.assert_allclose(products, outputs["attention_scores"][i], atol=1e-6)
+        assert outputs["values"][i].shape == (2, 2, 6, 4)
+
+
 def test_mobilebert_reads_one_token_beyond_a_text():
     backbone = _build("mobilebert", embedding_size=8, inner_size=8)
     given = {"token_ids": TOKENS, "padding_mask": MASK}

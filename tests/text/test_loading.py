@@ -17,6 +17,7 @@ from bertfam_tf.text.tokenizers.words import WordTokenizer
 KINDS = {
     "BertTokenizer": "wordpiece", "DistilBertTokenizer": "wordpiece",
     "ElectraTokenizer": "wordpiece", "MPNetTokenizer": "wordpiece",
+    "MobileBertTokenizer": "wordpiece",
     "RobertaTokenizer": "byte_bpe", "ModernBertTokenizer": "byte_bpe", "GPT2Tokenizer": "byte_bpe",
     "OpenAIGPTTokenizer": "bpe", "XLMTokenizer": "bpe",
     "AlbertTokenizer": "sentencepiece", "XLNetTokenizer": "sentencepiece",
@@ -28,7 +29,7 @@ KINDS = {
 }  # fmt: skip
 MODELS = {
     "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
-    "modernbert": "byte_bpe",
+    "modernbert": "byte_bpe", "mobilebert": "wordpiece",
     "roberta": "byte_bpe", "gpt2": "byte_bpe", "openai-gpt": "bpe",
     "xlm": "bpe", "albert": "sentencepiece", "xlnet": "sentencepiece",
     "xlm-roberta": "sentencepiece", "deberta-v2": "sentencepiece", "transfo-xl": "words",
