@@ -190,7 +190,7 @@ def task(name, family):
         noise = np.random.default_rng(i).normal(0, size, variable.shape)
         variable.assign_add(noise.astype("float32"))
     if family == "mobilebert":
-        # Its last tokens read padding, if there is any; training in transformers leaves zeros.
+        # The last tokens of transformers' read padding, which is zeros unless it was trained.
         table = backbone.parts["token_embedding"].embeddings
         table.assign(table.numpy() * (np.arange(made.vocab_size) != made.pad_id)[:, None])
     return found

@@ -113,6 +113,11 @@ class TiedOutput(keras.layers.Layer):
 
     def build(self, input_shape):
         units = input_shape[-1] - self.table().shape[-1]
+        if self.wider and units < 0:
+            raise ValueError(
+                f"Inputs must be at least as wide as the embedding, {self.table().shape[-1]}, got "
+                f"{input_shape[-1]}."
+            )
         if self.wider and units:
             self.more = self.add_weight(
                 shape=(units, self.size), initializer=layers.normal(self.stddev), name="more"

@@ -21,8 +21,9 @@ class MobileBertConfig(bert.BertConfig):
     Inside, blocks have ``inner_size`` units. Queries and keys come from a projection of their own
     if ``shared_projection``, and values from the block's input; otherwise all come from the
     narrowed input. ``norm`` is ``"no_norm"`` or ``"layer_norm"``. ``pooled_activation`` is false
-    for a pooled output that is the first token's. As in the reference, a text's last token depends
-    on the embedding at the padding after it.
+    for a pooled output that is the first token's. With ``reads_padding`` a text's last token
+    depends on the padding after it, as in the reference and by default in its checkpoints;
+    otherwise all texts end as those without padding do, and batches do not matter.
     """
 
     hidden_size: int = 512
@@ -37,6 +38,7 @@ class MobileBertConfig(bert.BertConfig):
     norm: str = "no_norm"
     dropout: float = 0.0
     pooled_activation: bool = True
+    reads_padding: bool = False
 
 
 _NORMS = ("no_norm", "layer_norm")
@@ -90,10 +92,11 @@ def wire(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]:
     table = parts(
         "token_embedding", encoder.table, config, config.vocab_size, config.embedding_size
     )
-    x = table(inputs["token_ids"])
-    # Padding is read, by its neighbour, and not trained.
-    real = layers.zero_padding(x, inputs["padding_mask"])
-    trigrams = parts("trigrams", layers.Trigrams)(real + ops.stop_gradient(x - real))
+    embedded = table(inputs["token_ids"])
+    x = layers.zero_padding(embedded, inputs["padding_mask"])
+    if config.reads_padding:  # which the reference does not train
+        x = x + ops.stop_gradient(embedded - x)
+    trigrams = parts("trigrams", layers.Trigrams)(x)
     tokens = encoder.project(config, parts, trigrams)
     parts("embedding_norm", _norm, config, _FIXED_EPSILON)  # instead of the one in ``embed``
     x = encoder.embed(config, parts, inputs, tokens=tokens)
@@ -156,6 +159,7 @@ HUGGINGFACE = replace(
         "use_bottleneck_attention": "use_bottleneck_attention",
         "normalization_type": "norm",
         "classifier_activation": "pooled_activation",
+        "reads_padding": "reads_padding",  # ours
     },
     required={"use_bottleneck": (True,), "trigram_input": (True,)},
     weights={
@@ -176,7 +180,7 @@ HUGGINGFACE = replace(
     defaults=dict(
         hidden_size=512, num_hidden_layers=24, num_attention_heads=4, intermediate_size=512,
         hidden_act="relu", hidden_dropout_prob=0.0, num_feedforward_networks=4,
-        key_query_shared_bottleneck=True, use_bottleneck_attention=False,
+        key_query_shared_bottleneck=True, use_bottleneck_attention=False, reads_padding=True,
     ),
     read=_read,
     write=_write,
@@ -189,7 +193,7 @@ register(
         wire=wire,
         sizes={
             "tiny": dict(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=128)
-            | dict(embedding_size=64, inner_size=64),
+            | dict(embedding_size=16, inner_size=32),
             "base": {},
         },
         tokenizer=TokenizerSpec("wordpiece", "MobileBertTokenizer"),

@@ -1,6 +1,7 @@
 """What is particular to one family, beyond what every family's tests show."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -282,16 +283,31 @@ def test_projections_of_mobilebert_are_those_of_its_scores(shared):
         assert outputs["values"][i].shape == (2, 2, 6, 4)
 
 
-def test_mobilebert_reads_one_token_beyond_a_text():
+def test_mobilebert_reads_one_token_beyond_a_text_where_its_reference_does():
     backbone = _build("mobilebert", embedding_size=8, inner_size=8)
-    given = {"token_ids": TOKENS, "padding_mask": MASK}
-    plain = np.asarray(backbone(given)["sequence_output"])
-    for place, changes in ((5, True), (4, False)):
-        tokens = TOKENS.copy()
-        tokens[1, place] = 11  # both are padding of the second text, 4 is next to its end
-        found = np.asarray(backbone({**given, "token_ids": tokens})["sequence_output"])
-        assert np.array_equal(found[1, :4], plain[1, :4]) == changes
+    reading = replace(backbone.config, reads_padding=True)
+    reading = bf.models.Backbone("mobilebert", reading, parts=backbone.parts)
+    for model, place, same in (
+        (backbone, 4, True),
+        (backbone, 5, True),
+        (reading, 4, False),  # next to the end of the second text
+        (reading, 5, True),
+    ):
+        given = {"token_ids": TOKENS.copy(), "padding_mask": MASK}
+        plain = np.asarray(model(given)["sequence_output"])
+        given["token_ids"][1, place] = 11
+        found = np.asarray(model(given)["sequence_output"])
+        assert np.array_equal(found[1, :4], plain[1, :4]) == same
         np.testing.assert_array_equal(found[0], plain[0])
+    # Without padding there is no difference.
+    given["padding_mask"] = np.ones_like(MASK)
+    one, other = (model(given)["sequence_output"] for model in (backbone, reading))
+    np.testing.assert_array_equal(one, other)
+    record = registry.get("mobilebert")
+    for config in (backbone.config, reading.config):
+        values = huggingface.describe(record, config)
+        assert huggingface.translate(values) == (record, config)
+    assert huggingface.translate({"model_type": "mobilebert"})[1].reads_padding
 
 
 # Hugging Face configs -------------------------------------------------------------------------
