@@ -281,8 +281,8 @@ _MEANING = """
   completely, and the attention's output is transposed.
 * **mask ignored**: queries attend to padding, and to later tokens in causal models.
 * **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
-* **padding trained**: MobileBERT's token embeddings get gradients at padding. **no sum inside**: its
-  feed-forwards before the last have no residual sum.
+* **padding trained**: MobileBERT's token embeddings get gradients at padding.
+* **no sum inside**: its feed-forwards before the last have no residual sum.
 * –: does not apply to the family.
 """
 
