@@ -23,15 +23,19 @@ _HOME = {
     "export_tflite": "export",
     "strategy": "replicas",
     "Distiller": "distill",
+    "EmbedderTrainer": "tasks",
     "CausalLM": "tasks",
     "MaskedLM": "tasks",
     "MultiLabelClassifier": "tasks",
     "MultipleChoice": "tasks",
+    "Reranker": "tasks",
     "SpanQA": "tasks",
+    "SparseEmbedder": "tasks",
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
     "TextRegressor": "tasks",
     "TokenTagger": "tasks",
+    "ZeroShotClassifier": "tasks",
 }
 
 __all__ = ["__version__", *_HOME]

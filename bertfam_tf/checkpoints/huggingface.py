@@ -33,7 +33,8 @@ _IGNORED_KEYS = frozenset(
     classifier_dropout directionality dtype eos_token_id finetuning_task gradient_checkpointing
     id2label label2id model_type output_attentions output_hidden_states output_past
     pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head
-    pooler_type problem_type return_dict sep_token_id cls_token_id tie_word_embeddings
+    pooler_type problem_type return_dict sbert_ce_default_activation_function
+    sentence_transformers sep_token_id cls_token_id tie_word_embeddings
     tokenizer_class torch_dtype transformers_version use_cache _attn_implementation_autoset
     is_encoder_decoder cross_attention_hidden_size torchscript num_labels
     classifier_dropout_prob down_scale_factor embed_init_std end_n_top gap_size id2lang lang2id

@@ -81,7 +81,7 @@ def endpoints(
             function = _by_name(signature.function, tuple(inputs), weights)
             if batching is not None and signature.inputs is None:
                 function = batch_requests(function, name, batching)
-            if signature.inputs is not None:
+            if signature.inputs is not None and signature.of_texts is None:
                 limits = InputLimits(task.packed_value_counts, task.backbone.max_length)
         else:
             inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}
@@ -164,7 +164,9 @@ class SampleInputs:
             return {EXAMPLES: np.array(examples(texts), object)}
         if endpoint.signature.inputs is None:
             return texts
-        packed = self.task.preprocess({name: tf.constant(x) for name, x in texts.items()})
+        if endpoint.signature.of_texts is not None:
+            return endpoint.signature.of_texts(texts)
+        packed = self.task.encode({name: tf.constant(x) for name, x in texts.items()})
         return {name: packed[name].numpy() for name in endpoint.inputs}
 
 

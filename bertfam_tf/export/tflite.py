@@ -234,7 +234,8 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
         raise ValueError(f"{target} does not end in .tflite, which mobile APIs expect.")
     if not 1 <= length <= task.max_length:
         raise ValueError(f"length must be from 1 to the task's {task.max_length}, got {length}.")
-    if any(spec.shape.rank != 1 for spec in task.feature_specs.values()):
+    specs = [*task.feature_specs.values(), *task.packed_specs.values()]
+    if any(spec.shape.rank != (1 if spec.dtype == tf.string else 2) for spec in specs):
         raise ValueError(
             f"{type(task).__name__} takes a list of texts per example; a .tflite takes one text."
         )

@@ -20,6 +20,7 @@ class Head(keras.layers.Layer):
         reads: as in ``registry.HeadSpec``.
         parts: layers, applied one after the other.
         scalar: whether the logits' last axis, of width 1, is squeezed.
+        num_labels: the number of labels; None for heads that have none.
 
     Call:
         outputs: of a backbone.
@@ -32,12 +33,18 @@ class Head(keras.layers.Layer):
     """
 
     def __init__(
-        self, reads: str, parts: list[keras.layers.Layer], scalar: bool = False, **kwargs: Any
+        self,
+        reads: str,
+        parts: list[keras.layers.Layer],
+        scalar: bool = False,
+        num_labels: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.reads = reads
         self.parts = parts
         self.scalar = scalar
+        self.num_labels = num_labels
 
     @property
     def kind(self) -> str:
@@ -177,7 +184,7 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
         named = getattr(part, "name", f"part_{i}")
         parts.append(_LAYERS[type(part)](part, values, name=named, dtype=dtype))
     scalar = getattr(spec.parts[-1], "width", None) == 1
-    head = Head(spec.reads, parts, scalar, name=name + _SUFFIX, dtype=policy)
+    head = Head(spec.reads, parts, scalar, num_labels, name=name + _SUFFIX, dtype=policy)
     head.build({key: x.shape for key, x in backbone.output.items() if hasattr(x, "shape")})
     return head
 

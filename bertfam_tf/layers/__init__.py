@@ -47,6 +47,7 @@ from bertfam_tf.layers.relative import (
     RelativePositions,
     SegmentScores,
 )
+from bertfam_tf.layers.rows import MergeRows, SplitRows
 from bertfam_tf.layers.tracing import recomputation
 from bertfam_tf.layers.unpadding import (
     AttentionGroups,
@@ -78,6 +79,7 @@ __all__ = [
     "LayerNormalization",
     "MaskEmbedding",
     "MemoryMask",
+    "MergeRows",
     "NoNorm",
     "PositionEmbedding",
     "Projections",
@@ -90,6 +92,7 @@ __all__ = [
     "SegmentScores",
     "SelfAttention",
     "SinusoidalEmbedding",
+    "SplitRows",
     "TokenLayout",
     "TokenPooling",
     "TransformerBlock",

@@ -11,12 +11,15 @@ from bertfam_tf.metrics.entities import (
     parse,
     word_accuracy,
 )
+from bertfam_tf.metrics.ranking import MRR, NDCG, retrieval_scores
 from bertfam_tf.metrics.squad import best_threshold, exact_match, f1, squad_scores
 from bertfam_tf.metrics.table import METRICS, by_name
 
 __all__ = [
     "F1",
     "METRICS",
+    "MRR",
+    "NDCG",
     "Entity",
     "Matthews",
     "MicroF1",
@@ -31,6 +34,7 @@ __all__ = [
     "f1",
     "marks_entities",
     "parse",
+    "retrieval_scores",
     "squad_scores",
     "word_accuracy",
 ]

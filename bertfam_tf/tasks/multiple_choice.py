@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import heads
+from bertfam_tf import heads, layers
 from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields
@@ -20,7 +20,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import PairOptions, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors, as_text
-from bertfam_tf.tasks.preprocessing import PACKED, Packed
+from bertfam_tf.tasks.preprocessing import PackedLists
 from bertfam_tf.tasks.text_classifier import cross_entropy
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Truncation
@@ -50,16 +50,6 @@ class ChoiceOptions(PairOptions):
     def __post_init__(self) -> None:
         if self.num_choices < 2:
             raise ValueError(f"num_choices must be at least 2, got {self.num_choices!r}.")
-
-
-class _Flat(keras.layers.Layer):
-    """(batch, choices, length) to (batch * choices, length)."""
-
-    def call(self, x):
-        return ops.reshape(x, (-1, ops.shape(x)[2]))
-
-    def compute_output_shape(self, shape):
-        return (None, shape[2])
 
 
 class MultipleChoice(Task):
@@ -98,7 +88,7 @@ class MultipleChoice(Task):
             name: keras.Input((count, None), dtype=spec.dtype, name=name)
             for name, spec in backbone.token_inputs.items()
         }
-        flat = {name: _Flat()(x) for name, x in inputs.items()}
+        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
         scores = head(backbone(flat, outputs=head.reads))
 
         def choose(logits: tf.Tensor, _: Any) -> Tensors:
@@ -126,32 +116,19 @@ class MultipleChoice(Task):
         )
 
 
-class _PackedChoices(Packed):
-    """As ``Packed``, of the text with each choice: (batch, choices, longest); and the choices."""
+class _PackedChoices(PackedLists):
+    """As ``PackedLists``, of the text with each choice; and the choices."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields, options.truncation)
-        self.count = options.num_choices
+        self.count: int = options.num_choices
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        choices = self._checked(features[_CHOICES])
-        batch = tf.shape(choices)[0]
-        flat = tf.reshape(choices, [-1])  # (batch * choices,)
+        choices = written = self._checked(features[_CHOICES])
         if _QUESTION in features:
-            before = tf.repeat(features[_QUESTION], self.count)
-            flat = tf.strings.join([before, flat], separator=" ")
-        # A text is split once, whatever the number of its choices.
-        texts = self.tokenizer.tokenize(features[TEXT])
-        texts = tf.gather(texts, tf.repeat(tf.range(batch), self.count))
-        packed = self.packer([texts, self.tokenizer.tokenize(flat)])
-        shape = [batch, self.count, tf.shape(packed["token_ids"])[1]]
-        return {n: tf.reshape(x, shape) for n, x in packed.items()} | {_CHOICES: choices}
-
-    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        batch, _, length = tf.unstack(tf.shape(encoded["token_ids"]))
-        rows = [batch * self.count, length]
-        inputs = super().inputs({n: tf.reshape(encoded[n], rows) for n in PACKED if n in encoded})
-        return {n: tf.reshape(x, [batch, self.count, length]) for n, x in inputs.items()}
+            before = tf.expand_dims(features[_QUESTION], 1)
+            written = tf.strings.join([before, choices], separator=" ")
+        return {**self.pairs(features[TEXT], written), _CHOICES: choices}
 
     def _checked(self, choices: tf.Tensor) -> tf.Tensor:
         expected = f"Each example must have {self.count} choices, got "

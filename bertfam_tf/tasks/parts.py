@@ -31,12 +31,15 @@ class Signature(NamedTuple):
             (batch, labels), and ``scores``, float32 (batch, labels), and ``"regress"``
             ``outputs``, float32 (batch,).
         repeatable: whether the same input gets the same answer.
+        of_texts: for ``inputs`` that are texts of another form: maps the task's texts, by name to
+            arrays of bytes (rows, …), to these inputs; for samples.
     """
 
     function: Callable[[Tensors], Tensors]
     inputs: dict[str, tf.TensorSpec] | None = None
     method: Literal["predict", "classify", "regress"] = "predict"
     repeatable: bool = True
+    of_texts: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
 
 
 class Targets:

@@ -19,8 +19,8 @@ from bertfam_tf.text.special_tokens import TEXTS
 POOLED = "pooling_mask"
 PACKED = ("token_ids", "padding_mask", "segment_ids", POOLED)
 LANGUAGES = "language_ids"
-# Windows in one call of the model: a document of a hundred would need gigabytes of scores.
-_WINDOWS_PER_CALL = 32
+# Of an example in one call of the model: a hundred windows would need gigabytes of scores.
+_ROWS_PER_CALL = 32
 
 
 class Preprocessor(Protocol):
@@ -91,18 +91,26 @@ class Packed:
         texts = [features[name] for name in self.names if name in features]
         if self.prompt:
             texts[0] = tf.strings.join([self.prompt, texts[0]])
+        return self.packed(texts, self.prompt_tokens)
+
+    def packed(self, texts: list[tf.Tensor], prompt_tokens: Any) -> dict[str, Any]:
+        """Packs texts that begin with their prompt.
+
+        Args:
+            texts: string (batch,), one or two.
+            prompt_tokens: the ``prompt_tokens`` of the prompt, or of each row, int32 (batch, 1).
+        """
         packed = self._pack(texts)
         if not self.pool_prompt:
             real = packed["padding_mask"]
-            after = tf.cumsum(real, axis=1) > self._prompt_tokens
-            packed[POOLED] = tf.where(after, real, 0)
+            packed[POOLED] = tf.where(tf.cumsum(real, axis=1) > prompt_tokens, real, 0)
         return packed
 
     def _pack(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.packer([self.tokenizer.tokenize(text) for text in texts])
 
     @functools.cached_property
-    def _prompt_tokens(self) -> int:
+    def prompt_tokens(self) -> int:
         """The prompt's tokens and the special tokens around it, except one after it."""
         if not self.prompt:
             return 0
@@ -122,6 +130,41 @@ class Packed:
 
     def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         return values
+
+
+class PackedLists(Packed):
+    """A row of token ids for each of several texts of an example, with the example's first text.
+
+    Call:
+        features: string tensors; the first (batch,), the second (batch, texts).
+
+    Returns:
+        as ``Packed``, int32 (batch, texts, longest).
+    """
+
+    # The number of texts, if all examples have the same.
+    count: int | None = None
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        return self.pairs(features[self.names[0]], features[self.names[1]])
+
+    def pairs(self, texts: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Packs texts, string (batch,), with each of ``others``, string (batch, texts)."""
+        batch, count = tf.unstack(tf.shape(others))
+        count = count if self.count is None else self.count
+        # A text is split once, whatever the number of the others.
+        first = self.tokenizer.tokenize(texts)
+        first = tf.gather(first, tf.repeat(tf.range(batch), count))
+        packed = self.packer([first, self.tokenizer.tokenize(tf.reshape(others, [-1]))])
+        shape = [batch, count, tf.shape(packed["token_ids"])[1]]
+        return {name: tf.reshape(x, shape) for name, x in packed.items()}
+
+    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        batch, count, length = tf.unstack(tf.shape(encoded["token_ids"]))
+        count = count if self.count is None else self.count
+        rows = [batch * count, length]
+        inputs = super().inputs({n: tf.reshape(encoded[n], rows) for n in PACKED if n in encoded})
+        return {name: tf.reshape(x, [batch, count, length]) for name, x in inputs.items()}
 
 
 class Windowed:
@@ -172,24 +215,28 @@ class Windowed:
         return model_inputs(self.backbone, self.language_id, encoded)
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        # The model is called for a batch without windows too: nothing cannot be concatenated.
-        count = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
-        dtype, shape = model.output.dtype, model.output_shape
-        size = _WINDOWS_PER_CALL
-        parts = tf.TensorArray(dtype, -(-count // size), infer_shape=False, element_shape=shape)
-
-        def step(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            part = {name: x[i * size : (i + 1) * size] for name, x in inputs.items()}
-            part = {name: tf.ensure_shape(x, [None, None]) for name, x in part.items()}
-            return i + 1, done.write(i, tf.cast(model(part, training=False), dtype))
-
-        _, parts = tf.while_loop(
-            lambda i, _: i * size < count, step, (0, parts), parallel_iterations=1
-        )
-        return tf.ensure_shape(parts.concat(), shape)  # (windows, longest, …)
+        return in_parts(model, inputs)  # (windows, longest, …)
 
     def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         return tf.gather(values, encoded["document"])
+
+
+def in_parts(
+    model: keras.Model, inputs: dict[str, tf.Tensor], size: int = _ROWS_PER_CALL
+) -> tf.Tensor:
+    """The outputs of a Keras model for any number of rows, of which it gets ``size`` at a time."""
+    # The model is called without rows too: nothing cannot be concatenated.
+    count = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
+    dtype, shape = model.output.dtype, model.output_shape
+    parts = tf.TensorArray(dtype, -(-count // size), infer_shape=False, element_shape=shape)
+
+    def step(i: tf.Tensor, done: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        part = {name: x[i * size : (i + 1) * size] for name, x in inputs.items()}
+        part = {n: tf.ensure_shape(x, [None, *inputs[n].shape[1:]]) for n, x in part.items()}
+        return i + 1, done.write(i, tf.cast(model(part, training=False), dtype))
+
+    _, parts = tf.while_loop(lambda i, _: i * size < count, step, (0, parts), parallel_iterations=1)
+    return tf.ensure_shape(parts.concat(), shape)
 
 
 def token_counts(preprocessor: Preprocessor, features: dict[str, tf.Tensor]) -> tf.Tensor:

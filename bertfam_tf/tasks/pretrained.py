@@ -100,7 +100,7 @@ def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) 
         stored, wanted, count = (
             checkpoint.head_labels(head) or [],
             task.class_names,
-            task.output_shape[-1],
+            task.head.num_labels,
         )
         if wanted and stored != wanted:
             other = f"is for the labels {', '.join(stored)}"

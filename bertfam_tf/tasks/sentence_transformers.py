@@ -32,7 +32,9 @@ _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config.json"
+_TOKENIZER = "tokenizer_config.json"
 _LIBRARY = "sentence_transformers."
+_TORCH = "torch.nn.modules."
 # Their names of poolings, with the key of each in files from before version 5.
 _POOLINGS = {
     "cls": ("first", "pooling_mode_cls_token"),
@@ -42,6 +44,10 @@ _POOLINGS = {
     "weightedmean": ("weighted_mean", "pooling_mode_weightedmean_tokens"),
     "lasttoken": ("last", "pooling_mode_lasttoken"),
 }
+_MASKED = ("Transformer", "MLMTransformer")
+_RELU = ("relu",)
+_SPARSE = f"{_LIBRARY}sparse_encoder.models"
+_OF_EMBEDDERS = {"Pooling", "Dense", "Normalize"}
 # Classes of torch.nn, by the names of ``layers.activation``.
 _ACTIVATIONS = {
     None: "linear.Identity",
@@ -100,25 +106,7 @@ class Modules(Published):
 
     def _listed(self) -> list[tuple[str, Path]]:
         """The kind and folder of each module: a transformer, at most one pooling, and others."""
-        modules = parsing.read_json(self._file, CheckpointError)
-        if not isinstance(modules, list) or not all(
-            isinstance(each, dict)
-            and isinstance(each.get("type"), str)
-            and isinstance(each.get("path"), str)
-            for each in modules
-        ):
-            raise self._error("is not sentence-transformers' list of modules, each with type, path")
-        found = []
-        for each in modules:
-            path = PurePosixPath(each["path"].replace("\\", "/"))
-            if path.is_absolute() or ".." in path.parts or ":" in each["path"]:
-                raise self._error(f"names the path {truncated_repr(each['path'])}, outside of it")
-            if not each["type"].startswith(_LIBRARY):
-                raise self._error(
-                    f"has the module {truncated_repr(each['type'])}, which is code outside of "
-                    "sentence-transformers and is not run"
-                )
-            found.append((each["type"].rpartition(".")[2], self._file.parent / path))
+        found = _listed(self._file)
         kinds = [kind for kind, _ in found]
         if kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1:
             raise self._error("does not begin with its only Transformer")
@@ -141,10 +129,10 @@ class Modules(Published):
         self._lower_case = _typed(file, said, "do_lower_case", bool, False)
         length = _typed(file, said, "max_seq_length", int, None)
         if length is None:
-            file = folder / "tokenizer_config.json"
-            length = _object(file).get("model_max_length")
-            if not isinstance(length, int) or length > 1 << 30:  # 1e30 means none
+            length = _model_max_length(folder)
+            if length is None:
                 return
+            file = folder / _TOKENIZER
         if length < 1:
             raise CheckpointError(f"{file} has a maximum length of {length}, expected at least 1.")
         self.options["max_length"] = length
@@ -205,6 +193,157 @@ class Modules(Published):
         return CheckpointError(f"{self._file} {problem}.")
 
 
+class CrossEncoder(Published):
+    """What the directory of a cross-encoder says, which may have no ``modules.json``.
+
+    Raises:
+        CheckpointError: for a file that is damaged, or a module, activation or prompt that is not
+            supported. No class that a file names is imported.
+    """
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        modules = directory / _MODULES
+        if modules.exists():
+            kinds = [kind for kind, _ in _listed(modules)]
+            others = set(kinds[1:]) - _OF_EMBEDDERS
+            if kinds[:1] != ["Transformer"] or others:
+                raise CheckpointError(
+                    f"{modules} has the modules {', '.join(kinds)}, expected a Transformer alone, "
+                    "as cross-encoders with one label have it."
+                )
+            self.model = _listed(modules)[0][1]
+            if len(kinds) > 1:  # an embedder, whose transformer gets a new head
+                return
+            file = self.model / _TRANSFORMER
+            said = _object(file).get("transformer_task")
+            if said not in (None, "sequence-classification"):
+                raise CheckpointError(
+                    f"{file} has transformer_task = {truncated_repr(said)}, expected "
+                    "'sequence-classification'."
+                )
+        stored = _object(directory / _PROMPTS)
+        if any((stored.get("prompts") or {}).values()):
+            raise CheckpointError(f"{directory / _PROMPTS} has prompts, expected none.")
+        config = _object(self.model / _CONFIG)
+        theirs = config.get("sentence_transformers") or {}
+        name = (
+            stored.get("activation_fn")
+            or theirs.get("activation_fn")
+            or config.get("sbert_ce_default_activation_function")
+        )
+        known: dict[Any, str | None] = {
+            None: "sigmoid",
+            f"{_TORCH}activation.Sigmoid": "sigmoid",
+            f"{_TORCH}{_ACTIVATIONS[None]}": None,
+        }
+        if name not in known:
+            raise CheckpointError(
+                f"{self.model / _CONFIG} has the activation {truncated_repr(name)}, expected "
+                f"{_TORCH}activation.Sigmoid or {_TORCH}{_ACTIVATIONS[None]}."
+            )
+        self.options = {"activation": known[name]}
+        length = _model_max_length(self.model)
+        if length is not None:
+            self.options["max_length"] = length
+
+    @staticmethod
+    def write(task: Any, directory: Path) -> None:
+        """Adds the activation to ``config.json``."""
+        file = directory / _CONFIG
+        kind = "activation.Sigmoid" if task.activation else _ACTIVATIONS[None]
+        said = {"activation_fn": f"{_TORCH}{kind}", "version": "4.0.0"}
+        _write(file, {**_object(file), "sentence_transformers": said})
+
+
+class SparseEncoder(Published):
+    """What the directory of a sparse encoder says; nothing if it has no ``modules.json``.
+
+    Raises:
+        CheckpointError: for a file that is missing or damaged, or a module, activation or prompt
+            that is not supported. No class that a file names is imported.
+    """
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        modules = directory / _MODULES
+        if not modules.exists():
+            return
+        listed = _listed(modules)
+        kinds = [kind for kind, _ in listed]
+        if len(kinds) != 2 or kinds[0] not in _MASKED or kinds[1] != "SpladePooling":
+            raise CheckpointError(
+                f"{modules} has the modules {', '.join(kinds)}, expected a Transformer and a "
+                "SpladePooling."
+            )
+        self.model = listed[0][1]
+        file = self.model / _TRANSFORMER
+        task = _object(file).get("transformer_task")
+        if task not in (None, "fill-mask"):
+            raise CheckpointError(
+                f"{file} has transformer_task = {truncated_repr(task)}, expected 'fill-mask'."
+            )
+        file = listed[1][1] / _CONFIG
+        said = _object(file)
+        for key, known in (("pooling_strategy", ("max", "sum")), ("activation_function", _RELU)):
+            if said.get(key, known[0]) not in known:
+                raise CheckpointError(
+                    f"{file} has {key} = {truncated_repr(said[key])}, expected one of "
+                    f"{', '.join(known)}."
+                )
+        self.options["pooling"] = said.get("pooling_strategy", "max")
+        if any((_object(directory / _PROMPTS).get("prompts") or {}).values()):
+            raise CheckpointError(f"{directory / _PROMPTS} has prompts, expected none.")
+        length = _object(self.model / _TRANSFORMER).get("max_seq_length")
+        length = length if isinstance(length, int) else _model_max_length(self.model)
+        if length is not None:
+            self.options["max_length"] = length
+
+    @staticmethod
+    def write(task: Any, directory: Path) -> None:
+        """Writes the files, beside those of the transformer."""
+        folder = directory / "1_SpladePooling"
+        folder.mkdir()
+        config = {"pooling_strategy": task.pooling, "activation_function": _RELU[0]}
+        _write(folder / _CONFIG, config)
+        kinds = (("", "MLMTransformer"), (folder.name, "SpladePooling"))
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"{_SPARSE}.{kind}"}
+            for i, (path, kind) in enumerate(kinds)
+        ]
+        _write(directory / _MODULES, modules)
+        _write(directory / _TRANSFORMER, {"max_seq_length": task.max_length})
+        _write(directory / _PROMPTS, {"model_type": "SparseEncoder", "prompts": {}})
+
+
+def _listed(file: Path) -> list[tuple[str, Path]]:
+    """The kind and folder of each module that ``modules.json`` lists."""
+    modules = parsing.read_json(file, CheckpointError)
+    if not isinstance(modules, list) or not all(
+        isinstance(each, dict)
+        and isinstance(each.get("type"), str)
+        and isinstance(each.get("path"), str)
+        for each in modules
+    ):
+        raise CheckpointError(
+            f"{file} is not sentence-transformers' list of modules, each with type, path."
+        )
+    found = []
+    for each in modules:
+        path = PurePosixPath(each["path"].replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or ":" in each["path"]:
+            raise CheckpointError(
+                f"{file} names the path {truncated_repr(each['path'])}, outside of it."
+            )
+        if not each["type"].startswith(_LIBRARY):
+            raise CheckpointError(
+                f"{file} has the module {truncated_repr(each['type'])}, which is code outside of "
+                "sentence-transformers and is not run."
+            )
+        found.append((each["type"].rpartition(".")[2], file.parent / path))
+    return found
+
+
 def _projection(folder: Path) -> dict[str, Any]:
     """The options of a dense layer."""
     file = folder / _CONFIG
@@ -225,6 +364,12 @@ def _projection(folder: Path) -> dict[str, Any]:
         )
     bias = _typed(file, said, "bias", bool, True)
     return {"width": width, "activation": known[kind], "bias": bias}
+
+
+def _model_max_length(folder: Path) -> int | None:
+    """The maximum number of tokens that the tokenizer's file says."""
+    length = _object(folder / _TOKENIZER).get("model_max_length")
+    return length if isinstance(length, int) and 1 <= length <= 1 << 30 else None  # 1e30: none
 
 
 def _prompts(file: Path) -> dict[str, Any]:
@@ -322,7 +467,7 @@ def _write_modules(task: Any, directory: Path) -> None:
             "in_features": width,
             "out_features": each.width,
             "bias": each.bias,
-            "activation_function": f"torch.nn.modules.{_ACTIVATIONS[each.activation]}",
+            "activation_function": f"{_TORCH}{_ACTIVATIONS[each.activation]}",
         }
         folder = add("Dense", config)
         tensors = {}

@@ -33,7 +33,8 @@ TEXTS = [
 OTHERS = TEXTS[2:] + TEXTS[:2]
 LABELS = ["good", "bad", "neither\nof both"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
-WORDS, ENTITIES, MASKS = 40, 5, 2
+NLI = ["entailment", "contradiction"]
+WORDS, ENTITIES, MASKS, PIECES = 40, 5, 2, 12
 GENERATION = dict(max_new_tokens=4, num_beams=2)
 # A family with most heads, and one that is causal or reads in any order.
 FAMILIES = {"bert": "gpt", "roberta": "gpt2", "albert": "xlnet"}
@@ -107,6 +108,9 @@ def _tasks(family, tokenizer):
         bf.TextEmbedder(backbone, tokenizer, **short),
         bf.MaskedLM(backbone, tokenizer, top_k=3, **short),
         language_model,
+        bf.Reranker(backbone, tokenizer, **short),
+        bf.ZeroShotClassifier(backbone, tokenizer, LABELS[:2], NLI, **short),
+        bf.SparseEmbedder(backbone, tokenizer, max_pieces=PIECES, **short),
     ]
     perturb([variable for task in tasks for variable in task.weights], 0.6)
     return {type(task).__name__: task for task in tasks}
@@ -164,6 +168,58 @@ def _regressor(task, features):
     scores = task.predict(features)
     answer = {"score": scores}
     return {"serving_default": answer, "ids": answer, "regress": {"outputs": scores}}
+
+
+def _reranker(task, features):
+    scores = task.predict(features)
+    answer = {"score": scores}
+    lists = _lists(features)
+    found = [task.rank(*each) for each in zip(lists["query"], lists["documents"], strict=True)]
+    ranked = {name: [[each[name] for each in row] for row in found] for name in ("index", "score")}
+    return {
+        "serving_default": answer,
+        "ids": answer,
+        "regress": {"outputs": scores},
+        "rank": ranked,
+    }
+
+
+def _lists(features):
+    documents = features["document"]
+    others = documents[1:] + documents[:1]
+    pairs = [list(pair) for pair in zip(documents, others, strict=True)]
+    return {"query": features["query"], "documents": pairs}
+
+
+def _zero_shot(task, features):
+    answer = _columns(task.predict(features), "label", "scores")
+    named = [
+        task.predict(text, labels)[0] for text, labels in zip(*_labels_of(features), strict=True)
+    ]
+    return {
+        "serving_default": answer,
+        "zero_shot": _columns(named, "label", "scores"),
+        "ids": {"scores": answer["scores"]},
+    }
+
+
+def _labels_of(features):
+    return features["text"], [["the plot", "cast"]] * len(TEXTS)
+
+
+def _pieces(task, features):
+    rows = task.predict(features)
+    packed = task.encode({"text": tf.constant(features["text"])})
+    tokens = [row["tokens"] + [""] * (PIECES - len(row["tokens"])) for row in rows]
+    weights = [[*row["weights"], *[0.0] * (PIECES - len(row["weights"]))] for row in rows]
+    return {
+        "serving_default": {
+            "tokens": tokens,
+            "weights": weights,
+            "count": [len(row["tokens"]) for row in rows],
+        },
+        "ids": task.answer_ids(packed),
+    }
 
 
 def _choice(task, features):
@@ -251,12 +307,15 @@ EXPECTED = {
     "TextEmbedder": _embedder,
     "MaskedLM": _masks,
     "CausalLM": _language_model,
+    "Reranker": _reranker,
+    "ZeroShotClassifier": _zero_shot,
+    "SparseEmbedder": _pieces,
 }
 
 
 def _packed(task, features):
-    inputs = task.preprocess({name: tf.constant(texts) for name, texts in features.items()})
-    return {name: inputs[name].numpy() for name in task.packed_specs}
+    packed = task.encode({name: tf.constant(texts) for name, texts in features.items()})
+    return {name: packed[name].numpy() for name in task.packed_specs}
 
 
 def _logits(task, features):
@@ -270,6 +329,10 @@ def _logits(task, features):
 def _inputs(task, signature, features):
     if signature == "ids":
         return {name: value.tolist() for name, value in _packed(task, features).items()}
+    if signature == "rank":
+        return _as_json(_lists(features))
+    if signature == "zero_shot":
+        return {"text": _as_json(features["text"]), "labels": _labels_of(features)[1]}
     if signature in ("classify", "regress"):
         arrays = {name: np.array(texts, object) for name, texts in features.items()}
         return {"inputs": _as_json(examples(arrays))}

@@ -78,7 +78,7 @@ def test_first_token_pooling_reads_the_first_token(embedder):
     first = bf.TextEmbedder(backbone, embedder.tokenizer, pooling="first", normalize=False)
     hidden = backbone(first.preprocess({"text": tf.constant(TEXTS)}))["sequence_output"]
     np.testing.assert_allclose(first.predict(TEXTS), hidden[:, 0], atol=1e-5)
-    with pytest.raises(ValueError, match="pooling must be some of 'mean', .*, got 'min'"):
+    with pytest.raises(ValueError, match=r"pooling must be some of 'mean', .*, got 'min'"):
         bf.TextEmbedder(backbone, embedder.tokenizer, pooling="min")
 
 

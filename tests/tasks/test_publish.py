@@ -28,6 +28,7 @@ PAIRS = [
     ("TextClassifier", "xlnet"),
     ("MultiLabelClassifier", "gpt"),
     ("TextRegressor", "roberta"),
+    ("Reranker", "bert"),
     ("TokenTagger", "albert"),
     ("SpanQA", "distilbert"),
     ("MultipleChoice", "electra"),
@@ -37,6 +38,7 @@ PAIRS = [
 ]
 GIVEN = {
     "SpanQA": {"question": ["the cast ?"], "context": ["a good film , was it not ?"]},
+    "Reranker": {"query": TEXTS[:2], "document": [["bad", "a plot"], ["it"]]},
     "MultipleChoice": {"text": TEXTS[:2], "choices": [["bad", "a plot"], ["it", "the"]]},
     "MaskedLM": ["the <mask> of"],
 }

@@ -56,6 +56,7 @@ OURS, PADDED, INT8, BASELINE = "ours", "ours, padded", "ours, int8", "baseline"
 OTHER = "ours, without oneDNN" if machine.onednn_by_default() else "ours, oneDNN on"
 ONNX, ONNX_INT8 = "ONNX Runtime", "ONNX Runtime, int8"
 OPENVINO, TORCH, KERASHUB = "OpenVINO", "transformers, torch", "KerasHub"
+SENTENCES = "sentence-transformers, torch"
 
 ENGINES = (
     Spec(OURS, "Ours", "unpadded"),
@@ -71,6 +72,7 @@ ENGINES = (
     Spec(ONNX_INT8, "Onnx", "int8", (CLASSIFY, EMBED), exact=False),
     Spec(OPENVINO, "OpenVino", "float32"),
     Spec(TORCH, "Torch"),
+    Spec(SENTENCES, "SentenceTransformers", kinds=(EMBED,)),
     Spec(KERASHUB, "KerasHub", kinds=(CLASSIFY,)),
 )
 
@@ -294,6 +296,19 @@ class Torch(Peer):
             return lambda: a @ a
 
         return {"torch": _best_rate(torchs), "NumPy": _best_rate(numpys)}
+
+
+class SentenceTransformers(Peer):
+    """The library's own ``encode``, on torch."""
+
+    def runner(self, kind: str, _: int) -> Runner:
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        torch.set_num_threads(self.threads)
+        model = SentenceTransformer(str(self.folder / kind / "checkpoint"), device="cpu")
+        model.max_seq_length = workloads.LENGTH
+        return lambda rows: model.encode(rows, batch_size=len(rows), show_progress_bar=False)
 
 
 class Onnx(Peer):

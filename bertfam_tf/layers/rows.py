@@ -1,0 +1,39 @@
+"""Examples of several rows of tokens each, such as the choices of a question."""
+
+import keras
+from keras import ops
+
+
+class MergeRows(keras.layers.Layer):
+    """The rows of all examples, one after the other.
+
+    Call:
+        x: (batch, rows, length).
+
+    Returns:
+        (batch * rows, length).
+    """
+
+    def call(self, x):
+        return ops.reshape(x, (-1, ops.shape(x)[2]))
+
+    def compute_output_shape(self, shape):
+        return (None, shape[2])
+
+
+class SplitRows(keras.layers.Layer):
+    """The inverse of ``MergeRows``, for what was computed from each row.
+
+    Call:
+        x: (batch * rows, width).
+        merged: the input of ``MergeRows``, (batch, rows, length).
+
+    Returns:
+        (batch, rows, width).
+    """
+
+    def call(self, x, merged):
+        return ops.reshape(x, (-1, ops.shape(merged)[1], x.shape[-1]))
+
+    def compute_output_shape(self, x_shape, merged_shape):
+        return (*merged_shape[:2], x_shape[-1])

@@ -1,0 +1,123 @@
+"""Scores of rankings: of the documents of each query, and of what a search finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+class _OfLists(keras.metrics.Mean):
+    """The mean over queries that have a relevant document.
+
+    Args:
+        k: the number of first documents that count.
+
+    Update:
+        y_true: relevance (batch, documents), from 0 up; NaN for documents that do not count.
+        y_pred: scores (batch, documents).
+        sample_weight: (batch,) or None.
+    """
+
+    def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        self.k = k
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        true, scores = (tf.cast(x, tf.float32) for x in (y_true, y_pred))
+        missing = tf.math.is_nan(true)
+        true = tf.where(missing, 0.0, true)
+        order = tf.argsort(
+            tf.where(missing, -np.inf, scores), axis=-1, direction="DESCENDING", stable=True
+        )
+        found = tf.gather(true, order, batch_dims=1)[:, : self.k]
+        weight = tf.cast(tf.reduce_any(true > 0, axis=-1), tf.float32)
+        if sample_weight is not None:
+            weight *= tf.cast(sample_weight, tf.float32)
+        super().update_state(self._scored(found, true), weight)
+
+    def _scored(self, found: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
+        """The score of each query (batch,), from the relevance of the first documents."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "k": self.k}
+
+
+class NDCG(_OfLists):
+    """Normalized discounted cumulative gain of the first ``k`` documents (Järvelin and Kekäläinen,
+    2002), with the relevance itself as the gain, as trec_eval and scikit-learn compute it."""
+
+    def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
+        super().__init__(k, name or f"ndcg_{k}", **kwargs)
+
+    def _scored(self, found: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
+        best = tf.sort(true, direction="DESCENDING")[:, : self.k]
+        return tf.math.divide_no_nan(_discounted(found), _discounted(best))
+
+
+class MRR(_OfLists):
+    """Mean reciprocal rank of the first relevant document among the first ``k``; 0 if none is."""
+
+    def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
+        super().__init__(k, name or f"mrr_{k}", **kwargs)
+
+    def _scored(self, found: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
+        ranks = tf.range(1, tf.shape(found)[1] + 1, dtype=tf.float32)
+        return tf.reduce_max(
+            tf.concat([tf.where(found > 0, 1 / ranks, 0.0), tf.zeros_like(found[:, :1])], 1), axis=1
+        )
+
+
+def _discounted(relevance: tf.Tensor) -> tf.Tensor:
+    ranks = tf.range(2, tf.shape(relevance)[1] + 2, dtype=tf.float32)
+    return tf.reduce_sum(relevance * np.log(2) / tf.math.log(ranks), axis=1)
+
+
+def retrieval_scores(
+    found: Sequence[Sequence[int]],
+    relevant: Sequence[Mapping[int, float] | Sequence[int]],
+    k: int = 10,
+) -> dict[str, float]:
+    """Scores of a search, as means over the queries.
+
+    Args:
+        found: for each query the documents that a search found, best first.
+        relevant: for each query its relevant documents, at least one; with their relevance if it
+            is a dict, else each of relevance 1.
+        k: the number of first documents that count.
+
+    Returns:
+        ``ndcg_K`` (as ``NDCG``), ``mrr_K`` and ``recall_K``, the share of the relevant documents
+        that is among the first ``k``, from 0 to 1.
+
+    Raises:
+        ValueError: for different numbers of queries, or a query without a relevant document.
+    """
+    if len(found) != len(relevant) or not len(found):
+        raise ValueError(
+            f"Answers and relevant documents must be of the same queries, at least one; got "
+            f"{len(found)} and {len(relevant)}."
+        )
+    rows = []
+    for row, (documents, wanted) in enumerate(zip(found, relevant, strict=True)):
+        gains = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1.0)
+        best = sorted((gain for gain in gains.values() if gain > 0), reverse=True)
+        if not best:
+            raise ValueError(f"Query {row} has no relevant document.")
+        given = [gains.get(each, 0.0) for each in documents[:k]]
+        hits = [i for i, gain in enumerate(given) if gain > 0]
+        discounts = 1 / np.log2(np.arange(2, k + 2))
+        ideal = float(np.dot(best[:k], discounts[: len(best[:k])]))
+        rows.append(
+            (
+                float(np.dot(given, discounts[: len(given)])) / ideal,
+                1 / (hits[0] + 1) if hits else 0.0,
+                len(hits) / len(best),
+            )
+        )
+    names = (f"ndcg_{k}", f"mrr_{k}", f"recall_{k}")
+    return dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True))

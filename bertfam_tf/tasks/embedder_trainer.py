@@ -1,0 +1,460 @@
+"""Trains embedders: so that the vectors of texts that belong together are similar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from bertfam_tf import accumulation, layers, optimizers
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples
+from bertfam_tf.data.labels import numbers_of
+from bertfam_tf.learner import Batch, Learner, SumAndCount, Untracked, mean_loss
+from bertfam_tf.names import unknown
+from bertfam_tf.tasks.parts import NO_LABELS
+from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.text_embedder import TextEmbedder
+
+_NEGATIVES = "negatives"
+_FIELDS = Fields((TEXT, TEXT_PAIR), (_NEGATIVES,))
+_SINGLE = Fields((TEXT,), ())
+
+Similarity = Literal["contrastive", "cosent", "cosine", "teacher"]
+
+
+class EmbedderTrainer(Learner):
+    """Trains a ``TextEmbedder`` with ``fit``, on texts that belong together or on scored pairs.
+
+    An example is a ``text`` and a ``text_pair``, as a dict, a tuple in that order or a DataFrame:
+
+    * ``"contrastive"``: two texts that belong together, such as a question and its answer, and
+      optionally ``negatives``, a string or several, the same number in each example, that do not.
+      The loss is the cross-entropy of choosing the pair's second text among those of the batch and
+      all negatives (in-batch negatives, InfoNCE; arXiv 1705.00652). A text that is equal to the
+      right one is not among the others.
+    * ``"cosent"``: the labels are similarities. The loss compares all pairs of examples in a batch:
+      the cosine of the more similar one is to be larger (CoSENT, Su 2022).
+    * ``"cosine"``: the squared error of the cosine, for similarities from -1 to 1 (arXiv
+      1908.10084).
+    * ``"teacher"``: an example is a ``text``, whose label is the vector of a teacher; the loss is
+      the mean squared error (arXiv 2004.09813).
+
+    The embedder is trained itself: afterwards it predicts, is saved and exported as any other.
+    Under a strategy with several replicas, each has its own in-batch negatives.
+
+    Args:
+        embedder: is trained.
+        objective: as above.
+        temperature: divides cosines in ``"contrastive"`` and ``"cosent"``.
+        symmetric: whether ``"contrastive"`` also chooses the first text for the second one, and
+            takes the mean of both.
+        dimensions: numbers of first values of the vectors whose losses are added up (Matryoshka
+            representations, arXiv 2205.13147); None for all values alone.
+        prompts: names of the embedder's prompts for ``text`` and for the other texts, such as
+            ``("query", "passage")``; None for its default prompt.
+        rows_in_memory: texts that are computed at once, for batches that do not fit in memory
+            (GradCache, arXiv 2101.06983): all are computed twice. None for the whole batch.
+
+    Raises:
+        ValueError: for an unknown objective or prompt, a temperature that is not positive, or
+            dimensions that the vectors do not have.
+    """
+
+    def __init__(
+        self,
+        embedder: TextEmbedder,
+        objective: Similarity = "contrastive",
+        *,
+        temperature: float = 0.05,
+        symmetric: bool = False,
+        dimensions: Sequence[int] | None = None,
+        prompts: tuple[str | None, str | None] | None = None,
+        rows_in_memory: int | None = None,
+        **kwargs: Any,
+    ):
+        if objective not in get_args(Similarity):
+            raise ValueError(unknown("objective", objective, get_args(Similarity)))
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature}.")
+        if rows_in_memory is not None and rows_in_memory < 1:
+            raise ValueError(f"rows_in_memory must be at least 1, got {rows_in_memory}.")
+        width = embedder.output_shape[-1]
+        widths = [width] if dimensions is None else list(dimensions)
+        if not widths or not all(1 <= each <= width for each in widths):
+            raise ValueError(f"dimensions must be from 1 to {width}, got {dimensions}.")
+        self._embedder = Untracked(embedder)
+        with embedder.distribute_strategy.scope():
+            inputs = {
+                name: keras.Input((None, None), dtype=spec.dtype, name=name)
+                for name, spec in embedder.components.inputs.items()
+            }
+            vectors = embedder({name: layers.MergeRows()(x) for name, x in inputs.items()})
+            vectors = layers.SplitRows()(vectors, inputs["token_ids"])  # (batch, texts, width)
+            loss = _Similarity(objective, temperature, symmetric, widths)
+            super().__init__(inputs, vectors, [loss], **{"name": "embedder_trainer", **kwargs})
+        self._objective = loss
+        self._texts = _Texts(embedder, prompts)
+        self._rows_in_memory = rows_in_memory
+        self._fields = _SINGLE if objective == "teacher" else _FIELDS
+
+    @property
+    def embedder(self) -> TextEmbedder:
+        """The embedder that is trained."""
+        return self._embedder.value
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """Those of the embedder, without variables that its vectors do not depend on."""
+        kept = {id(v) for v in self._embedder.value.trainable_variables}
+        return [v for v in super().trainable_variables if id(v) in kept]
+
+    @property
+    def trainable_weights(self) -> list[keras.Variable]:
+        return self.trainable_variables
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        epochs: int = 1,
+        sample_weight: Any = None,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """As ``Task.fit``, on raw texts.
+
+        Lists and arrays are shuffled in each epoch; a ``tf.data.Dataset`` keeps its order, and its
+        batches if it has some. If ``compile`` was not called, the optimizer is
+        ``optimizers.adamw`` for the steps of this call.
+
+        Args:
+            x: texts, as the class describes them.
+            y: similarities (examples,), or a teacher's vectors (examples, width).
+            batch_size, epochs, sample_weight, validation_data, shuffle, steps_per_epoch,
+                initial_epoch, **kwargs: of ``keras.Model.fit``.
+
+        Raises:
+            ValueError: for data of another structure, missing or superfluous labels, or one that
+                is not a finite number.
+        """
+        dataset = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle)
+        if validation_data is not None:
+            data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+            given, labels, weights = (*data, None, None)[:3]
+            validation_data = self.batches(given, labels, weights, batch_size)
+        if not self.compiled:
+            steps = (steps_per_epoch or int(dataset.cardinality())) * (epochs - initial_epoch)
+            self.compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
+        with as_value_errors():
+            return super().fit(
+                dataset,
+                epochs=epochs,
+                validation_data=validation_data,
+                shuffle=False,  # the data set is shuffled; Keras warns that it cannot
+                steps_per_epoch=steps_per_epoch,
+                initial_epoch=initial_epoch,
+                **kwargs,
+            )
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        """As ``Learner.compile``; without an optimizer it is ``optimizers.adamw``.
+
+        Raises:
+            ValueError: as ``Learner.compile`` does; and for ``accumulation_steps`` above 1, whose
+                parts would have other negatives: that is what ``rows_in_memory`` is for.
+        """
+        if kwargs.get("accumulation_steps", 1) > 1:
+            raise ValueError(
+                "accumulation_steps must be 1: examples of a part would have fewer negatives. "
+                "rows_in_memory limits the memory of a step."
+            )
+        with self.distribute_strategy.scope():
+            super().compile(optimizers.adamw() if optimizer is None else optimizer, loss, **kwargs)
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The loss, as ``keras.Model.evaluate``, on raw texts as ``fit`` reads them.
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        if not _is_batches(x):
+            x = self.batches(x, y, sample_weight, batch_size)
+            if not self.compiled:
+                self.compile()
+        with as_value_errors():
+            return super().evaluate(x, **kwargs)
+
+    def batches(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        *,
+        shuffle: bool = False,
+    ) -> tf.data.Dataset:
+        """Batches of texts as the Keras model takes them: inputs, targets, weights."""
+        x, y, sample_weight = examples(x, y, sample_weight, self._fields)
+        stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self._fields)
+        if shuffle and not isinstance(x, tf.data.Dataset):
+            # At random, not by length: texts of the same length would be easy to tell apart.
+            steps = int(stream.cardinality())
+            count = tf.data.experimental.assert_cardinality(steps)
+            stream = stream.unbatch().shuffle(steps * batch_size).batch(batch_size).apply(count)
+        labelled = len(stream.element_spec) > 1
+        if labelled != self._objective.has_labels:
+            wants = "no labels" if labelled else "labels"
+            problem = f"The objective {self._objective.kind!r} takes {wants}."
+            raise ValueError(problem if labelled else f"{NO_LABELS} {problem}")
+
+        @tf.autograph.experimental.do_not_convert
+        def encode(features: Any, labels: Any = None, *weights: Any) -> tuple:
+            inputs = self._texts(features)
+            if labels is None:
+                # Keras wants something after the inputs before it passes weights.
+                return (inputs,)
+            return inputs, self._objective.targets(labels), *weights
+
+        return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+    def train_step(self, *args: Any) -> Any:
+        # Its arguments are the backend's; parts are TensorFlow's alone.
+        if self._rows_in_memory is None:
+            return super().train_step(*args)
+        return self._cached_step(*args)
+
+    def _cached_step(self, data: Any) -> Any:
+        """A step that keeps no activations but those of ``rows_in_memory`` texts."""
+        batch = Batch(*keras.utils.unpack_x_y_sample_weight(data))
+        shape = tf.shape(batch.inputs["token_ids"])
+        rows = {n: tf.reshape(x, [-1, 1, shape[2]]) for n, x in batch.inputs.items()}
+        size = self._rows_in_memory
+        assert size is not None
+        number = -(-shape[0] * shape[1] // size)
+        width, dtype = self.output_shape[-1], self.outputs[0].dtype
+
+        def part(values: Any, index: Any) -> Any:
+            return keras.tree.map_structure(lambda x: x[index * size : (index + 1) * size], values)
+
+        # Dropout draws the same numbers again: parts are computed in the same order.
+        seeds = [v for v in self.variables if v.path.endswith("seed_generator_state")]
+        before = [tf.identity(v.value) for v in seeds]
+
+        def compute(index: Any, done: Any) -> Any:
+            return index + 1, done.write(index, self(part(rows, index), training=True)[:, 0])
+
+        vectors = tf.TensorArray(dtype, number, infer_shape=False, element_shape=[None, width])
+        _, vectors = tf.while_loop(
+            lambda index, _: index < number, compute, (0, vectors), parallel_iterations=1
+        )
+        outputs = tf.ensure_shape(vectors.concat(), [None, width])
+        outputs = tf.stop_gradient(tf.reshape(outputs, [shape[0], shape[1], width]))
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            loss = self.compute_loss(batch.inputs, batch.targets, outputs, batch.weights)
+            scaled = self.optimizer.scale_loss(loss)
+        gradient = tf.reshape(tape.gradient(scaled, outputs), [-1, width])
+        with tf.control_dependencies([outputs]):
+            for variable, value in zip(seeds, before, strict=True):
+                variable.assign(value)
+
+        def surrogate(index: Any) -> Any:
+            found = self(part(rows, index), training=True)[:, 0]
+            return tf.reduce_sum(found * part(gradient, index))
+
+        weights = self.trainable_weights
+        gradients = accumulation.summed_gradients(surrogate, weights, number)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return self.get_metrics_result()
+
+
+def _is_batches(x: Any) -> bool:
+    """Whether Keras' ``fit`` passes on what ``batches`` made."""
+    inputs = x.element_spec[0] if isinstance(x, tf.data.Dataset) else None
+    return isinstance(inputs, Mapping) and "token_ids" in inputs
+
+
+class _Texts:
+    """Packs the texts of examples, int32 (batch, texts, longest).
+
+    Args:
+        embedder: whose inputs are made.
+        prompts: names, of the first text and of the others.
+    """
+
+    def __init__(self, embedder: TextEmbedder, prompts: tuple[str | None, str | None] | None):
+        known = embedder.prompts
+        names = prompts or (embedder.default_prompt,) * 2
+        for name in names:
+            if name is not None and name not in known:
+                raise ValueError(unknown("prompt", name, known))
+        plain = embedder.components.preprocessor
+        assert isinstance(plain, Packed)
+        self._packers = [
+            Packed(
+                embedder.backbone,
+                embedder.tokenizer,
+                embedder.options,
+                _SINGLE,
+                prompt="" if name is None else known[name],
+                pool_prompt=plain.pool_prompt,
+            )
+            for name in names
+        ]
+
+    def __call__(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        given = [features[n] for n in (TEXT, TEXT_PAIR, _NEGATIVES) if n in features]
+        columns = [x if x.shape.rank == 2 else tf.expand_dims(x, 1) for x in given]
+        first, others = self._packers
+        prompted = [
+            tf.strings.join([(others if i else first).prompt, x]) for i, x in enumerate(columns)
+        ]
+        texts = tf.concat(prompted, axis=1)  # (batch, texts)
+        batch, count = tf.unstack(tf.shape(texts))
+        in_prompt = tf.concat(
+            [[first.prompt_tokens], tf.fill([count - 1], others.prompt_tokens)], axis=0
+        )
+        packed = first.packed(
+            [tf.reshape(texts, [-1])], tf.expand_dims(tf.tile(in_prompt, [batch]), 1)
+        )
+        inputs = first.inputs(packed)
+        shape = [batch, texts.shape[1] or count, tf.shape(packed["token_ids"])[1]]
+        return {name: tf.reshape(x, shape) for name, x in inputs.items()}
+
+
+class _Similarity:
+    """The objective on vectors (batch, texts, width).
+
+    Args:
+        kind: the name of the objective.
+        temperature, symmetric: as for ``EmbedderTrainer``.
+        widths: numbers of first values.
+    """
+
+    weights: Mapping[str, float] = {"loss": 1.0}
+
+    def __init__(self, kind: Similarity, temperature: float, symmetric: bool, widths: list[int]):
+        self.heads: Mapping[str, keras.layers.Layer] = {}
+        self.kind = kind
+        self.temperature = temperature
+        self.symmetric = symmetric
+        self.widths = widths
+
+    @property
+    def has_labels(self) -> bool:
+        return self.kind != "contrastive"
+
+    def targets(self, labels: tf.Tensor) -> tf.Tensor:
+        """Labels of a batch as float32, in the graph."""
+        rank = 2 if self.kind == "teacher" else 1
+        if labels.shape.rank != rank:
+            expected = "(examples, width)" if rank == 2 else "(examples,)"
+            raise ValueError(f"labels must have the shape {expected}, got {labels.shape}.")
+        return numbers_of(labels, "label") if rank == 1 else tf.cast(labels, tf.float32)
+
+    def loss(self, outputs: Any, heads: Any, batch: Batch) -> dict[str, SumAndCount]:
+        vectors = ops.cast(outputs, "float32")
+        if self.kind == "contrastive":
+            others = _equal_to_positive(batch.inputs)
+        parts = []
+        for width in self.widths:
+            x = vectors[..., :width]
+            if self.kind == "teacher":
+                error = ops.square(x[:, 0] - batch.targets[:, :width])
+                parts.append(mean_loss(ops.mean(error, axis=-1), batch.weights))
+                continue
+            x = ops.normalize(x, axis=-1)
+            if self.kind == "contrastive":
+                parts.append(self._contrastive(x, others, batch.weights))
+                continue
+            cosines = ops.sum(x[:, 0] * x[:, 1], axis=-1)  # (batch,)
+            if self.kind == "cosine":
+                parts.append(mean_loss(ops.square(cosines - batch.targets), batch.weights))
+            else:
+                parts.append(self._cosent(cosines, batch.targets))
+        # Each has the same count.
+        return {"loss": (sum(total for total, _ in parts), parts[0][1])}
+
+    def _contrastive(self, x: Any, equal: Any, weights: Any) -> SumAndCount:
+        count = ops.shape(x)[0]
+        first, second = x[:, 0], x[:, 1]  # (batch, width)
+        scores = ops.matmul(first, ops.transpose(second)) / self.temperature  # (batch, batch)
+        scores = ops.where(equal, -1e9, scores)
+        right = ops.arange(count)
+        backward = None
+        if self.symmetric:
+            backward = ops.sparse_categorical_crossentropy(
+                right, ops.transpose(scores), from_logits=True
+            )
+        negatives = ops.reshape(x[:, 2:], (-1, x.shape[-1]))
+        others = ops.matmul(first, ops.transpose(negatives)) / self.temperature
+        scores = ops.concatenate([scores, others], axis=1)
+        losses = ops.sparse_categorical_crossentropy(right, scores, from_logits=True)
+        return mean_loss(losses if backward is None else (losses + backward) / 2, weights)
+
+    def _cosent(self, cosines: Any, targets: Any) -> SumAndCount:
+        # Of each two examples, how much larger the cosine of the less similar one is.
+        differences = (cosines[:, None] - cosines[None, :]) / self.temperature
+        wrong = ops.where(targets[:, None] < targets[None, :], differences, -1e9)
+        flat = ops.concatenate([ops.zeros((1,)), ops.reshape(wrong, (-1,))])
+        return ops.logsumexp(flat), ops.ones(())
+
+
+def _equal_to_positive(inputs: Mapping[str, Any]) -> Any:
+    """Bool (batch, batch): whether the pair's second text is that of another example."""
+    ids = inputs["token_ids"][:, 1]  # (batch, length)
+    equal = ops.all(ids[:, None] == ids[None], axis=-1)
+    return ops.logical_and(equal, ops.logical_not(ops.eye(ops.shape(ids)[0], dtype="bool")))
+
+
+def nearest(
+    queries: np.ndarray, documents: np.ndarray, k: int = 10, *, rows: int = 1024
+) -> tuple[np.ndarray, np.ndarray]:
+    """The documents with the largest dot product for each query, by comparing all.
+
+    Args:
+        queries: vectors (queries, width).
+        documents: vectors (documents, width).
+        k: the number of documents, at most as many as there are.
+        rows: queries that are compared at once.
+
+    Returns:
+        indices, int64, and dot products, float32; both (queries, k), the best first.
+
+    Raises:
+        ValueError: for vectors of different widths, or ``k`` out of range.
+    """
+    if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
+        raise ValueError(
+            "Queries and documents must be vectors of the same width, got the shapes "
+            f"{queries.shape} and {documents.shape}."
+        )
+    if not 1 <= k <= len(documents):
+        raise ValueError(f"k must be from 1 to the {len(documents)} documents, got {k}.")
+    found, scores = [], []
+    for start in range(0, len(queries), rows):
+        products = queries[start : start + rows] @ documents.T
+        best = np.argsort(-products, axis=1, kind="stable")[:, :k]
+        found.append(best)
+        scores.append(np.take_along_axis(products, best, axis=1))
+    if not found:
+        return np.zeros((0, k), np.int64), np.zeros((0, k), np.float32)
+    return np.concatenate(found), np.concatenate(scores)

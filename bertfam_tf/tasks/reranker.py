@@ -1,0 +1,404 @@
+"""How well documents answer a query (passage re-ranking with BERT, arXiv 1901.04085)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from bertfam_tf import heads, layers
+from bertfam_tf.data import targets
+from bertfam_tf.data.inputs import LABEL, Fields, texts_of
+from bertfam_tf.data.labels import numbers_of
+from bertfam_tf.learner import SumAndCount, mean_loss
+from bertfam_tf.metrics import MRR, NDCG
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.base import Task, _arguments, _refuse
+from bertfam_tf.tasks.options import Options, option
+from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
+from bertfam_tf.tasks.preprocessing import Packed, PackedLists, in_parts
+from bertfam_tf.tasks.sentence_transformers import CrossEncoder
+from bertfam_tf.text import Tokenizer
+
+_QUERY, _DOCUMENT, _DOCUMENTS = "query", "document", "documents"
+
+Ranking = Literal["binary", "listwise", "mse", "margin_mse"]
+# Losses that compare the documents of a query.
+_OF_LISTS = ("listwise", "margin_mse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerOptions(Options):
+    """Options of ``Reranker``."""
+
+    activation: Literal["sigmoid"] | None = option(
+        "of the scores: ``'sigmoid'``, from 0 to 1; or None, the logits.", "sigmoid", settable=True
+    )
+    objective: Ranking = option(
+        "the loss of ``fit``: ``'binary'``, the cross-entropy with labels from 0 to 1; "
+        "``'listwise'``, that of a softmax over a query's documents, with labels divided by their "
+        "sum (arXiv 2101.08751); ``'mse'``, the squared error of the logits, for the scores of a "
+        "teacher; ``'margin_mse'``, that of the difference between the first document's logit and "
+        "the others' (arXiv 2010.02666).",
+        "binary",
+    )
+
+    def __post_init__(self) -> None:
+        for name, known in (("activation", ("sigmoid", None)), ("objective", get_args(Ranking))):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(map(repr, known))}, got "
+                    f"{getattr(self, name)!r}."
+                )
+
+
+class Reranker(Task):
+    """Scores of documents for a query, by a model that reads both together (a cross-encoder).
+
+    An example is a ``query`` and a ``document``, or a query and a list of documents. ``predict``
+    takes ``{"query": …, "document": …}`` or a tuple in that order. It returns the scores, float32
+    (examples,); of lists, which may differ in length, an array (documents,) for each query.
+    ``rank`` orders the documents of one query.
+
+    Labels are numbers of the same shape, 0 for documents that do not answer the query; of lists in
+    a ``tf.data.Dataset``, whose documents must be of one number, NaN where there is no document.
+    ``evaluate`` returns the loss and, which are of use for lists alone, nDCG and the mean
+    reciprocal rank of the first 10 documents.
+
+    ``from_pretrained`` and ``save_pretrained`` read and write the files of sentence-transformers'
+    ``CrossEncoder`` with one label. An export has the signature ``rank``: ``query``, string
+    (batch,), and ``documents``, string (batch, documents), of any number, to ``index``, int32, and
+    ``score``, float32, both (batch, documents), the best document first.
+
+    The Keras model takes int32 (batch, documents, length) and returns logits (batch, documents).
+
+    Args:
+        backbone: an encoder; with a pooler if its family classifies with it.
+        tokenizer: its tokenizer.
+        {options}
+
+    Raises:
+        ValueError: for an unknown activation or objective, or a backbone without the pooler that
+            its family classifies with; and as ``Task`` raises it.
+        CheckpointError: from ``from_pretrained``, for stored modules that are not supported.
+    """
+
+    options_type = RerankerOptions
+    fields = Fields((_QUERY, _DOCUMENT), ())
+    head_name = "sequence"
+    answer_name = "score"
+    labels_type = targets.Number
+    published_type = CrossEncoder
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        head = heads.build(backbone, self.head_name, 1)
+        inputs = {
+            name: keras.Input((None, None), dtype=spec.dtype, name=name)
+            for name, spec in backbone.token_inputs.items()
+        }
+        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
+        logits = head(backbone(flat, outputs=head.reads))  # (batch * documents, 1)
+        logits = layers.SplitRows()(logits, inputs["token_ids"])
+
+        def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
+            scores = self._scored(logits)
+            return {"score": scores if encoded["token_ids"].shape.rank == 3 else scores[:, 0]}
+
+        def to_python(answers: Tensors, _: Tensors) -> Any:
+            scores = answers["score"].numpy()
+            return scores if scores.ndim == 1 else list(scores)
+
+        def view(answer: Tensors) -> Tensors:
+            return {"outputs": answer["score"]}
+
+        return Parts(
+            inputs=inputs,
+            outputs=ops.squeeze(logits, -1),  # (batch, documents)
+            head=head,
+            source=head.reads,
+            preprocessor=_PackedDocuments(backbone, tokenizer, options, self.fields),
+            postprocess=answer,
+            answer_ids=lambda logits, _: {"score": self._scored(logits)[:, 0]},
+            to_python=to_python,
+            targets=_Relevance(options.objective),
+            loss=_LOSSES[options.objective],
+            metrics=lambda: [NDCG(), MRR()],
+            signatures=lambda: {
+                "regress": Signature(view, method="regress"),
+                "rank": Signature(self.ranked, _RANK, of_texts=_lists),
+            },
+        )
+
+    def _scored(self, logits: tf.Tensor) -> tf.Tensor:
+        logits = tf.cast(logits, tf.float32)
+        return logits if self.activation is None else tf.sigmoid(logits)
+
+    @property
+    def packed_specs(self) -> dict[str, tf.TensorSpec]:
+        """The inputs of ``answer_ids``, packed token ids of one document: int32 (batch, length)."""
+        specs = super().packed_specs
+        return {name: tf.TensorSpec([None, None], tf.int32, name) for name in specs}
+
+    @property
+    def answers_from_ids(self) -> bool:
+        return True
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: int = 32,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        **others: Any,
+    ) -> Any:
+        """Returns the scores of documents; labels in a data set are ignored.
+
+        Args:
+            x: queries and documents, in one of the structures of ``Task.predict``; a single query
+                may have a list of documents.
+            batch_size: documents in a batch; of a data set, examples.
+            verbose, steps, callbacks: as for ``Task.predict``.
+
+        Returns:
+            float32 (examples,); of lists of documents, a list of float32 (documents,).
+
+        Raises:
+            ValueError, TypeError: as ``Task.predict`` raises them.
+        """
+        _refuse("predict", others, _arguments(Reranker.predict))
+        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        x = texts_of(x, self.fields)
+        named = _named(x)
+        if named is None:
+            return super().predict(x, **loop)  # type: ignore[arg-type]
+        documents = named[_DOCUMENT]
+        _check_lists(named[_QUERY], documents)
+        counts = [len(each) for each in documents]
+        pairs = (
+            [query for query, n in zip(named[_QUERY], counts, strict=True) for _ in range(n)],
+            [document for each in documents for document in each],
+        )
+        scores = super().predict(pairs, **loop)  # type: ignore[arg-type]
+        return np.split(scores, np.cumsum(counts)[:-1])
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        *,
+        batch_size: int = 32,
+    ) -> list[dict[str, Any]]:
+        """Orders the documents of a query.
+
+        Args:
+            query: the query.
+            documents: texts, at least one.
+            top_k: the number of documents to return; None for all.
+            batch_size: documents in a batch.
+
+        Returns:
+            the best first, ``{"index": int, "score": float, "text": str}``, with the index in
+            ``documents``; of equal scores, the first document first.
+
+        Raises:
+            ValueError: for no documents, or what is not a string.
+        """
+        documents = list(documents)
+        scores = self.predict(([query] * len(documents), documents), batch_size=batch_size)
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        return [{"index": i, "score": float(scores[i]), "text": documents[i]} for i in order]
+
+    def ranked(self, features: Tensors) -> Tensors:
+        """Orders the documents of each query, in a graph.
+
+        Args:
+            features: ``query``, string (batch,), and ``documents``, string (batch, documents).
+
+        Returns:
+            ``index``, int32, and ``score``, float32, both (batch, documents), the best first.
+        """
+        scores = self.answer({_QUERY: features[_QUERY], _DOCUMENT: features[_DOCUMENTS]})["score"]
+        order = tf.argsort(scores, direction="DESCENDING", stable=True)
+        return {"index": order, "score": tf.gather(scores, order, batch_dims=1)}
+
+
+_RANK = {
+    _QUERY: tf.TensorSpec([None], tf.string, _QUERY),
+    _DOCUMENTS: tf.TensorSpec([None, None], tf.string, _DOCUMENTS),
+}
+
+
+def _lists(texts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Inputs of ``rank``: two documents for each query."""
+    documents = texts[_DOCUMENT]
+    return {
+        _QUERY: texts[_QUERY],
+        _DOCUMENTS: np.stack([documents, np.roll(documents, 1)], axis=1),
+    }
+
+
+class _PackedDocuments(PackedLists):
+    """A row of token ids for each document.
+
+    Call:
+        features: string tensors: the query (batch,), the document (batch,) or (batch, documents).
+
+    Returns:
+        as ``Packed``, int32 (batch, longest) or (batch, documents, longest).
+    """
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        rank = features[_DOCUMENT].shape.rank
+        if rank not in (1, 2):
+            raise ValueError(
+                "Documents must have the shape (examples,) or (examples, documents), got rank "
+                f"{rank}."
+            )
+        return super().__call__(features) if rank == 2 else Packed.__call__(self, features)
+
+    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        if encoded["token_ids"].shape.rank == 3:
+            return super().inputs(encoded)
+        return {n: tf.expand_dims(x, 1) for n, x in Packed.inputs(self, encoded).items()}
+
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        batch, count, length = tf.unstack(tf.shape(inputs["token_ids"]))
+        if inputs["token_ids"].shape[1] == 1:
+            return model(inputs, training=False)
+        rows = {n: tf.reshape(x, [batch * count, 1, length]) for n, x in inputs.items()}
+        # Without rows, the model was called for one that is not there.
+        return tf.reshape(in_parts(model, rows)[: batch * count], [batch, count])
+
+
+class _Relevance(Targets):
+    """Numbers, as float32 (batch, documents); NaN where there is no document.
+
+    Args:
+        objective: of the task.
+    """
+
+    def __init__(self, objective: Ranking):
+        self.objective = objective
+
+    def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
+        named = _named(x)
+        if named is None:
+            return x, y
+        if y is None:
+            y = named.pop(LABEL, None)
+        documents = [list(each) for each in named[_DOCUMENT]]
+        _check_lists(named[_QUERY], documents)
+        longest = max((len(each) for each in documents), default=0)
+        if y is not None:
+            labels = np.full((len(documents), longest), np.nan, "float32")
+            given = [len(each) if np.ndim(each) == 1 else None for each in y]
+            if given != [len(each) for each in documents]:
+                raise ValueError(
+                    "There must be a list of labels for each list of documents, of the same length."
+                )
+            for row, values in enumerate(y):
+                labels[row, : len(values)] = values
+            y = labels
+        padded = [each + [""] * (longest - len(each)) for each in documents]
+        return {**named, _DOCUMENT: padded}, y
+
+    def check(self, y: Any) -> None:
+        if y is None:
+            raise ValueError(NO_LABELS)
+        values = np.asarray(y)
+        if values.ndim not in (1, 2):
+            raise ValueError(
+                "labels must be a number for each document, (examples,) or (examples, documents), "
+                f"got shape {values.shape}."
+            )
+        if values.dtype.kind in "iuf" and np.isinf(values).any():
+            raise ValueError("A label is infinite.")
+
+    def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        rank = encoded["token_ids"].shape.rank - 1
+        if labels.shape.rank != rank:
+            expected = "a vector" if rank == 1 else "(examples, documents)"
+            raise ValueError(
+                f"labels must be {expected} in each batch, as the documents are, got shape "
+                f"{labels.shape}."
+            )
+        if rank == 2:
+            return tf.cast(labels, tf.float32)
+        if self.objective in _OF_LISTS:
+            raise ValueError(
+                f"The objective {self.objective!r} compares documents: each query needs a list of "
+                "them."
+            )
+        return tf.expand_dims(numbers_of(labels, "label"), 1)
+
+
+def _named(x: Any) -> dict[str, Any] | None:
+    """The columns of examples with lists of documents; None for examples of other structures."""
+    if isinstance(x, Mapping):
+        named = dict(x)
+    elif isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], str | bytes):
+        named = dict(zip((_QUERY, _DOCUMENT), x, strict=True))
+    else:
+        return None
+    documents = named.get(_DOCUMENT)
+    if _QUERY not in named or documents is None or isinstance(documents, str | bytes):
+        return None
+    lists = len(documents) and isinstance(documents[0], list | tuple | np.ndarray | tf.Tensor)
+    return named if lists else None
+
+
+def _check_lists(queries: Any, documents: Sequence[Any]) -> None:
+    if len(queries) != len(documents):
+        raise ValueError(f"There are {len(queries)} queries and {len(documents)} lists.")
+    for row, each in enumerate(documents):
+        if isinstance(each, str | bytes) or not hasattr(each, "__len__"):
+            raise ValueError(f"Example {row} of 'document' must be a list, got {each!r}.")
+
+
+def _known(targets: Any) -> tuple[Any, Any]:
+    """Labels without NaN, and bool, which of them count; both (batch, documents)."""
+    known = ops.logical_not(ops.isnan(targets))
+    return ops.where(known, targets, 0.0), known
+
+
+def _binary(targets: Any, logits: Any, weights: Any) -> SumAndCount:
+    true, known = _known(targets)
+    x = ops.cast(logits, "float32")
+    return mean_loss(ops.relu(x) - x * true + ops.softplus(-ops.abs(x)), weights, known)
+
+
+def _listwise(targets: Any, logits: Any, weights: Any) -> SumAndCount:
+    true, known = _known(targets)
+    x = ops.where(known, ops.cast(logits, "float32"), -1e9)
+    total = ops.sum(true, axis=-1)
+    losses = -ops.sum(true * ops.log_softmax(x, axis=-1), axis=-1)
+    relevant = total > 0  # the others say nothing of an order
+    return mean_loss(losses / ops.where(relevant, total, 1.0), weights, relevant)
+
+
+def _squared(targets: Any, logits: Any, weights: Any) -> SumAndCount:
+    true, known = _known(targets)
+    return mean_loss(ops.square(ops.cast(logits, "float32") - true), weights, known)
+
+
+def _margin(targets: Any, logits: Any, weights: Any) -> SumAndCount:
+    true, known = _known(targets)
+    error = ops.cast(logits, "float32") - true
+    pairs = ops.logical_and(known[:, :1], known[:, 1:])
+    return mean_loss(ops.square(error[:, :1] - error[:, 1:]), weights, pairs)
+
+
+_LOSSES: dict[str, Callable[[Any, Any, Any], SumAndCount]] = {
+    "binary": _binary,
+    "listwise": _listwise,
+    "mse": _squared,
+    "margin_mse": _margin,
+}

@@ -1,0 +1,124 @@
+"""Weights of vocabulary pieces for each text (SPLADE, arXiv 2109.10086)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from bertfam_tf import heads
+from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.options import Options, option
+from bertfam_tf.tasks.parts import Parts, Tensors
+from bertfam_tf.tasks.preprocessing import Packed, in_parts
+from bertfam_tf.tasks.sentence_transformers import SparseEncoder
+from bertfam_tf.text import Tokenizer
+
+# Of texts in one call of the model: each token has a logit for each piece of the vocabulary.
+_ROWS_PER_CALL = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseOptions(Options):
+    """Options of ``SparseEmbedder``."""
+
+    pooling: Literal["max", "sum"] = option(
+        "of the weights that a text's tokens give a piece.", "max"
+    )
+    max_pieces: int = option(
+        "the most pieces of a text that are kept, those of the largest weight.", 256, settable=True
+    )
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("max", "sum"):
+            raise ValueError(f"pooling must be 'max' or 'sum', got {self.pooling!r}.")
+        if self.max_pieces < 1:
+            raise ValueError(f"max_pieces must be at least 1, got {self.max_pieces}.")
+
+
+class SparseEmbedder(Task):
+    """Sparse vectors whose dot product is the similarity of two texts, for inverted indexes.
+
+    A text's weight of a piece is the largest log(1 + relu(logit)) that the masked language model
+    gives the piece at any token. ``predict`` returns for each text ``{"tokens": list of str,
+    "weights": float32 array}``, the pieces with a weight above 0, the largest first.
+    ``from_pretrained`` reads, and ``save_pretrained`` writes, the files of sentence-transformers'
+    ``SparseEncoder``; it also reads models that are only a masked language model.
+
+    An export answers with ``tokens``, string, and ``weights``, float32, both (batch, max_pieces),
+    filled up with "" and 0, and their ``count``, int32 (batch,). The signature ``ids`` and a
+    ``.tflite`` answer with all weights, ``embedding``, float32 (batch, vocabulary).
+
+    Args:
+        backbone: an encoder of a family with a masked language model's head.
+        tokenizer: its tokenizer.
+        {options}
+
+    Raises:
+        ValueError: for a family without such a head, an unknown pooling, or ``max_pieces`` below 1;
+            and as ``Task`` raises it.
+        CheckpointError: from ``from_pretrained``, for stored modules that are not supported.
+    """
+
+    options_type = SparseOptions
+    fields = Fields((TEXT,), ())
+    head_name = "masked_lm"
+    answer_name = "tokens"
+    published_type = SparseEncoder
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        head = heads.build(backbone, self.head_name)
+        inputs = backbone.token_inputs
+        logits = head(backbone(inputs, outputs=head.reads))  # (batch, length, vocabulary)
+        # A model may have embeddings beyond the vocabulary, which stand for no text.
+        weights = ops.relu(ops.cast(logits[..., : tokenizer.vocab_size], "float32"))
+        if options.pooling == "max":  # of logits is of weights
+            weights = ops.log1p(ops.max(_real(weights, inputs), axis=1))
+        else:
+            weights = ops.sum(_real(ops.log1p(weights), inputs), axis=1)
+        return Parts(
+            inputs=inputs,
+            outputs=weights,  # (batch, vocabulary)
+            head=head,
+            source=head.reads,
+            preprocessor=_FewTexts(backbone, tokenizer, options, self.fields),
+            postprocess=self._largest,
+            answer_ids=lambda outputs, _: {"embedding": outputs},
+            to_python=_to_python,
+        )
+
+    def _largest(self, outputs: tf.Tensor, _: Any) -> Tensors:
+        k = min(self.max_pieces, self.tokenizer.vocab_size)
+        weights, ids = tf.math.top_k(outputs, k)
+        above = weights > 0
+        return {
+            "tokens": tf.where(above, self.tokenizer.id_to_token(ids), ""),
+            "weights": weights,
+            "count": tf.reduce_sum(tf.cast(above, tf.int32), axis=1),
+        }
+
+
+def _real(weights: Any, inputs: Any) -> Any:
+    """Weights (batch, length, vocabulary), 0 at padding."""
+    mask = ops.expand_dims(inputs["padding_mask"], -1)
+    return weights * ops.cast(mask, weights.dtype)
+
+
+class _FewTexts(Packed):
+    """As ``Packed``; the model gets a few texts at a time."""
+
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        return in_parts(model, inputs, _ROWS_PER_CALL)[: tf.shape(inputs["token_ids"])[0]]
+
+
+def _to_python(answers: Tensors, _: Tensors) -> list[dict[str, Any]]:
+    columns = (answers[name].numpy() for name in ("tokens", "weights", "count"))
+    return [
+        {"tokens": [t.decode("utf-8", "replace") for t in tokens[:n]], "weights": weights[:n]}
+        for tokens, weights, n in zip(*columns, strict=True)
+    ]

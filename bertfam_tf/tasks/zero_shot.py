@@ -1,0 +1,224 @@
+"""Labels that are named when texts are classified (arXiv 1909.00161)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import heads, layers
+from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.base import Task, _arguments, _refuse
+from bertfam_tf.tasks.options import Options, classes, option
+from bertfam_tf.tasks.parts import Parts, Signature, Tensors, as_text
+from bertfam_tf.tasks.preprocessing import PackedLists, in_parts
+from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.text import Tokenizer
+
+_LABELS = "labels"
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions(Options):
+    """Options of ``ZeroShotClassifier``."""
+
+    labels: Sequence[str] = option("the labels of texts where a call names no others.")
+    nli_labels: Sequence[str] = classes(
+        "names of the model's own classes, in the order of its scores; one begins with "
+        "``entail``, and with ``multi_label`` one with ``contradict``."
+    )
+    template: str = option(
+        "the sentence that a label becomes, with ``{}`` for the label.",
+        "This example is {}.",
+        settable=True,
+        kw_only=True,
+    )
+    multi_label: bool = option(
+        "whether each label has a probability of its own: that a text entails its sentence rather "
+        "than contradicts it. Else the probabilities of all labels add up to 1.",
+        False,
+        settable=True,
+        kw_only=True,
+    )
+
+    def __post_init__(self) -> None:
+        labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
+        if not labels or not all(isinstance(each, str) and each for each in labels):
+            raise ValueError(f"labels must be one or more texts, got {self.labels!r}.")
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "nli_labels", checked_labels(self.nli_labels))
+        if self.template.count("{}") != 1:
+            raise ValueError(f"template must have {{}} once, got {self.template!r}.")
+        _class_of("entail", self.nli_labels)
+        if self.multi_label:
+            _class_of("contradict", self.nli_labels)
+
+
+class ZeroShotClassifier(Task):
+    """One of any labels for each text, by a model for natural language inference.
+
+    Each label becomes a sentence, and the model says whether a text entails it. ``predict`` returns
+    for each text ``{"label": str, "scores": float32 array in the order of the labels}``. The
+    task does not train: ``TextClassifier`` does, on pairs of texts that entail or contradict each
+    other, and what it saves with ``save_pretrained`` is loaded here.
+
+    An export's ``serving_default`` scores the labels of the option ``labels``; the signature
+    ``zero_shot`` takes them: ``text``, string (batch,), and ``labels``, string (batch, labels), of
+    any number, to ``label``, string (batch,), and ``scores``, float32 (batch, labels).
+
+    The Keras model takes int32 (batch, labels, length) and returns logits (batch, labels, classes).
+
+    Args:
+        backbone: an encoder; with a pooler if its family classifies with it.
+        tokenizer: its tokenizer.
+        {options}
+
+    Raises:
+        ValueError: for no labels, a template without ``{{}}``, ``nli_labels`` without the class
+            that is needed, a backbone without the pooler that it classifies with; and as ``Task``
+            raises it.
+    """
+
+    options_type = ZeroShotOptions
+    head_name = "sequence"
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+        head = heads.build(backbone, self.head_name, len(options.nli_labels))
+        inputs = {
+            name: keras.Input((None, None), dtype=spec.dtype, name=name)
+            for name, spec in backbone.token_inputs.items()
+        }
+        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
+        logits = head(backbone(flat, outputs=head.reads))  # (batch * labels, classes)
+
+        def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
+            scores = self._scores(logits)
+            best = tf.argmax(scores, axis=-1, output_type=tf.int32)
+            label = tf.gather(encoded[_LABELS], best, batch_dims=1)
+            return {"label": label, "scores": scores}
+
+        def to_python(answers: Tensors, _: Tensors) -> list[dict[str, Any]]:
+            pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
+            return [{"label": label, "scores": scores} for label, scores in pairs]
+
+        return Parts(
+            inputs=inputs,
+            outputs=layers.SplitRows()(logits, inputs["token_ids"]),
+            head=head,
+            source=head.reads,
+            preprocessor=_PackedLabels(backbone, tokenizer, options, self),
+            postprocess=answer,
+            answer_ids=lambda logits, _: {"scores": self._scores(logits)},
+            to_python=to_python,
+            signatures=lambda: {
+                "zero_shot": Signature(self.answer, _ZERO_SHOT, of_texts=_labelled)
+            },
+        )
+
+    def _scores(self, logits: tf.Tensor) -> tf.Tensor:
+        logits = tf.cast(logits, tf.float32)  # (batch, labels, classes)
+        entailed = logits[..., _class_of("entail", self.nli_labels)]
+        if not self.multi_label:
+            return tf.nn.softmax(entailed)
+        contradicted = logits[..., _class_of("contradict", self.nli_labels)]
+        return tf.sigmoid(entailed - contradicted)
+
+    def predict(
+        self,
+        x: Any,
+        labels: Sequence[str] | None = None,
+        *,
+        batch_size: int = 32,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        **others: Any,
+    ) -> Any:
+        """Returns the label and the scores of each text.
+
+        Args:
+            x, batch_size, verbose, steps, callbacks: as for ``Task.predict``.
+            labels: texts, one or more; None for the option ``labels``.
+
+        Returns:
+            for each text ``{"label": str, "scores": float32 (labels,)}``.
+
+        Raises:
+            ValueError: for no labels; and as ``Task.predict`` raises it.
+            TypeError: for an argument that does not exist.
+        """
+        _refuse("predict", others, _arguments(ZeroShotClassifier.predict))
+        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        if labels is None:
+            return super().predict(x, **loop)  # type: ignore[arg-type]
+        labels = [labels] if isinstance(labels, str) else list(labels)
+        if not labels or not all(isinstance(each, str) and each for each in labels):
+            raise ValueError(f"labels must be one or more texts, got {labels!r}.")
+        named = tf.constant(labels)
+
+        def answer(features: Tensors) -> Tensors:
+            return self.answer({**features, _LABELS: _repeated(named, features[TEXT])})
+
+        return self._answered(answer, self._parts.to_python, x, **loop)
+
+
+_ZERO_SHOT = {
+    TEXT: tf.TensorSpec([None], tf.string, TEXT),
+    _LABELS: tf.TensorSpec([None, None], tf.string, _LABELS),
+}
+
+
+def _labelled(texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Inputs of ``zero_shot``: two labels for each text."""
+    labels = np.stack([np.roll(texts[TEXT], 1), np.roll(texts[TEXT], 2)], axis=1)
+    return {TEXT: texts[TEXT], _LABELS: labels}
+
+
+def _repeated(labels: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+    """Labels (labels,) for each of the texts, (batch, labels)."""
+    return tf.tile(tf.expand_dims(labels, 0), [tf.shape(texts)[0], 1])
+
+
+class _PackedLabels(PackedLists):
+    """A row of token ids for each label: the text, and the sentence that the label becomes.
+
+    Call:
+        features: the text, string (batch,); and labels, string (batch, labels), those of the
+            options by default.
+
+    Returns:
+        as ``PackedLists``; and the labels.
+    """
+
+    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, task: Any):
+        super().__init__(backbone, tokenizer, options, Fields((TEXT,), ()), "only_first")
+        self.task = task
+        self.labels = options.labels
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        texts = features[TEXT]
+        labels = features.get(_LABELS)
+        if labels is None:
+            labels = _repeated(tf.constant(self.labels), texts)
+        before, after = self.task.template.split("{}")
+        return {**self.pairs(texts, tf.strings.join([before, labels, after])), _LABELS: labels}
+
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        batch, count, length = tf.unstack(tf.shape(inputs["token_ids"]))
+        rows = {n: tf.reshape(x, [batch * count, 1, length]) for n, x in inputs.items()}
+        found = in_parts(model, rows)[: batch * count]
+        return tf.reshape(found, [batch, count, model.output_shape[-1]])
+
+
+def _class_of(begins: str, labels: Sequence[str]) -> int:
+    found = [i for i, label in enumerate(labels) if label.lower().startswith(begins)]
+    if len(found) != 1:
+        raise ValueError(
+            f"nli_labels must have one class that begins with {begins!r}, got {list(labels)!r}."
+        )
+    return found[0]

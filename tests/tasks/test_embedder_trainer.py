@@ -1,0 +1,178 @@
+"""Losses of embedders in NumPy, GradCache, prompts, what is refused."""
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf.tasks.embedder_trainer import nearest
+from tests import published
+
+A = ["a good film", "the cast", "it is", "we play", "bad movie", "long"]
+B = ["good", "they act", "is it not ?", "you", "awful and dull 🙂", "short"]
+NEGATIVES = [["", "x"], ["the", "cast"], ["it", "was"], ["good", "you"], ["a", "b"], ["c", "d"]]
+SCORES = [0.1, 0.9, 0.3, 0.3, 0.5, 1.0]
+PAIRS = {"text": A, "text_pair": B}
+T = 0.1
+
+
+@pytest.fixture(scope="module")
+def embedder(smallest):
+    return _embedder(smallest)
+
+
+def _embedder(path, **options):
+    quiet = dict(dropout=0.0, attention_dropout=0.0)
+    return bf.TextEmbedder.from_pretrained(path, **{**quiet, **options})
+
+
+def _cosines(x, y):
+    x, y = (each / np.linalg.norm(each, axis=-1, keepdims=True) for each in (x, y))
+    return x @ y.T
+
+
+def _cross_entropy(scores):
+    shifted = scores - scores.max(1, keepdims=True)
+    return np.log(np.exp(shifted).sum(1)) - np.diag(shifted)
+
+
+def _expected(kind, a, b, negatives, labels, symmetric=False):
+    """The losses of the papers."""
+    if kind == "teacher":
+        return ((a - labels) ** 2).mean()
+    cosines = _cosines(a, b)
+    if kind == "contrastive":
+        scores = np.concatenate([cosines, _cosines(a, negatives)], axis=1) / T
+        found = _cross_entropy(scores)
+        return (found + _cross_entropy(cosines.T / T)).mean() / 2 if symmetric else found.mean()
+    of_pairs = np.diag(cosines)
+    if kind == "cosine":
+        return ((of_pairs - labels) ** 2).mean()
+    terms = [
+        np.exp((of_pairs[i] - of_pairs[j]) / T)
+        for i in range(len(a))
+        for j in range(len(a))
+        if labels[i] < labels[j]
+    ]
+    return np.log(1 + sum(terms))
+
+
+@pytest.mark.parametrize("dimensions", [None, (32, 8, 3)])
+@pytest.mark.parametrize("kind", ["contrastive", "symmetric", "cosent", "cosine", "teacher"])
+def test_losses(embedder, kind, dimensions):
+    symmetric = kind == "symmetric"
+    kind = "contrastive" if symmetric else kind
+    trainer = bf.EmbedderTrainer(
+        embedder, kind, temperature=T, symmetric=symmetric, dimensions=dimensions
+    )
+    flat = [text for row in NEGATIVES for text in row]
+    a, b, negatives = (embedder.predict(texts) for texts in (A, B, flat))
+    labels = np.array(SCORES, "float32")
+    x, y = PAIRS, labels
+    if kind == "contrastive":
+        x, y = {**PAIRS, "negatives": NEGATIVES}, None
+    if kind == "teacher":
+        labels = y = np.random.default_rng(0).normal(size=a.shape).astype("float32")
+        x = A
+    found = trainer.evaluate(x, y, verbose=0, return_dict=True)["loss"]
+    expected = 0.0
+    for n in dimensions or [32]:
+        wanted = labels[:, :n] if kind == "teacher" else labels
+        expected += _expected(kind, a[:, :n], b[:, :n], negatives[:, :n], wanted, symmetric)
+    assert found == pytest.approx(expected, rel=2e-5)
+
+
+def test_a_text_that_equals_the_right_one_is_no_negative(embedder):
+    trainer = bf.EmbedderTrainer(embedder, temperature=T)
+    found = trainer.evaluate(([A[0], A[1], A[2]], [B[0], B[1], B[0]]), verbose=0)
+    scores = _cosines(embedder.predict(A[:3]), embedder.predict([B[0], B[1], B[0]])) / T
+    scores[0, 2] = scores[2, 0] = -np.inf
+    assert found == pytest.approx(_cross_entropy(scores).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "dropout"), [(4, 0.0), (5, 0.0), (100, 0.3)])
+def test_less_memory_changes_nothing(smallest, rows, dropout):
+    given = {**PAIRS, "negatives": NEGATIVES}
+    weights, losses = [], []
+    for limit in (None, rows):
+        keras.utils.set_random_seed(0)
+        embedder = _embedder(smallest, dropout=dropout)
+        before = [v.numpy() for v in embedder.trainable_variables]
+        trainer = bf.EmbedderTrainer(embedder, symmetric=True, rows_in_memory=limit)
+        trainer.compile(keras.optimizers.SGD(0.1))
+        losses.append(trainer.fit(given, epochs=2, verbose=0, shuffle=False).history["loss"])
+        weights.append([v.numpy() for v in embedder.trainable_variables])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    for first, one, other in zip(before, *weights, strict=True):
+        assert np.abs(one - first).max() > 0
+        np.testing.assert_allclose(other, one, atol=2e-5)
+
+
+def test_it_learns(smallest):
+    embedder = _embedder(smallest)
+    trainer = bf.EmbedderTrainer(embedder)
+    trainer.compile(keras.optimizers.Adam(3e-3))
+    frame = pandas.DataFrame(PAIRS)
+    history = trainer.fit(frame, epochs=10, batch_size=3, verbose=0, validation_data=frame).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    found, scores = nearest(embedder.predict(A), embedder.predict(B), 3)
+    assert found[:, 0].tolist() == list(range(len(A)))
+    assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("family", ["xlnet", "roberta"])
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_prompts(family, include_prompt):
+    task = published.task("TextEmbedder", family)
+    embedder = bf.TextEmbedder(
+        task.backbone, task.tokenizer, max_length=20, include_prompt=include_prompt,
+        prompts={"query": "ask it : ", "passage": "read : "}, default_prompt="passage",
+    )  # fmt: skip
+    slices = tf.data.Dataset.from_tensor_slices({**PAIRS, "negatives": [n[0] for n in NEGATIVES]})
+    for prompts in (("query", "passage"), (None, "query"), None):
+        trainer = bf.EmbedderTrainer(embedder, prompts=prompts)
+        [(inputs,)] = trainer.batches(slices)
+        first, other = prompts or ("passage", "passage")
+        columns = [(A, first), (B, other), ([n[0] for n in NEGATIVES], other)]
+        expected = [embedder.predict(texts, prompt=prompt) for texts, prompt in columns]
+        np.testing.assert_allclose(trainer(inputs), np.stack(expected, axis=1), atol=1e-5)
+
+
+def test_mistakes(embedder):
+    make = bf.EmbedderTrainer
+    for options, message in (
+        (dict(objective="contrastiv"), "Did you mean 'contrastive'"),
+        (dict(temperature=0), "temperature must be positive, got 0"),
+        (dict(dimensions=(33,)), r"dimensions must be from 1 to 32, got \(33,\)"),
+        (dict(prompts=("query", None)), "Unknown prompt 'query'"),
+        (dict(rows_in_memory=0), "rows_in_memory must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(embedder, **options)
+    with pytest.raises(ValueError, match="'contrastive' takes no labels"):
+        make(embedder).fit(PAIRS, SCORES)
+    with pytest.raises(ValueError, match=r"No labels were given .* 'cosent' takes labels"):
+        make(embedder, "cosent").fit(PAIRS)
+    with pytest.raises(ValueError, match="'text' and 'text_pair' and optionally 'negatives'"):
+        make(embedder).fit(A)
+    with pytest.raises(ValueError, match=r"the shape \(examples, width\), got"):
+        make(embedder, "teacher").fit(A, SCORES)
+    with pytest.raises(ValueError, match="The label 'nan' is not a finite number"):
+        make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
+    with pytest.raises(ValueError, match="accumulation_steps must be 1"):
+        make(embedder).compile(accumulation_steps=2)
+
+
+def test_nearest():
+    rng = np.random.default_rng(0)
+    queries, documents = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
+    found, scores = nearest(queries, documents, 3, rows=2)
+    expected = np.argsort(-(queries @ documents.T), axis=1)[:, :3]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ documents.T, expected, 1))
+    with pytest.raises(ValueError, match="k must be from 1 to the 9 documents, got 10"):
+        nearest(queries, documents)
+    with pytest.raises(ValueError, match=r"the shapes \(7, 4\) and \(9, 3\)"):
+        nearest(queries, documents[:, :3], 2)

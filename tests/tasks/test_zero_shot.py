@@ -1,0 +1,99 @@
+"""Zero-shot classification: against a classifier of pairs, labels of calls, what is refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf.serve import load
+from tests import published
+
+NLI = ["contradiction", "neutral", "entailment"]
+LABELS = ["film", "the cast", "plot"]
+TEXTS = ["a good film , was it not ?", "the cast", "", "🙂 [SEP] é", "the plot " * 100]
+TEMPLATE = "it is {} !"
+
+
+@pytest.fixture(scope="module")
+def nli():
+    task = published.task("TextClassifier", "bert")
+    return bf.TextClassifier(task.backbone, task.tokenizer, NLI, pair=True, max_length=48)
+
+
+@pytest.fixture(scope="module")
+def zero_shot(nli, tmp_path_factory):
+    path = tmp_path_factory.mktemp("nli") / "model"
+    nli.save_pretrained(path)
+    return bf.ZeroShotClassifier.from_pretrained(path, LABELS, template=TEMPLATE)
+
+
+def _expected(nli, labels, multi_label, texts=TEXTS[:4]):
+    """From the classifier's probabilities of each pair."""
+    rows = []
+    for text in texts:
+        pairs = ([text] * len(labels), [TEMPLATE.format(label) for label in labels])
+        log = np.log([answer["scores"] for answer in nli.predict(pairs)])
+        if multi_label:
+            rows.append(np.exp(log[:, 2]) / (np.exp(log[:, 0]) + np.exp(log[:, 2])))
+        else:
+            # Logits are these up to a constant of each pair.
+            given = nli.preprocess(
+                {"text": tf.constant(pairs[0]), "text_pair": tf.constant(pairs[1])}
+            )
+            logits = nli(given, training=False).numpy()[:, 2]
+            rows.append(np.exp(logits) / np.exp(logits).sum())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("labels", [None, ["good"], ["a", "b", "film", "it", "not"]], ids=str)
+def test_scores(nli, zero_shot, labels, multi_label):
+    zero_shot.multi_label = multi_label
+    try:
+        found = zero_shot.predict(TEXTS, labels, batch_size=2)
+    finally:
+        zero_shot.multi_label = False
+    names = labels or LABELS
+    scores = np.array([answer["scores"] for answer in found])
+    np.testing.assert_allclose(scores[:4], _expected(nli, names, multi_label), atol=2e-6)
+    assert [answer["label"] for answer in found] == [names[i] for i in scores.argmax(1)]
+    if not multi_label:
+        np.testing.assert_allclose(scores.sum(1), 1, atol=1e-5)
+
+
+def test_export(zero_shot, tmp_path):
+    served = load(zero_shot.export(tmp_path / "out"))
+    texts = np.array([text.encode() for text in TEXTS], object)
+    labels = np.array([[b"good", b"film"]] * len(TEXTS), object)
+    named = served.run("zero_shot", {"text": texts, "labels": labels})
+    for found, answers in (
+        (served.run("serving_default", {"text": texts}), zero_shot.predict(TEXTS)),
+        (named, zero_shot.predict(TEXTS, ["good", "film"])),
+    ):
+        assert [label.decode() for label in found["label"]] == [a["label"] for a in answers]
+        np.testing.assert_allclose(found["scores"], [a["scores"] for a in answers], atol=2e-6)
+    zero_shot.save(tmp_path / "saved")
+    again = bf.load(tmp_path / "saved")
+    assert (again.labels, again.template, again.nli_labels) == (LABELS, TEMPLATE, NLI)
+    with pytest.raises(ValueError, match="ZeroShotClassifier takes a list of texts per example"):
+        zero_shot.export_tflite(tmp_path / "out.tflite", inputs="ids")
+
+
+def test_mistakes(nli, zero_shot):
+    made = bf.ZeroShotClassifier
+    for labels, classes, options, message in (
+        ([], NLI, {}, r"labels must be one or more texts, got \[\]"),
+        (["a", 3], NLI, {}, "labels must be one or more texts"),
+        (["a"], NLI, {"template": "none"}, "template must have {} once, got 'none'"),
+        (["a"], ["yes", "no"], {}, "one class that begins with 'entail', got"),
+        (["a"], ["entailment", "other"], {"multi_label": True}, "begins with 'contradict'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made(nli.backbone, nli.tokenizer, labels, classes, max_length=48, **options)
+    with pytest.raises(ValueError, match=r"labels must be one or more texts, got \[''\]"):
+        zero_shot.predict(TEXTS, [""])
+    with pytest.raises(ValueError, match="has no default loss"):
+        zero_shot.fit(TEXTS, ["a"] * len(TEXTS))
+    # A model for two classes, as of later checkpoints.
+    two = made(nli.backbone, nli.tokenizer, "good", ["entailment", "not_entailment"], max_length=48)
+    assert two.predict("a film")[0]["label"] == "good"

