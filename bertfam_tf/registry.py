@@ -198,14 +198,18 @@ class TiedOutputSpec:
     Attributes:
         bias: Hugging Face's name of the bias; None for a projection without bias.
         theirs: Hugging Face's name of the layer; checkpoints may contain copies under this name.
+        more: Hugging Face's name of a matrix (units, tokens), for the units of wider inputs than
+            the embedding; None for inputs of its width.
     """
 
     bias: str | None
     theirs: str
     name: str = "decoder"
+    more: str | None = None
 
     def weights(self) -> dict[str, str]:
-        return {f"{self.name}/bias": self.bias} if self.bias else {}
+        names = {"bias": self.bias, "more": self.more}
+        return {f"{self.name}/{ours}": theirs for ours, theirs in names.items() if theirs}
 
 
 @dataclass(frozen=True)
@@ -290,6 +294,8 @@ class HuggingFaceNames:
         weights: our variable path -> their tensor.
         ignored: regular expressions of tensor names that are not weights of the encoder.
         copies: name of a tensor that duplicates another -> name of the other.
+        aliases: start of a tensor's name in checkpoints of another layout -> its start in this one;
+            the first that fits.
         defaults: values of missing config keys, if they differ from our fields' defaults.
         read: computes our fields from the renamed ones, if a field depends on others; ``write`` is
             its inverse.
@@ -304,6 +310,7 @@ class HuggingFaceNames:
     weights: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[dict], dict] = dict
     write: Callable[[dict], dict] = dict

@@ -12,10 +12,11 @@ from tests.selection import in_full
 GOLDENS = Path(__file__).parent / "goldens"
 CHECKPOINTS = sorted({file.parent for file in GOLDENS.glob("*/*/length_*.npz")})
 CLASSIFIERS = sorted(GOLDENS.glob("*/*/logits.npz"))
-# The default of each family, and those that make test needs to detect wrong clamping of relative
-# distances (tools/results/mutations.md).
+# The default of each family, and those that make test needs to detect wrong epsilons, and wrong
+# clamping of relative distances (tools/results/mutations.md).
 QUICK = {
     *(GOLDENS / family / "default" for family in parity.FAMILIES),
+    GOLDENS / "mobilebert" / "layer_norm",
     GOLDENS / "transformer_xl" / "same_length_clamped",
     GOLDENS / "xlnet" / "clamped_and_cut",
 }

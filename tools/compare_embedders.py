@@ -2,9 +2,9 @@
 
     python -m tools.compare_embedders [checkpoint]
 
-Prints the largest difference of a value of 1,000 vectors, and Spearman's correlation on STS-B's test
-split. The texts are sentences in seven languages, from XNLI and Multi30k, and lines of words from
-the vocabulary of XLM's 15 languages.
+Prints the largest difference of a value of 1,000 vectors, and Spearman's correlation on STS-B's
+test split. The texts are sentences in seven languages, from XNLI and Multi30k, and lines of words
+from the vocabulary of XLM's 15 languages.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import layers, registry
-from bertfam_tf.layers import activations, attention, masks, relative
+from bertfam_tf.layers import activations, attention, masks, positions, relative
 from tests import parity, test_goldens
 
 RESULT = Path(__file__).parent / "results" / "mutations.md"
@@ -169,8 +169,11 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         masks, "causal_padding_mask", "<= queries", "<= queries + 1"
     ),
     "u and v swapped": lambda family: _swapped(family, "content_bias", "position_bias"),
-    "no relative shift": lambda family: mock.patch.object(
-        relative, "_shift", lambda scores, keys: scores[..., :keys]
+    "no relative shift": lambda family: _all(
+        *(
+            mock.patch.object(module, "shift", lambda scores, keys: scores[..., :keys])
+            for module in (relative, positions)
+        )
     ),
     "no clamp": lambda family: _edited(
         layers.RelativePositions, "call", "self.clamp_len > 0", "False"
@@ -202,6 +205,26 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         family, "feed_forward/intermediate", "feed_forward/gate"
     ),
     "one base": lambda family: _rewired(family, "config.global_base", "config.local_base"),
+    "log buckets narrower": lambda family: _edited(
+        layers, "log_buckets", "(max_distance - 1) / exact", "max_distance / exact"
+    ),
+    "distances mirrored": lambda family: _rewired(family, "distances + count", "count - distances"),
+    "no scores of keys": lambda family: _edited(
+        layers.DisentangledScores, "call", "by_query + ops", "by_query + 0.0 * ops"
+    ),
+    "queries as their keys": lambda family: _edited(
+        layers.DisentangledScores, "call", "scores(query, self.key", "scores(query, self.query"
+    ),
+    "trigrams mirrored": lambda family: _edited(
+        layers.Trigrams, "call", "[after, x, before]", "[before, x, after]"
+    ),
+    "padding trained": lambda family: _rewired(family, "ops.stop_gradient", ""),
+    "feed-forwards swapped": lambda family: _edited(
+        layers.BottleneckBlock, "_call", "zip(self.more,", "zip(self.more[::-1],"
+    ),
+    "no sum inside": lambda family: _edited(
+        layers.BottleneckBlock, "_call", "norm(part(inside) + inside)", "norm(part(inside))"
+    ),
     "query sees itself": lambda family: _rewired(
         family,
         "attention_mask=mask,",
@@ -217,7 +240,6 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "query not transposed": lambda family: _fused(family) or _has_square_query(family),
     "future attended to": _fused,
     "u and v swapped": _has("position_bias"),
-    "no relative shift": _has("position_bias"),
     "no clamp": _has("position_bias"),
     "gradient into memory": _has("position_bias"),
     "memory + 1": _has("position_bias"),
@@ -232,6 +254,22 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     # Its first block has no norm before the attention.
     "norms swapped": lambda family: not _has("feed_forward/gate")(family),
     "query sees itself": _has("mask_embedding"),
+    "no relative shift": lambda family: (
+        _has("position_bias")(family) or _has("relative_norm")(family)
+    ),
+    **dict.fromkeys(
+        (
+            "log buckets narrower",
+            "distances mirrored",
+            "no scores of keys",
+            "queries as their keys",
+        ),
+        _has("relative_norm"),
+    ),
+    **dict.fromkeys(
+        ("trigrams mirrored", "padding trained", "feed-forwards swapped", "no sum inside"),
+        _has("wide_norm"),
+    ),
 }
 _MEANING = """
 * **norms swapped**, **q/k biases swapped**: in the family's table of names.
@@ -243,6 +281,8 @@ _MEANING = """
   completely, and the attention's output is transposed.
 * **mask ignored**: queries attend to padding, and to later tokens in causal models.
 * **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
+* **padding trained**: MobileBERT's token embeddings get gradients at padding.
+* **no sum inside**: its feed-forwards before the last have no residual sum.
 * –: does not apply to the family.
 """
 

@@ -38,6 +38,24 @@ _SMALLER = dict(
 )
 _ROBERTA = {**_SMALLER, "max_position_embeddings": 30, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _MPNET = {**_SMALLER, "max_position_embeddings": 30}
+_MOBILEBERT = dict(
+    vocab_size=16,
+    hidden_size=8,
+    embedding_size=6,
+    intra_bottleneck_size=4,
+    num_attention_heads=2,
+    intermediate_size=6,
+    num_feedforward_networks=3,
+    num_hidden_layers=1,
+)
+_DEBERTA = dict(
+    relative_attention=True,
+    position_buckets=8,
+    norm_rel_ebd="layer_norm",
+    share_att_key=True,
+    pos_att_type="p2c|c2p",
+    position_biased_input=False,
+)
 _XLM = dict(vocab_size=32, emb_dim=16, n_layers=2, n_heads=4, max_position_embeddings=24)
 _XLNET = dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=24, mem_len=4)
 _TRANSFORMER_XL = dict(
@@ -58,12 +76,21 @@ _GPT = dict(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=24, pad_t
 SMALL: dict[str, dict] = {
     "albert": {**_SMALLER, "num_hidden_layers": 3, "embedding_size": 8},
     "bert": _BERT,
+    "deberta": {
+        **_SMALLER,
+        **_DEBERTA,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+        "max_position_embeddings": 12,
+    },
     "distilbert": dict(
         vocab_size=32, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=24
     ),
     "electra": {**_SMALLER, "embedding_size": 8},
     "gpt": _GPT,
     "gpt2": _GPT,
+    "mobilebert": {**_SMALLER, **_MOBILEBERT},
     "modernbert": {**_SMALLER, "num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0},
     "mpnet": _MPNET,
     "roberta": _ROBERTA,
@@ -85,6 +112,26 @@ TINY: dict[str, dict] = {
     )
     for family in SMALL
 } | {
+    "deberta": {
+        **_DEBERTA,
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+        "position_buckets": 32,
+        "max_position_embeddings": 100,
+    },
+    # Without norms, wider layers with perturbed weights multiply their input by thousands.
+    "mobilebert": dict(
+        hidden_size=32,
+        embedding_size=16,
+        intra_bottleneck_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_feedforward_networks=2,
+        max_position_embeddings=140,
+    ),
     "distilbert": dict(dim=128, n_layers=2, n_heads=2, hidden_dim=512),
     "gpt": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
     "gpt2": dict(n_embd=128, n_layer=2, n_head=2, pad_token_id=0),
@@ -105,6 +152,12 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "tanh_gelu": dict(hidden_act="gelu_new", layer_norm_eps=1e-5, type_vocab_size=3),
         "relu": dict(hidden_act="relu", layer_norm_eps=1e-3, pad_token_id=5),
     },
+    "deberta": {
+        "default": {},
+        "no_buckets": dict(
+            position_buckets=-1, type_vocab_size=2, hidden_act="relu", layer_norm_eps=1e-3
+        ),
+    },
     "distilbert": {
         "default": {},
         "sinusoidal_relu": dict(sinusoidal_pos_embds=True, activation="relu", pad_token_id=3),
@@ -122,6 +175,18 @@ VARIANTS: dict[str, dict[str, dict]] = {
         "scaled_by_layer": dict(scale_attn_by_inverse_layer_idx=True, n_inner=24, n_layer=3),
         "exact_gelu_unscaled": dict(
             scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-12
+        ),
+    },
+    "mobilebert": {
+        "default": {},
+        "layer_norm": dict(
+            normalization_type="layer_norm",
+            use_bottleneck_attention=True,
+            key_query_shared_bottleneck=False,
+            num_hidden_layers=2,
+            num_feedforward_networks=1,
+            hidden_act="gelu",
+            classifier_activation=False,
         ),
     },
     "modernbert": {
@@ -162,10 +227,12 @@ VARIANTS: dict[str, dict[str, dict]] = {
 _NAMES = {
     "albert": "Albert",
     "bert": "Bert",
+    "deberta": "DebertaV2",
     "distilbert": "DistilBert",
     "electra": "Electra",
     "gpt": "OpenAIGPT",
     "gpt2": "GPT2",
+    "mobilebert": "MobileBert",
     "modernbert": "ModernBert",
     "mpnet": "MPNet",
     "roberta": "Roberta",
@@ -200,8 +267,8 @@ _TASKS: dict[str, dict[str, type]] = {
     for family in FAMILIES
 }
 _TASKS["albert"]["pair"] = transformers.AlbertForPreTraining
-for family in ("bert", "tinybert"):
-    _TASKS[family]["pair"] = transformers.BertForNextSentencePrediction
+for family in ("bert", "tinybert", "mobilebert"):
+    _TASKS[family]["pair"] = getattr(transformers, _NAMES[family] + "ForNextSentencePrediction")
 _TASKS["gpt"] |= {
     "causal_lm": transformers.OpenAIGPTLMHeadModel,
     "choice": transformers.OpenAIGPTDoubleHeadsModel,
@@ -227,6 +294,12 @@ _UNUSUAL: dict[str, dict] = {
 } | {
     "bert": {**_SMALLER, "num_hidden_layers": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
     "distilbert": {**SMALL["distilbert"], "n_layers": 1, "activation": "relu"},
+    "mobilebert": {
+        **SMALL["mobilebert"],
+        "num_feedforward_networks": 1,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-3,
+    },
     "gpt": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
     "gpt2": {**_GPT, "n_layer": 1, "layer_norm_epsilon": 1e-3},
     "xlm": {**SMALL["xlm"], "n_layers": 1, "layer_norm_eps": 1e-3},
@@ -288,9 +361,8 @@ def inputs(config, length: int, seed: int = 0, head: str | None = None) -> dict[
     rows = BATCH + 1 if getattr(config, "bi_data", False) else BATCH
     tokens = rng.integers(0, config.vocab_size - (pad is not None), (rows, length))
     tokens += tokens >= (config.vocab_size if pad is None else pad)
-    segments = rng.integers(
-        0, getattr(config, "type_vocab_size", 1 + (family == "xlnet")), (rows, length)
-    )
+    kinds = getattr(config, "type_vocab_size", 1 + (family == "xlnet"))
+    segments = rng.integers(0, max(kinds, 1), (rows, length))
     languages = rng.integers(0, getattr(config, "n_langs", 1), (rows, length))
     lengths = np.resize([length, max(length // 2, 1), length - 1], rows)[:, None]
     if pad is None:

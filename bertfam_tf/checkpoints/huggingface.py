@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _IGNORED_KEYS = frozenset(
     initializer_cutoff_factor reference_compile repad_logits_with_grad sparse_pred_ignore_index
     sparse_prediction
     n_ctx n_special predict_special_tokens task_specific_params
+    legacy pooler_hidden_size true_hidden_size
     """.split()
 )
 
@@ -62,6 +64,8 @@ def read(directory: Path, family: str | None = None) -> Source:
     record, config = translate(values, family)
     names = names_of(record)
     tensors = read_weights(directory).renamed(lambda name: _canonical(name, names.prefix))
+    others = {name: _by_alias(name, names.aliases) for name in tensors}
+    tensors = tensors.renamed(lambda name: name if others[name] in tensors else others[name])
     weights, copies = dict(names.weights), {}
     for head, spec in record.heads.items():
         weights |= spec.weights(head)
@@ -98,6 +102,13 @@ def _canonical(name: str, prefix: str) -> str:
     for old, new in _OLD_NORM_NAMES.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
+    return name
+
+
+def _by_alias(name: str, aliases: Mapping[str, str]) -> str:
+    for theirs, ours in aliases.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
     return name
 
 
@@ -158,10 +169,12 @@ def translate(
     record = _record(values, family)
     names = names_of(record)
     for key, supported in names.required.items():
-        if key in values and values[key] not in supported:
+        stated = {**names.defaults, **values}
+        if key in stated and stated[key] not in supported:
+            value = truncated_repr(stated[key]) + ("" if key in values else ", by default")
             raise CheckpointError(
-                f"{file} has {key} = {truncated_repr(values[key])}, which {record.name} does "
-                f"not support; supported: {', '.join(map(repr, supported))}."
+                f"{file} has {key} = {value}, which {record.name} does not support; supported: "
+                f"{', '.join(map(repr, supported))}."
             )
     known = _IGNORED_KEYS | names.config.keys() | names.required.keys()
     unknown_keys = sorted(values.keys() - known)

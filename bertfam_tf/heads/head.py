@@ -90,6 +90,8 @@ class TiedOutput(keras.layers.Layer):
         table: function that returns the embedding, (vocabulary, width).
         size: of the vocabulary.
         use_bias: whether to add a bias.
+        wider: whether the units that inputs have beyond the embedding's have a matrix of their own.
+        stddev: of that matrix's initial weights.
 
     Call:
         x: (…, width).
@@ -99,18 +101,42 @@ class TiedOutput(keras.layers.Layer):
         (…, vocabulary); with ``targets`` their log-probabilities, (…).
     """
 
-    def __init__(self, table: Callable[[], Any], size: int, use_bias: bool = True, **kwargs: Any):
+    def __init__(
+        self,
+        table: Callable[[], Any],
+        size: int,
+        use_bias: bool = True,
+        wider: bool = False,
+        stddev: float = 0.02,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.table = table
         self.size = size
         self.use_bias = use_bias
+        self.wider = wider
+        self.stddev = stddev
+        self.more = None
 
     def build(self, input_shape):
+        units = input_shape[-1] - self.table().shape[-1]
+        if self.wider and units < 0:
+            raise ValueError(
+                f"Inputs must be at least as wide as the embedding, {self.table().shape[-1]}, got "
+                f"{input_shape[-1]}."
+            )
+        if self.wider and units:
+            self.more = self.add_weight(
+                shape=(units, self.size), initializer=layers.normal(self.stddev), name="more"
+            )
         if self.use_bias:
             self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
 
     def call(self, x, targets=None):
-        logits = ops.matmul(x, ops.transpose(ops.cast(self.table(), x.dtype)))
+        matrix = ops.transpose(ops.cast(self.table(), x.dtype))
+        if self.more is not None:
+            matrix = ops.concatenate([matrix, ops.cast(self.more, x.dtype)], axis=0)
+        logits = ops.matmul(x, matrix)
         logits = logits + self.bias if self.use_bias else logits  # (…, vocabulary)
         if targets is None:
             return logits
@@ -208,6 +234,8 @@ def _tied_output(
         lambda: embedding.embeddings,
         values.config.vocab_size,
         use_bias=part.bias is not None,
+        wider=part.more is not None,
+        stddev=values.config.initializer_range,
         **kwargs,
     )
 

@@ -10,6 +10,7 @@ from bertfam_tf.layers.attention import (
     attention_probabilities,
 )
 from bertfam_tf.layers.block import TransformerBlock
+from bertfam_tf.layers.bottleneck import BottleneckBlock, NoNorm, Trigrams
 from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from bertfam_tf.layers.fused import Dense, LayerNormalization
@@ -62,6 +63,7 @@ __all__ = [
     "AdaptiveSoftmax",
     "AttentionGroups",
     "BidirectionalLSTM",
+    "BottleneckBlock",
     "CachedSelfAttention",
     "CausalPermutation",
     "DecoderMask",
@@ -78,6 +80,7 @@ __all__ = [
     "MaskEmbedding",
     "MemoryMask",
     "MergeRows",
+    "NoNorm",
     "PositionEmbedding",
     "Projections",
     "QueryBias",
@@ -93,6 +96,7 @@ __all__ = [
     "TokenLayout",
     "TokenPooling",
     "TransformerBlock",
+    "Trigrams",
     "activation",
     "add_bias",
     "attention_mask_from_padding",

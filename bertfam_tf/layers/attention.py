@@ -192,7 +192,6 @@ class SelfAttention(_DotProductAttention):
             is added to the scaled scores. See ``bertfam_tf.layers.positions``. None for none.
         gate: layer applied to the output of the heads before they are merged, such as
             ``HeadGate``.
-        query, key: dense layers that are shared with another layer; None for new ones.
 
     Call:
         x: (batch, length, width).
@@ -226,16 +225,13 @@ class SelfAttention(_DotProductAttention):
         head_size: int,
         dropout: float = 0.0,
         stddev: float = 0.02,
-        *,
-        query: keras.layers.Layer | None = None,
-        key: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(num_heads, head_size, dropout, stddev, **kwargs)
         width = num_heads * head_size
-        self.query = query or self._dense(width, "query")
-        self.key = key or self._dense(width, "key")
-        self.value = self._dense(width, "value")
+        self.query, self.key, self.value = (
+            self._dense(width, name) for name in ("query", "key", "value")
+        )
 
     def build(self, x_shape, value_shape=None, query_shape=None):
         self.query.build(x_shape)
@@ -306,11 +302,10 @@ class SelfAttention(_DotProductAttention):
 
 
 class Projections(keras.layers.Layer):
-    """Queries, keys and values of a ``SelfAttention``, by heads.
+    """Queries, keys and values of a block's ``SelfAttention``, by heads.
 
     Args:
-        attention: the layer, whose dense layers are used.
-        norm: applied first, as in pre-norm blocks; None for none.
+        block: the layer, whose dense layers are used.
 
     Call:
         x: the input of the block, (batch, length, width), or (tokens, width) with a ``layout``.
@@ -321,25 +316,24 @@ class Projections(keras.layers.Layer):
         scaled.
     """
 
-    def __init__(self, attention: SelfAttention, norm: keras.layers.Layer | None = None, **kwargs):
+    def __init__(self, block: keras.layers.Layer, **kwargs):
         super().__init__(**kwargs)
-        self.attention = attention
-        self.norm = norm
+        self.block = block
 
     def build(self, x_shape):
         pass  # The layers are those of a block, which has built them.
 
     def call(self, x, layout=None):
-        attention = self.attention
-        x = x if self.norm is None else self.norm(x)
-        return tuple(
-            _heads_of_tokens(dense(x), attention.num_heads, layout)
-            for dense in (attention.query, attention.key, attention.value)
-        )
+        attention = self.block.attention
+        x, value = self.block.attention_inputs(x)
+        value = x if value is None else value
+        projected = (attention.query(x), attention.key(x), attention.value(value))
+        return tuple(_heads_of_tokens(each, attention.num_heads, layout) for each in projected)
 
     def compute_output_spec(self, x, layout=None):
         batch, length = x.shape[:-1] if len(x.shape) == 3 else (None, None)
-        shape = (batch, self.attention.num_heads, length, self.attention.head_size)
+        attention = self.block.attention
+        shape = (batch, attention.num_heads, length, attention.head_size)
         return tuple(keras.KerasTensor(shape, self.compute_dtype) for _ in range(3))
 
 
@@ -347,7 +341,7 @@ class CachedSelfAttention(_DotProductAttention):
     """Self-attention with a cache: keys and values of earlier tokens are inputs and outputs.
 
     One dense layer computes queries, keys and values (GPT, Radford et al. 2018). Causality is up to
-    the mask. Arguments as for ``SelfAttention`` except ``query`` and ``key``.
+    the mask. Arguments as for ``SelfAttention``.
 
     Call:
         x: (batch, length, width).

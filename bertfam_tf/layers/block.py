@@ -88,8 +88,11 @@ class TransformerBlock(keras.layers.Layer):
 
     def projections(self, **kwargs):
         """A layer from the input of the block to queries, keys and values, without new weights."""
-        norm = self.attention_norm if self.norm == "pre" else None
-        return Projections(self.attention, norm, **kwargs)
+        return Projections(self, **kwargs)
+
+    def attention_inputs(self, x):
+        """What queries and keys, and what values are computed from; None for the same."""
+        return (self.attention_norm(x) if self.norm == "pre" else x), None
 
     def _call(self, x, query, training, **given):
         given["training"] = training

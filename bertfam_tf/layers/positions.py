@@ -12,6 +12,7 @@ from keras import ops
 
 from bertfam_tf.layers.attention import split_heads
 from bertfam_tf.layers.initializers import normal
+from bertfam_tf.layers.relative import shift
 
 
 class RotaryAngles(keras.layers.Layer):
@@ -96,18 +97,30 @@ def log_buckets(distances, num_buckets: int, max_distance: int):
     """Log-scaled distances, exact up to half of ``num_buckets`` (DeBERTa, arXiv 2006.03654).
 
     Args:
-        distances: int (queries, keys), query position minus key position.
+        distances: int (…), query position minus key position.
+        num_buckets: at least 2.
+        max_distance: the first distance that is ``num_buckets`` or more, larger than
+            ``num_buckets`` / 2 + 1.
 
     Returns:
-        int32, the same shape, between -``num_buckets`` and ``num_buckets``, with the sign of the
-        distances.
+        int32, the same shape, with the sign of the distances.
+
+    Raises:
+        ValueError: for numbers out of these ranges.
     """
     exact = num_buckets // 2
+    if not 1 <= exact < max_distance - 1:
+        raise ValueError(
+            "num_buckets must be at least 2, and less than twice max_distance - 1, got "
+            f"num_buckets = {num_buckets} and max_distance = {max_distance}."
+        )
     size = ops.abs(distances)
     widening = (exact - 1) / math.log((max_distance - 1) / exact)
     far = ops.log(ops.cast(ops.maximum(size, exact), "float32") / exact) * widening
-    far = (ops.cast(ops.ceil(far), "int32") + exact) * ops.sign(distances)
-    return ops.where(size <= exact, distances, far)
+    far = ops.cast(ops.ceil(far), "int32")
+    # The last distance before the maximum has an integer, which rounding may exceed.
+    far = ops.where(size < max_distance, ops.minimum(far, exact - 1), far)
+    return ops.where(size <= exact, distances, (far + exact) * ops.sign(distances))
 
 
 class RelativeBias(keras.layers.Layer):
@@ -180,13 +193,13 @@ class DisentangledScores(keras.layers.Layer):
 
     Args:
         query, key: projections of the distance embeddings, which the attention may share.
-        max_distance: distances are clipped to the range from -max_distance to max_distance - 1.
         scale: of the scores, as the attention's.
+        dropout: rate on the distance embeddings.
 
     Call:
         query, key: (batch, heads, length, head size).
-        positions: ``(embeddings, distances)``: (1, 2 · max_distance, width), of the distances
-            from -max_distance; int (length, length), query position minus key position.
+        positions: ``(embeddings, rows)``: (1, count, width), and int (2 · length - 1,), the row of
+            each distance, query position minus key position, from length - 1 to 1 - length.
 
     Returns:
         ``(query, key, bias)``, the bias (batch, heads, length, length).
@@ -196,34 +209,28 @@ class DisentangledScores(keras.layers.Layer):
         self,
         query: keras.layers.Layer,
         key: keras.layers.Layer,
-        max_distance: int,
         scale: float,
+        dropout: float = 0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.query = query
         self.key = key
-        self.max_distance = max_distance
         self.scale = scale
+        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def call(self, query, key, positions):
-        embeddings, distances = positions
-        heads, most = query.shape[1], 2 * self.max_distance - 1
-        # (1, heads, 2 · max distance, head size)
-        position_query = split_heads(self.query(embeddings), heads)
-        position_key = split_heads(self.key(embeddings), heads)
-        # (batch, heads, length, 2 · max distance)
-        content_to_position = ops.matmul(query, ops.transpose(position_key, (0, 1, 3, 2)))
-        position_to_content = ops.matmul(key, ops.transpose(position_query, (0, 1, 3, 2)))
-        bias = _gathered(content_to_position, ops.clip(self.max_distance + distances, 0, most))
-        # (batch, heads, keys, queries), so the sign of the distances is the opposite
-        by_key = _gathered(position_to_content, ops.clip(self.max_distance - distances, 0, most))
-        bias = bias + ops.transpose(by_key, (0, 1, 3, 2))  # (batch, heads, queries, keys)
-        return query, key, bias * self.scale
+        embeddings, rows = positions
+        heads, length = query.shape[1], ops.shape(query)[2]
+        embeddings = self.dropout(embeddings)
 
+        def scores(x, projection, rows):
+            projected = projection(ops.take(embeddings, rows, axis=1))
+            projected = split_heads(projected, heads)  # (1, heads, 2 · length - 1, head size)
+            products = ops.matmul(x * self.scale, ops.transpose(projected, (0, 1, 3, 2)))
+            return shift(products, length)  # (batch, heads, length, length)
 
-def _gathered(scores, columns):
-    """(batch, heads, n, all columns) at the columns (n, m); (batch, heads, n, m)."""
-    columns = ops.expand_dims(ops.expand_dims(columns, 0), 0)
-    columns = ops.broadcast_to(columns, (*ops.shape(scores)[:2], *ops.shape(columns)[2:]))
-    return ops.take_along_axis(scores, columns, axis=-1)
+        by_query = scores(query, self.key, rows)
+        # A row for each key, which is as far from a query as that from the key, the other way.
+        by_key = scores(key, self.query, ops.flip(rows))
+        return query, key, by_query + ops.transpose(by_key, (0, 1, 3, 2))

@@ -259,7 +259,7 @@ class RelativeAttention(Attention):
         by_distance = ops.matmul(self.position_bias(query), distance)
         # (batch, heads, length, keys)
         scores = ops.matmul(self.content_bias(query), ops.transpose(key, (0, 1, 3, 2)))
-        scores = scores + _shift(by_distance, ops.shape(key)[2])
+        scores = scores + shift(by_distance, ops.shape(key)[2])
         if self.segments is not None:
             scores = scores + self.segments(query, other_segment)
         scores = scores * (self.head_size**-0.5)
@@ -271,7 +271,7 @@ class RelativeAttention(Attention):
         return self.output_dense(attended), scores
 
 
-def _shift(scores, keys):
+def shift(scores, keys):
     """Scores by distance to scores by key (arXiv 1901.02860, appendix B).
 
     Args:

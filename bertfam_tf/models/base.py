@@ -72,10 +72,13 @@ _LARGEST = 2**31 - 1
 MAX_LAYERS = 256
 _POSITIVE = frozenset(
     """
-    div_val embedding_size head_size hidden_size intermediate_size layers_per_group max_positions
-    num_groups num_heads num_languages vocab_size
+    div_val embedding_size head_size hidden_size inner_size intermediate_size layers_per_group
+    max_distance max_positions num_groups num_heads num_languages vocab_size
     """.split()
 )
+
+
+_COUNTS = frozenset({"num_segments", "extra_feed_forwards"})
 
 
 def _range(name: str, floats: bool) -> tuple[float, float]:
@@ -84,7 +87,7 @@ def _range(name: str, floats: bool) -> tuple[float, float]:
         return 0, 1 if name.endswith("dropout") else _LARGEST
     if name == "num_layers":
         return 0, MAX_LAYERS
-    return (1 if name in _POSITIVE else 0 if name == "num_segments" else -_LARGEST), _LARGEST
+    return (1 if name in _POSITIVE else 0 if name in _COUNTS else -_LARGEST), _LARGEST
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

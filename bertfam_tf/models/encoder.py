@@ -63,6 +63,7 @@ def embed(
     positions: Callable[..., keras.layers.Layer] | None = layers.PositionEmbedding,
     position_ids: Any = None,
     offset: int = 0,
+    tokens: Any = None,
     more: Sequence[Any] = (),
 ) -> Any:
     """Token + segment + position embeddings, norm, dropout.
@@ -74,6 +75,7 @@ def embed(
         width: of the embeddings; None for that of the blocks.
         positions: class of the position embedding; None for a model without.
         position_ids, offset: as for ``PositionEmbedding``.
+        tokens: embeddings of the tokens (batch, length, width); None for a table's.
         more: further embeddings (batch, length, width) to add.
 
     Returns:
@@ -82,8 +84,11 @@ def embed(
     layout = parts.layout(given["padding_mask"])
     if layout is not None and positions is not None and position_ids is None:
         position_ids = ops.cumsum(ops.ones_like(given["token_ids"]), axis=1) - 1
-    tokens = layers.unpad(given["token_ids"], layout)
-    x = parts("token_embedding", table, config, config.vocab_size, width)(tokens)
+    if tokens is None:
+        ids = layers.unpad(given["token_ids"], layout)
+        x = parts("token_embedding", table, config, config.vocab_size, width)(ids)
+    else:
+        x = layers.unpad(tokens, layout)
     if getattr(config, "num_segments", 0):
         segments = given.get("segment_ids", ops.zeros_like(given["token_ids"]))
         segments = layers.unpad(segments, layout)

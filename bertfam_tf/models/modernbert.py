@@ -87,8 +87,8 @@ def wire(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
     inputs = encoder.inputs(config)
     tokens, padding_mask = inputs["token_ids"], inputs["padding_mask"]
     x = encoder.embed(config, parts, inputs, positions=None)
-    places = ops.expand_dims(ops.cumsum(ops.ones_like(tokens[0]), axis=0) - 1, 0)
     distances = parts("distances", layers.Distances, config.max_positions)(tokens)
+    places = ops.expand_dims(distances[:, 0], 0)
     mask = layers.attention_mask_from_padding(padding_mask)
     near = layers.local_mask(distances, config.local_attention // 2)
 

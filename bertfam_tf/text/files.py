@@ -56,7 +56,8 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(
         """
         add_eos add_prefix_space clean_text compose do_lower_case do_lowercase_and_remove_accent
-        fairseq_ids fast keep_accents lower_case remove_space split_digit_comma split_special_tokens
+        fairseq_ids fast keep_accents lower_case remove_space split_by_punct split_digit_comma
+        split_special_tokens
         strip_accents tokenize_chinese_chars trim_offsets unify_quotes unify_spaces
         """.split(),
         bool,
@@ -64,6 +65,7 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     **{f"{role}_token": (str, dict) for role in ROLES},
     "added_tokens": list,
     "additional_special_tokens": list,
+    "appended_pieces": list,
     "cutoffs": list,
     "language": str,
     "layout": dict,

@@ -80,7 +80,8 @@ TOKENIZERS = {"bert": _word_piece, "roberta": _byte_bpe, "albert": _sentence_pie
 def small_backbone(family, tokenizer, width=16):
     shape = dict(
         vocab_size=tokenizer.vocab_size, hidden_size=width, embedding_size=width, num_heads=2,
-        intermediate_size=width, num_layers=1, num_positions=64, max_positions=64, num_languages=2,
+        inner_size=8, intermediate_size=width, num_layers=1, num_positions=64, max_positions=64,
+        num_languages=2,
     )  # fmt: skip
     known = registry.get(family).config.__dataclass_fields__
     return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})

@@ -27,6 +27,8 @@ FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]
 # One of each tokenizer and kind.
 QUICK = [("bert", "tagger"), ("albert", "classifier"), ("roberta", "qa")]
 PAIRS = [(family, kind) for family in FAMILIES for kind in ("classifier", "tagger", "qa")]
+OTHER_PAIRS = [("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked"), ("bilstm", "tagger")]
+OTHER_PAIRS += [("deberta", "classifier"), ("deberta", "masked"), ("mobilebert", "masked")]
 WORDS = [*TEXTS, b"the good cast of a bad film"]
 
 
@@ -97,7 +99,7 @@ NAMES = {"scores": "probability"}
 @pytest.mark.parametrize(
     ("family", "kind"),
     in_full(
-        [*PAIRS, ("xlnet", "qa"), ("xlm", "tagger"), ("bert", "masked"), ("bilstm", "tagger")],
+        [*PAIRS, *OTHER_PAIRS],
         QUICK,
     ),
 )

@@ -203,7 +203,11 @@ def test_masks(pair):
         written = [pipe.tokenizer.decode(each["token"], skip_special_tokens=True).strip()
                    for each in theirs]  # fmt: skip
         shown = [each["token_str"].strip() for each in theirs]
-        # A control symbol is nothing in ours of SentencePiece.
+        # In ours of SentencePiece a control symbol is nothing, and what is unknown has a sign.
+        if "⁇" in tokens:
+            unknown = pipe.tokenizer.unk_token
+            pairs = zip(shown, written, strict=True)
+            written = ["⁇" if one == unknown else other for one, other in pairs]
         assert tokens in (shown, written)
 
 

@@ -1,17 +1,25 @@
 """What is particular to one family, beyond what every family's tests show."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
 from tests import parity
 from tests.seeding import seed
+from tests.test_goldens import GOLDENS
 from tools import albert_ablation
 
+DEBERTA = dict(
+    model_type="deberta-v2", relative_attention=True, share_att_key=True, pos_att_type="p2c|c2p",
+    norm_rel_ebd="layer_norm", position_biased_input=False, position_buckets=256,
+)  # fmt: skip
 TOKENS = np.array([[5, 6, 7, 8, 9, 2], [9, 8, 7, 3, 2, 2]], "int32")
 MASK = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]], "int32")
 
@@ -19,6 +27,8 @@ MASK = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]], "int32")
 def _build(family, **overrides):
     seed(3)
     shape = dict(vocab_size=20, hidden_size=16, intermediate_size=64, max_positions=16)
+    known = registry.get(family).config.__dataclass_fields__
+    shape = {name: value for name, value in shape.items() if name in known}
     return bf.build(family, "tiny", **{**shape, **overrides})
 
 
@@ -200,6 +210,106 @@ def test_gpt2_has_a_width_inside_or_four_times_the_outer_one():
         assert huggingface.describe(record, config)["n_inner"] == n_inner
 
 
+# DeBERTa --------------------------------------------------------------------------------------
+
+
+def test_deberta_s_masked_lm_head_has_two_layouts(tmp_path):
+    """The one of transformers, and that of published checkpoints, which have another head too."""
+    stored = GOLDENS / "deberta" / "heads" / "masked_lm"
+    with np.load(stored / "logits.npz") as file:
+        expected = dict(file)
+    tensors = load_file(stored / "model.safetensors")
+    named = {
+        name.replace("cls.predictions.transform.", "lm_predictions.lm_head.").replace(
+            "cls.predictions.bias", "lm_predictions.lm_head.bias"
+        ): value
+        for name, value in tensors.items()
+        if "decoder" not in name
+    }
+    assert len(named.keys() - tensors.keys()) == 5
+    named["mask_predictions.dense.bias"] = np.zeros(8, "float32")
+    save_file(named, tmp_path / "model.safetensors")
+    values = json.loads((stored / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**values, "legacy": False}))
+    found = parity.head_differences(tmp_path, "deberta", "masked_lm", expected)
+    assert max(found.values()) <= parity.TOLERANCE
+    # Where both are stored, that of transformers is read.
+    wrong = {name: value + 1 for name, value in named.items() if name.startswith("lm_")}
+    save_file({**tensors, **wrong}, tmp_path / "model.safetensors")
+    found = parity.head_differences(tmp_path, "deberta", "masked_lm", expected)
+    assert max(found.values()) <= parity.TOLERANCE
+
+
+def test_deberta_reads_texts_of_any_length():
+    backbone = _build("deberta", num_buckets=4, max_distance=6)
+    assert backbone.max_length is None
+    long = np.full((1, 40), 7, "int32")
+    given = {"token_ids": long, "padding_mask": np.ones_like(long)}
+    assert np.isfinite(backbone(given)["sequence_output"]).all()
+    with pytest.raises(ValueError, match="num_buckets = 10 and max_distance = 6"):
+        _build("deberta", num_buckets=10, max_distance=6)
+
+
+# MobileBERT -----------------------------------------------------------------------------------
+
+
+def test_mobilebert_ignores_what_its_reference_stores_and_does_not_use(tmp_path):
+    """Without shared projections, the reference has their layers all the same by default."""
+    stored = GOLDENS / "mobilebert" / "layer_norm"
+    tensors = load_file(stored / "model.safetensors")
+    unused = {f"encoder.layer.{i}.bottleneck.attention.dense.bias": np.zeros(4) for i in range(2)}
+    save_file({**tensors, **unused}, tmp_path / "model.safetensors")
+    values = json.loads((stored / "config.json").read_text("utf-8"))
+    values["key_query_shared_bottleneck"] = True
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    backbone = bf.load_backbone(tmp_path)
+    assert backbone.config == bf.load_backbone(stored).config
+    # Nothing is shared or pooled here.
+    assert not any("shared" in path or "pooler" in path for path in _weights(backbone))
+    outputs = backbone({"token_ids": TOKENS, "padding_mask": MASK})
+    first = outputs["sequence_output"][:, 0]
+    np.testing.assert_allclose(outputs["pooled_output"], first, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_projections_of_mobilebert_are_those_of_its_scores(shared):
+    backbone = _build("mobilebert", embedding_size=8, inner_size=8, shared_projection=shared)
+    given = {"token_ids": TOKENS, "padding_mask": MASK}
+    outputs = backbone(given, outputs=("queries", "keys", "values", "attention_scores"))
+    for i in range(2):
+        query, key = np.asarray(outputs["queries"][i]), np.asarray(outputs["keys"][i])
+        products = np.einsum("bhqd,bhkd->bhqk", query, key) / 2
+        np.testing.assert_allclose(products, outputs["attention_scores"][i], atol=1e-6)
+        assert outputs["values"][i].shape == (2, 2, 6, 4)
+
+
+def test_mobilebert_reads_one_token_beyond_a_text_where_its_reference_does():
+    backbone = _build("mobilebert", embedding_size=8, inner_size=8)
+    reading = replace(backbone.config, reads_padding=True)
+    reading = bf.models.Backbone("mobilebert", reading, parts=backbone.parts)
+    for model, place, same in (
+        (backbone, 4, True),
+        (backbone, 5, True),
+        (reading, 4, False),  # next to the end of the second text
+        (reading, 5, True),
+    ):
+        given = {"token_ids": TOKENS.copy(), "padding_mask": MASK}
+        plain = np.asarray(model(given)["sequence_output"])
+        given["token_ids"][1, place] = 11
+        found = np.asarray(model(given)["sequence_output"])
+        assert np.array_equal(found[1, :4], plain[1, :4]) == same
+        np.testing.assert_array_equal(found[0], plain[0])
+    # Without padding there is no difference.
+    given["padding_mask"] = np.ones_like(MASK)
+    one, other = (model(given)["sequence_output"] for model in (backbone, reading))
+    np.testing.assert_array_equal(one, other)
+    record = registry.get("mobilebert")
+    for config in (backbone.config, reading.config):
+        values = huggingface.describe(record, config)
+        assert huggingface.translate(values) == (record, config)
+    assert huggingface.translate({"model_type": "mobilebert"})[1].reads_padding
+
+
 # Hugging Face configs -------------------------------------------------------------------------
 
 
@@ -244,6 +354,22 @@ def test_what_their_format_cannot_say(family, fields, error):
         ({"model_type": "xlm", "emb_dim": None}, "hidden_size must be of type int, got None"),
         ({"model_type": "roberta", "pad_token_id": None}, "pad_id must be of type int, got None"),
         ({"model_type": "roberta", "is_decoder": True}, "is_decoder = True, which roberta"),
+        ({"model_type": "deberta"}, "no family has the model type 'deberta'.*deberta-v2"),
+        ({**DEBERTA, "conv_kernel_size": 3}, "conv_kernel_size = 3, which deberta"),
+        ({**DEBERTA, "pos_att_type": "c2p"}, "pos_att_type = 'c2p', which deberta"),
+        ({**DEBERTA, "position_biased_input": True}, "position_biased_input = True, which"),
+        ({**DEBERTA, "position_buckets": "8"}, "num_buckets must be of type int, got '8'"),
+        ({**DEBERTA, "max_relative_positions": None}, "max_distance must be of type int, got N"),
+        ({"model_type": "mobilebert", "use_bottleneck": False}, "use_bottleneck = False, which m"),
+        ({"model_type": "mobilebert", "trigram_input": False}, "trigram_input = False, which mob"),
+        ({"model_type": "mobilebert", "normalization_type": 3}, "norm must be of type str, got 3"),
+        ({"model_type": "mobilebert", "num_feedforward_networks": 0}, "from 0 to .*, got -1"),
+        ({"model_type": "mobilebert", "num_feedforward_networks": "4"}, "of type int, got '4'"),
+        (
+            {"model_type": "mobilebert", "key_query_shared_bottleneck": False},
+            "neither use_bottleneck_attention nor key_query_shared_bottleneck",
+        ),
+        ({"model_type": "deberta-v2"}, "relative_attention = False, by default, which deberta"),
     ],
 )
 def test_configs_that_are_refused(values, error):

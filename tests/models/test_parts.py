@@ -1,17 +1,14 @@
 """Layers handed in: weights that models share, attention from parts, dtype policies."""
 
-from unittest import mock
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import heads, layers, registry
+from bertfam_tf import heads, layers
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.parts import Parts
-from tests.models import sketches
 from tests.selection import wirings
 
 SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=24)
@@ -311,58 +308,33 @@ def test_rotary_scores_depend_on_distances_alone():
         layers.RotaryAngles(5)
 
 
-# Sketches of families to come --------------------------------------------------------------------
+def test_log_buckets_of_deberta():
+    """The last of them has an integer on the scale, which rounding exceeds."""
+    distances = np.arange(-600, 601)
+    found = np.asarray(layers.log_buckets(distances.astype("int32"), 256, 512))
+    np.testing.assert_array_equal(found, -found[::-1])
+    size = np.maximum(distances, 128)
+    exact = np.round(127 * np.log(size / 128) / np.log(511 / 128), 9)
+    expected = np.where(distances <= 128, distances, 128 + np.ceil(exact))
+    np.testing.assert_array_equal(found[600:], expected[600:])
+    assert found[[88, 89, 1111, 1112]].tolist() == [-256, -255, 255, 256]
 
 
-@pytest.fixture
-def registered():
-    with mock.patch.dict(registry._FAMILIES, sketches.FAMILIES):
-        yield
+def test_distances_have_a_dropout_of_their_own():
+    query, key = (layers.Dense(8, name=name) for name in ("query", "key"))
+    scores = layers.DisentangledScores(query, key, 1.0, dropout=0.5)
+    heads = np.ones((1, 2, 3, 4), "float32")
+    given = (np.ones((1, 6, 8), "float32"), np.array([5, 4, 3, 2, 1]))
+
+    class Called(keras.layers.Layer):
+        def call(self, training=None):
+            return scores(heads, heads, given)[2]
+
+    plain, dropped = (np.asarray(Called()(training=training)) for training in (False, True))
+    assert np.ptp(plain[0, 0]) < 1e-5 < 1e-3 < np.ptp(dropped[0, 0])
 
 
-sketched = pytest.mark.parametrize("family", sketches.FAMILIES)
-
-
-@sketched
-def test_sketches_run_and_every_weight_learns(family, registered):
-    backbone = bf.build(family, "tiny")
-    _perturb(backbone.weights, stddev=0.1)
-    with tf.GradientTape() as tape:
-        outputs = backbone(GIVEN, training=True)
-        loss = tf.reduce_sum(outputs["sequence_output"] ** 3)
-        if "pooled_output" in outputs:
-            loss += tf.reduce_sum(outputs["pooled_output"] ** 3)
-    assert outputs["sequence_output"].shape == (2, 7, 16)
-    assert len(outputs["hidden_states"]) == 5
-    assert outputs["attention_scores"][0].shape == (2, 4, 7, 7)
-    variables = backbone.trainable_variables
-    gradients = tape.gradient(loss, [variable.value for variable in variables])
-    for variable, gradient in zip(variables, gradients, strict=True):
-        assert gradient is not None, variable.path
-        assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, variable.path
-
-
-# The trigrams of the fourth see one token after the text.
-@pytest.mark.parametrize("family", [name for name in sketches.FAMILIES if name != "mobilebert"])
-def test_padding_changes_nothing_in_sketches(family, registered):
-    backbone = bf.build(family, "tiny")
-    _perturb(backbone.weights)
-    plain = backbone(GIVEN)["sequence_output"]
-    padded = {name: np.pad(value, ((0, 0), (0, 3))) for name, value in GIVEN.items()}
-    np.testing.assert_allclose(backbone(padded)["sequence_output"][:, :7], plain, atol=2e-5)
-
-
-@sketched
-def test_sketches_share_and_have_a_policy(family, registered):
-    backbone = bf.build(family, "tiny", dtype="mixed_bfloat16")
-    assert {layer.dtype_policy.name for layer in backbone.parts.values()} == {"mixed_bfloat16"}
-    assert np.isfinite(np.asarray(backbone(GIVEN)["sequence_output"], "float32")).all()
-    shallow = bf.build(family, "tiny", num_layers=2)
-    deep = bf.build(family, "tiny", parts=shallow.parts)
-    assert _ids(shallow) < _ids(deep)
-    np.testing.assert_array_equal(
-        shallow(GIVEN)["hidden_states"][1], deep(GIVEN)["hidden_states"][1]
-    )
+# Families ---------------------------------------------------------------------------------------
 
 
 def test_each_block_has_a_mask_of_its_own():

@@ -28,6 +28,7 @@ def _build(family, **more):
     tiny = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=24, num_layers=2)
     if family == "transformer_xl":
         tiny["cutoffs"] = ()
+    tiny["inner_size"] = 8
     given = {**tiny, "dropout": 0.0, "attention_dropout": 0.0, **more}
     fields = registry.get(family).config.__dataclass_fields__
     given = {name: value for name, value in given.items() if name in fields}

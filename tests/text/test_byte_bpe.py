@@ -239,6 +239,7 @@ def test_missing_files(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece"}}))
     with pytest.raises(ValueError, match="the model is 'WordPiece', expected 'BPE'"):
         ByteBPETokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 2}')
     (tmp_path / "merges.txt").write_text("")
     with pytest.raises(ValueError, match="the ids of 2 pieces are not 0 to 1"):

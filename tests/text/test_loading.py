@@ -17,10 +17,12 @@ from bertfam_tf.text.tokenizers.words import WordTokenizer
 KINDS = {
     "BertTokenizer": "wordpiece", "DistilBertTokenizer": "wordpiece",
     "ElectraTokenizer": "wordpiece", "MPNetTokenizer": "wordpiece",
+    "MobileBertTokenizer": "wordpiece",
     "RobertaTokenizer": "byte_bpe", "ModernBertTokenizer": "byte_bpe", "GPT2Tokenizer": "byte_bpe",
     "OpenAIGPTTokenizer": "bpe", "XLMTokenizer": "bpe",
     "AlbertTokenizer": "sentencepiece", "XLNetTokenizer": "sentencepiece",
-    "XLMRobertaTokenizer": "sentencepiece", "TransfoXLTokenizer": "words",
+    "XLMRobertaTokenizer": "sentencepiece", "DebertaV2Tokenizer": "sentencepiece",
+    "TransfoXLTokenizer": "words",
     # Our classes, which do not correspond to a published class.
     "WordPieceTokenizer": "wordpiece", "ByteBPETokenizer": "byte_bpe", "BPETokenizer": "bpe",
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
@@ -28,10 +30,10 @@ KINDS = {
 }  # fmt: skip
 MODELS = {
     "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
-    "modernbert": "byte_bpe",
+    "modernbert": "byte_bpe", "mobilebert": "wordpiece",
     "roberta": "byte_bpe", "gpt2": "byte_bpe", "openai-gpt": "bpe",
     "xlm": "bpe", "albert": "sentencepiece", "xlnet": "sentencepiece",
-    "xlm-roberta": "sentencepiece", "transfo-xl": "words",
+    "xlm-roberta": "sentencepiece", "deberta-v2": "sentencepiece", "transfo-xl": "words",
 }  # fmt: skip
 
 

@@ -360,6 +360,40 @@ def test_fairseq_ids(trained, lines):
         SentencePieceTokenizer(proto().SerializeToString(), fairseq_ids=True)
 
 
+def test_appended_pieces(tmp_path, lines):
+    """DeBERTa's mask is no piece of its model: files, special tokens and unknown characters."""
+    control = {"control_symbols": ["[CLS]", "[SEP]"], "pad_id": 0, "unk_id": 3, "bos_id": -1}
+    control |= {"eos_id": -1, "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
+    model = train(SCRIPTS * 4, vocab_size=200, character_coverage=0.99, **control)
+    options = presets.options("DebertaV2Tokenizer")
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    plain = make(model, **{**options, "special_tokens_in_text": False})
+    lines = lines[::3]
+    rows = theirs.encode([line.decode("utf-8", "replace") for line in lines])
+    assert plain.tokenize(lines).to_list() == rows
+    assert plain.tokenize_with_offsets(lines)[0].to_list() == rows
+    assert plain.mask_id == len(theirs) == plain.vocab_size - 1
+
+    (tmp_path / "spm.model").write_bytes(model)
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    stated = tmp_path / "tokenizer_config.json"
+    stated.write_text('{"do_lower_case": false, "vocab_type": "spm"}')
+    ours = SentencePieceTokenizer.load(tmp_path)
+    assert ours.get_config() == make(model, **options).get_config()
+    found = [ours.id_to_token(int(i)) for i in ours.tokenize("[MASK]\u4e04 [SEP]")]
+    assert found == ["[MASK]", "▁", "[UNK]", "[SEP]"]
+    assert ours.detokenize([[5, ours.mask_id]]).numpy()[0] == ours.detokenize([[5]]).numpy()[0]
+    ours.save(tmp_path / "saved")
+    written = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text("utf-8"))
+    assert written["tokenizer_class"] == "DebertaV2Tokenizer"
+    assert SentencePieceTokenizer.load(tmp_path / "saved").get_config() == ours.get_config()
+    # A model that has the piece keeps its id.
+    assert make(proto().SerializeToString(), appended_pieces=["[MASK]"]).vocab_size == len(PIECES)
+    stated.write_text('{"split_by_punct": true}')
+    with pytest.raises(ValueError, match="split_by_punct is true, which is not supported"):
+        SentencePieceTokenizer.load(tmp_path)
+
+
 @pytest.mark.full
 def test_pieces_that_only_longer_ones_have():
     """Characters that are not pieces are unknown one by one, and then joined."""

@@ -302,6 +302,13 @@ def test_detokenize(tmp_path):
     ]  # fmt: skip
 
 
+def test_long_unknown_words_take_memory_in_proportion(tmp_path):
+    """One word of 20,000 unknown characters, in a batch of as many others."""
+    ours = load(CASES["DeBERTa"](), tmp_path)
+    ids = ours.tokenize(["\u4e00" * 20_000, "9 " * 20_000])
+    assert ids.row_lengths().numpy().tolist() == [60_001, 20_000]
+
+
 def test_near_ties_are_decided_in_float64(tmp_path):
     """In float32, the sums of both ways to write the word are equal."""
     content = unigram()

@@ -72,6 +72,13 @@ def row_of_each(splits: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.cumsum(tf.scatter_nd(inner[:, tf.newaxis], tf.ones_like(inner), [size + 1]))[:-1]
 
 
+def row_of_repeats(counts: tf.Tensor) -> tf.Tensor:
+    """Returns int64 [sum of counts], the row of each value, for rows of `counts`, integer [n]."""
+    # `tf.repeat` makes a table as wide as the largest count.
+    splits = tf.concat([[0], tf.cumsum(tf.cast(counts, tf.int64))], 0)
+    return row_of_each(splits, splits[-1])
+
+
 def substrings(text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Returns substrings of one text.
 
@@ -164,8 +171,8 @@ def repeated(
     """
     results = tf.while_loop(condition, body, values, shape_invariants)
     if not tf.executing_eagerly():
-        first = tf.nest.flatten(results, expand_composites=True)[0]
-        loop = first.op.inputs[0].op
+        loop = tf.nest.flatten(results, expand_composites=True)[0].op
+        assert loop.type in ("While", "StatelessWhile"), loop.type
         loop._set_attr("_lower_using_switch_merge", attr_value_pb2.AttrValue(b=False))
     return results
 

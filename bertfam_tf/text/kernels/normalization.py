@@ -19,7 +19,14 @@ import tensorflow as tf
 from bertfam_tf.text.kernels import unicode_tables as tables
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.charsmap import Rules
-from bertfam_tf.text.kernels.graph import Pieces, flags, repeated, row_of_each, unlikely
+from bertfam_tf.text.kernels.graph import (
+    Pieces,
+    flags,
+    repeated,
+    row_of_each,
+    row_of_repeats,
+    unlikely,
+)
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, classes, mask_of, members
 
 _PAGE = 256
@@ -147,7 +154,7 @@ class Replaced:
         counts = tf.gather(self._lengths, choice)
         end = tf.cumsum(counts)
         size = tf.reduce_sum(counts)
-        which = tf.repeat(tf.range(tf.size(choice)), counts)
+        which = row_of_repeats(counts)
         inside = tf.range(size) - tf.gather(end - counts, which)
         chosen = tf.gather(choice, which)
         code = tf.gather(self._codes, tf.gather(self._begins, chosen) + inside)
@@ -359,8 +366,8 @@ class Normalized(tf.Module):
             made = self._compositions.lookup(key + tf.cast(codes, tf.int64))
             found = tf.where(close & (made >= 0))[:, 0]
             to = tf.gather(at, found)
-            # Each starter takes the first of its candidates.  Marks before it stay: in Unicode,
-            # what they are not composed with before it, they are not composed with after it.
+            # Each starter takes the first of its candidates.  Marks before that stay: in Unicode,
+            # none of them is composed with the result if not with the starter.
             first = tf.concat([[True], to[1:] != to[:-1]], 0)[: tf.size(to)]
             found = tf.boolean_mask(found, first)
             return found, tf.gather(at, found), tf.gather(made, found)
@@ -500,7 +507,7 @@ class Graphemes(tf.Module):
             tf.cast(values.row_lengths(), tf.int64),
         )
         after = tf.cumsum(counts)
-        which = tf.repeat(tf.range(size), counts)
+        which = row_of_repeats(counts)
         inside = tf.range(tf.reduce_sum(counts)) - tf.gather(after - counts, which)
         part = tf.cast(tf.gather(parts, which), tf.int64)
         codes = tf.tensor_scatter_nd_update(
@@ -570,7 +577,7 @@ def original_offsets(pieces: Pieces, text: Characters) -> tuple[tf.Tensor, tf.Te
     """
     widths = text.widths()
     size = tf.size(widths, tf.int64)
-    character = tf.concat([tf.repeat(tf.range(size), widths), [size]], 0)
+    character = tf.concat([row_of_repeats(widths), [size]], 0)
     before = tf.cast(tf.concat([[0], tf.cumsum(widths)], 0), tf.int64)
     rows = pieces.rows()
     base = tf.gather(before, tf.gather(text.splits, rows))

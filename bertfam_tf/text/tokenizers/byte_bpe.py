@@ -80,7 +80,7 @@ class ByteBPETokenizer(Tokenizer):
     reference (whose offsets are in characters).  A space that `add_prefix_space` adds covers
     nothing; in the reference it covers the next character.
 
-    Files: `vocab.json` and `merges.txt`, or `tokenizer.json`.
+    Files: `tokenizer.json` or, without it, `vocab.json` and `merges.txt`.
 
     Args:
         vocabulary: the pieces in the order of their ids, bytes as in `byte_characters`, or the path
@@ -332,11 +332,11 @@ class ByteBPETokenizer(Tokenizer):
     @classmethod
     def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
         vocabulary, merges = folder / VOCABULARY_JSON, folder / MERGES_FILE
+        if (folder / JSON_FILE).is_file():
+            return cls._of_pipeline(read(folder / JSON_FILE, "BPE")), folder / JSON_FILE
         if vocabulary.is_file() and merges.is_file():
             pairs = read_merges(read_lines(merges), str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}, vocabulary
-        if (folder / JSON_FILE).is_file():
-            return cls._of_pipeline(read(folder / JSON_FILE, "BPE")), folder / JSON_FILE
         raise FileNotFoundError(
             f"{folder}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE}, "
             "expected them next to the weights"

@@ -1,4 +1,4 @@
-"""SentencePiece as a TensorFlow graph: the tokenizer of ALBERT, XLNet and XLM-R.
+"""SentencePiece as a TensorFlow graph: the tokenizer of ALBERT, XLNet, XLM-R and DeBERTa-v3.
 
 Kudo and Richardson, "SentencePiece" (arXiv 1808.06226); Kudo, "Subword Regularization" (arXiv
 1804.10959) for the unigram model.  The kernel FastSentencepiece of tensorflow-text finds the
@@ -10,7 +10,7 @@ pass; if that is impossible (see `charsmap.compose`), FastBertNormalize applies 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ class SentencePieceTokenizer(Tokenizer):
             piece is tokenized again.
         fairseq_ids: whether ids are those of fairseq: <s>, <pad>, </s>, <unk>, the model's pieces
             except the first three, <mask>.
+        appended_pieces: special pieces with the ids after the model's, those of them that it lacks.
         special_tokens: the special tokens; None for `unk_token` uses the model's.  With
             `lower_case`, lower-case special tokens are also found in upper case, as in the
             reference.
@@ -111,6 +112,7 @@ class SentencePieceTokenizer(Tokenizer):
         unify_quotes: bool = False,
         split_digit_comma: bool = False,
         fairseq_ids: bool = False,
+        appended_pieces: Sequence[str] = (),
         special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
         layout: Layout = CLS_A_SEP,
     ) -> None:
@@ -128,6 +130,8 @@ class SentencePieceTokenizer(Tokenizer):
         if fairseq_ids:
             pieces, ids = fairseq_vocabulary(pieces, kinds, source)
             kinds = [CONTROL] * 3 + [UNKNOWN, *kinds[3:], CONTROL]
+        appended = [piece for piece in appended_pieces if piece not in pieces]
+        pieces, kinds = pieces + appended, kinds + [CONTROL] * len(appended)
         options: dict[str, Any] = {
             "lower_case": lower_case,
             "strip_accents": strip_accents,
@@ -135,6 +139,7 @@ class SentencePieceTokenizer(Tokenizer):
             "unify_quotes": unify_quotes,
             "split_digit_comma": split_digit_comma,
             "fairseq_ids": fairseq_ids,
+            "appended_pieces": tuple(appended_pieces),
         }
         self._model = _Bytes(bytes(model))
         self._kinds = _Bytes(bytes(kinds))
@@ -154,7 +159,7 @@ class SentencePieceTokenizer(Tokenizer):
             self._normalizer = kernels.normalizer
             self._locator = PieceLocator(kernels, unify_quotes, may_end_in_space)
             self._to_id = None
-            if fairseq_ids:
+            if fairseq_ids or appended:
                 unknown = np.full(kernels.unknown_pieces, ids[unk], np.int32)
                 self._to_id = tf.constant(np.concatenate([ids, unknown]))
         self._blank = kernels.blank
@@ -181,6 +186,11 @@ class SentencePieceTokenizer(Tokenizer):
             "keep_accents": not options["strip_accents"],
             "remove_space": options["unify_spaces"],
             **{name: options[name] for name in _TREATMENT},
+            **(
+                {"appended_pieces": options["appended_pieces"]}
+                if options["appended_pieces"]
+                else {}
+            ),
         }
 
     @classmethod
@@ -198,6 +208,10 @@ class SentencePieceTokenizer(Tokenizer):
                 stated[ours] = bool(config[theirs])
         if "keep_accents" in config:
             stated["strip_accents"] = not config["keep_accents"]
+        if config.get("split_by_punct"):
+            raise ValueError(f"{path}: split_by_punct is true, which is not supported")
+        if "appended_pieces" in config:
+            stated["appended_pieces"] = tuple(config["appended_pieces"])
         return stated | {name: bool(config[name]) for name in _TREATMENT if name in config}
 
     @classmethod
@@ -212,8 +226,11 @@ class SentencePieceTokenizer(Tokenizer):
     def _is_preset(self, options: Mapping[str, Any]) -> bool:
         treatment = {name: options.get(name, False) for name in _TREATMENT}
         additional = options.get("additional_special_tokens", ())
-        return treatment.items() <= self._state.options.items() and all(
-            token in self._state.ids for token in additional
+        appended = tuple(options.get("appended_pieces", ()))
+        return (
+            treatment.items() <= self._state.options.items()
+            and appended == self._state.options["appended_pieces"]
+            and all(token in self._state.ids for token in additional)
         )
 
     # The graph.

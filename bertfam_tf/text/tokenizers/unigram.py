@@ -19,7 +19,7 @@ import tensorflow as tf
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import JSON_FILE, write_json
 from bertfam_tf.text.kernels.charsmap import Rules
-from bertfam_tf.text.kernels.graph import Pieces, substrings, unlikely
+from bertfam_tf.text.kernels.graph import Pieces, row_of_repeats, substrings, unlikely
 from bertfam_tf.text.kernels.normalization import (
     SPACES,
     Characters,
@@ -187,7 +187,7 @@ class UnigramTokenizer(Tokenizer):
             text = text._replace(codes=tf.where(text.codes == 0x20, ord(_SPACE), text.codes))
         if options["prefix"]:
             added = opens & (text.codes != ord(_SPACE))
-            which = tf.repeat(tf.range(tf.size(opens)), tf.where(added, 2, 1))
+            which = row_of_repeats(tf.where(added, 2, 1))
             first = tf.concat([[True], which[1:] != which[:-1]], 0)[: tf.size(which)]
             codes, starts, ends, before = (tf.gather(part, which) for part in (*text[:3], added))
             codes = tf.where(first & before, ord(_SPACE), codes)
@@ -249,7 +249,7 @@ class UnigramTokenizer(Tokenizer):
         before = tf.concat([[0], tf.cumsum(widths)], 0)
         start, end = tf.gather(before, first), tf.gather(before, last + 1)
         counts = tf.where(spelled, end - start, 1)
-        which = tf.repeat(tf.range(tf.size(ids)), counts)
+        which = row_of_repeats(counts)
         inside = tf.range(tf.reduce_sum(counts)) - tf.gather(tf.cumsum(counts) - counts, which)
         data = tf.io.decode_raw(tf.strings.unicode_encode(codes, "UTF-8"), tf.uint8)
         data = tf.concat([tf.cast(data, tf.int32), [0]], 0)

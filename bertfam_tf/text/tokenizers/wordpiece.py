@@ -75,8 +75,9 @@ class WordPieceTokenizer(Tokenizer):
     characters, the kind and number of spaces, and whether punctuation was separate are lost:
     "don't" becomes "don ' t".  Special tokens, including padding, are part of the text.
 
-    Files: `vocab.txt` or `tokenizer.json`.  If no file defines whether to lower-case, a vocabulary
-    is assumed to be cased if any piece, except those in brackets, contains a letter from A to Z.
+    Files: `tokenizer.json` or, without it, `vocab.txt`.  If no file defines whether to lower-case,
+    a vocabulary is assumed to be cased if any piece, except those in brackets, contains a letter
+    from A to Z.
 
     Args:
         vocabulary: the pieces in the order of their ids, or the path of a file with one per line.
@@ -166,17 +167,14 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
         vocabulary, whole = folder / _VOCABULARY_FILE, folder / JSON_FILE
-        arguments: dict[str, Any] = {}
         if whole.is_file():
-            arguments = cls._of_pipeline(tokenizer_json.read(whole, "WordPiece"))
-        elif not vocabulary.is_file():
-            raise FileNotFoundError(
-                f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
-                "expected one of them next to the weights"
-            )
+            return cls._of_pipeline(tokenizer_json.read(whole, "WordPiece")), whole
         if vocabulary.is_file():
-            return arguments | {"vocabulary": read_lines(vocabulary)}, vocabulary
-        return arguments, whole
+            return {"vocabulary": read_lines(vocabulary)}, vocabulary
+        raise FileNotFoundError(
+            f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
+            "expected one of them next to the weights"
+        )
 
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
