@@ -17,7 +17,8 @@ from sentence_transformers.sentence_transformer import modules  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.live
-TOLERANCE = 2e-5
+# Of weights with noise, and of several layers on the vectors: float32 rounds by as much.
+TOLERANCE = 5e-5
 POOLINGS = {
     "cls": "first",
     "max": "max",
@@ -144,4 +145,4 @@ def test_families(family, include_prompt, texts, tmp_path):
 
 
 def test_minilm(minilm, texts):
-    assert compare_embedders.largest_difference(minilm, texts) < TOLERANCE
+    assert compare_embedders.largest_difference(minilm, texts) < 2e-5
