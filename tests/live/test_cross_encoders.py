@@ -16,8 +16,8 @@ TEXTS = [*published.TEXTS, "a good film of the cast", "it was not bad", "the plo
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 
 
-# The library pads with a token that GPT does not have; of ALBERT and XLNet it writes a tokenizer.json
-# with a regular expression, which is refused.
+# The library pads with a token that GPT does not have; of ALBERT and XLNet it writes a
+# tokenizer.json with a regular expression, which is refused.
 _WITHOUT = ("gpt", "albert", "xlnet")
 FAMILIES = [name for name in published.families("Reranker") if name not in _WITHOUT]
 
