@@ -345,9 +345,10 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes, seeds: Sequence[int])
         f"`python -m tools.compare_retrieval`, {datetime.date.today()}, {machine.cpu()}, one core.",
         "",
         f"MiniLM-L6; {sizes.steps} steps of {sizes.batch} pairs (embedder), "
-        f"{sizes.reranker_steps} of {sizes.lists} questions with {sizes.negatives} other paragraphs each (reranker); {sizes.length} "
-        f"tokens; {len(seeds)} seeds. {sizes.questions} questions of held-out articles among 2,067 "
-        f"paragraphs; {sizes.reranked} of them, and the first {sizes.candidates} paragraphs of "
+        f"{sizes.reranker_steps} of {sizes.lists} questions with {sizes.negatives} other "
+        f"paragraphs each (reranker); {sizes.length} tokens. {sizes.questions} questions of "
+        f"held-out articles among 2,067 paragraphs; {sizes.reranked} of them, and the first "
+        f"{sizes.candidates} paragraphs of "
         "each, for the reranker. Times are of one run each, beside other work.",
         "",
         "| model | library | nDCG@10 | MRR@10 | recall@10 | training, s | export from predict |",
