@@ -126,7 +126,8 @@ class _PackedChoices(PackedLists):
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         choices = written = self._checked(features[_CHOICES])
         if _QUESTION in features:
-            before = tf.expand_dims(features[_QUESTION], 1)
+            # Joining does not broadcast.
+            before = tf.repeat(tf.expand_dims(features[_QUESTION], 1), self.count, axis=1)
             written = tf.strings.join([before, choices], separator=" ")
         return {**self.pairs(features[TEXT], written), _CHOICES: choices}
 
