@@ -157,6 +157,12 @@ def examples(x: Any, y: Any, sample_weight: Any, fields: Fields = TEXTS) -> tupl
     )
 
 
+def is_packed(data: Any) -> bool:
+    """Whether data are batches of token ids already, as training makes them of texts."""
+    spec = data.element_spec if isinstance(data, tf.data.Dataset) else None
+    return isinstance(spec, tuple) and isinstance(spec[0], Mapping) and "token_ids" in spec[0]
+
+
 def texts_of(x: Any, fields: Fields = TEXTS) -> Any:
     """Inputs of ``predict``, without pandas: one text, or one dict of texts, is a list of one.
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import examples
+from bertfam_tf.data.inputs import examples, is_packed
 from bertfam_tf.distill.cache import BATCH, Cache, model_digest
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.terms import Outputs, Projections, Term
@@ -126,9 +126,9 @@ class Distiller(Learner):
             y = sample_weight = None
             kwargs["shuffle"] = False
         if self._distilled.value.student.task is not None:
-            if cache is None and not _is_batches(x):
+            if cache is None and not is_packed(x):
                 x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
-            if validation_data is not None and not _is_batches(validation_data):
+            if validation_data is not None and not is_packed(validation_data):
                 data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
                 given, y, weights = (*data, None, None)[:3]
                 validation_data = self.batches(given, y, weights, batch_size)
@@ -383,9 +383,3 @@ def _own_objective(student: Network, weight: float) -> Objective:
         kind = type(student.task or student.backbone).__name__
         raise ValueError(f"labels must be 0 for a {kind}, which has no loss of its own.")
     return _Own(objectives[0], weight)
-
-
-def _is_batches(data: Any) -> bool:
-    """Whether data is what ``Distiller.batches`` returns."""
-    spec = data.element_spec if isinstance(data, tf.data.Dataset) else None
-    return isinstance(spec, tuple) and isinstance(spec[0], dict) and "token_ids" in spec[0]

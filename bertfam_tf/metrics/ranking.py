@@ -77,6 +77,41 @@ def _discounted(relevance: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(relevance * np.log(2) / tf.math.log(ranks), axis=1)
 
 
+def nearest(
+    queries: np.ndarray, documents: np.ndarray, k: int = 10, *, rows: int = 1024
+) -> tuple[np.ndarray, np.ndarray]:
+    """The documents with the largest dot product for each query, by comparing all.
+
+    Args:
+        queries: vectors (queries, width).
+        documents: vectors (documents, width).
+        k: the number of documents, at most as many as there are.
+        rows: queries that are compared at once.
+
+    Returns:
+        indices, int64, and dot products, float32; both (queries, k), the best first.
+
+    Raises:
+        ValueError: for vectors of different widths, or ``k`` out of range.
+    """
+    if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
+        raise ValueError(
+            "Queries and documents must be vectors of the same width, got the shapes "
+            f"{queries.shape} and {documents.shape}."
+        )
+    if not 1 <= k <= len(documents):
+        raise ValueError(f"k must be from 1 to the {len(documents)} documents, got {k}.")
+    found, scores = [], []
+    for start in range(0, len(queries), rows):
+        products = queries[start : start + rows] @ documents.T
+        best = np.argsort(-products, axis=1, kind="stable")[:, :k]
+        found.append(best)
+        scores.append(np.take_along_axis(products, best, axis=1))
+    if not found:
+        return np.zeros((0, k), np.int64), np.zeros((0, k), np.float32)
+    return np.concatenate(found), np.concatenate(scores)
+
+
 def retrieval_scores(
     found: Sequence[Sequence[int]],
     relevant: Sequence[Mapping[int, float] | Sequence[int]],

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from bertfam_tf import accumulation, layers, optimizers
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples, is_packed
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.learner import Batch, Learner, SumAndCount, Untracked, mean_loss
 from bertfam_tf.names import unknown
@@ -195,7 +194,7 @@ class EmbedderTrainer(Learner):
         Raises:
             ValueError: as for ``fit``.
         """
-        if not _is_batches(x):
+        if not is_packed(x):
             x = self.batches(x, y, sample_weight, batch_size)
             if not self.compiled:
                 self.compile()
@@ -229,7 +228,6 @@ class EmbedderTrainer(Learner):
         def encode(features: Any, labels: Any = None, *weights: Any) -> tuple:
             inputs = self._texts(features)
             if labels is None:
-                # Keras wants something after the inputs before it passes weights.
                 return (inputs,)
             return inputs, self._objective.targets(labels), *weights
 
@@ -284,12 +282,6 @@ class EmbedderTrainer(Learner):
         gradients = accumulation.summed_gradients(surrogate, weights, number)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.get_metrics_result()
-
-
-def _is_batches(x: Any) -> bool:
-    """Whether Keras' ``fit`` passes on what ``batches`` made."""
-    inputs = x.element_spec[0] if isinstance(x, tf.data.Dataset) else None
-    return isinstance(inputs, Mapping) and "token_ids" in inputs
 
 
 class _Texts:
@@ -423,38 +415,3 @@ def _equal_to_positive(inputs: Mapping[str, Any]) -> Any:
     ids = inputs["token_ids"][:, 1]  # (batch, length)
     equal = ops.all(ids[:, None] == ids[None], axis=-1)
     return ops.logical_and(equal, ops.logical_not(ops.eye(ops.shape(ids)[0], dtype="bool")))
-
-
-def nearest(
-    queries: np.ndarray, documents: np.ndarray, k: int = 10, *, rows: int = 1024
-) -> tuple[np.ndarray, np.ndarray]:
-    """The documents with the largest dot product for each query, by comparing all.
-
-    Args:
-        queries: vectors (queries, width).
-        documents: vectors (documents, width).
-        k: the number of documents, at most as many as there are.
-        rows: queries that are compared at once.
-
-    Returns:
-        indices, int64, and dot products, float32; both (queries, k), the best first.
-
-    Raises:
-        ValueError: for vectors of different widths, or ``k`` out of range.
-    """
-    if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
-        raise ValueError(
-            "Queries and documents must be vectors of the same width, got the shapes "
-            f"{queries.shape} and {documents.shape}."
-        )
-    if not 1 <= k <= len(documents):
-        raise ValueError(f"k must be from 1 to the {len(documents)} documents, got {k}.")
-    found, scores = [], []
-    for start in range(0, len(queries), rows):
-        products = queries[start : start + rows] @ documents.T
-        best = np.argsort(-products, axis=1, kind="stable")[:, :k]
-        found.append(best)
-        scores.append(np.take_along_axis(products, best, axis=1))
-    if not found:
-        return np.zeros((0, k), np.int64), np.zeros((0, k), np.float32)
-    return np.concatenate(found), np.concatenate(scores)

@@ -371,8 +371,8 @@ def _known(targets: Any) -> tuple[Any, Any]:
 
 def _binary(targets: Any, logits: Any, weights: Any) -> SumAndCount:
     true, known = _known(targets)
-    x = ops.cast(logits, "float32")
-    return mean_loss(ops.relu(x) - x * true + ops.softplus(-ops.abs(x)), weights, known)
+    losses = ops.binary_crossentropy(true, ops.cast(logits, "float32"), from_logits=True)
+    return mean_loss(losses, weights, known)
 
 
 def _listwise(targets: Any, logits: Any, weights: Any) -> SumAndCount:

@@ -57,10 +57,8 @@ _ACTIVATIONS = {
     "silu": "activation.SiLU",
 }
 _WEIGHTS = {"kernel": "linear.weight|T", "bias": "linear.bias"}
-# What a transformer module says if it computes vectors of tokens from texts.
+# What a transformer module says if it takes texts alone.
 _PLAIN: dict[str, Any] = {
-    "transformer_task": "feature-extraction",
-    "module_output_name": "token_embeddings",
     "processing_kwargs": {},
     "processor_kwargs": {},
     "tokenizer_args": {},
@@ -68,7 +66,60 @@ _PLAIN: dict[str, Any] = {
 }
 
 
-class Modules(Published):
+class _Directory(Published):
+    """What the library's directories have in common."""
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        self._lower_case = False
+
+    def _read_transformer(self, folder: Path, task: str, output: str = "token_embeddings") -> None:
+        """Reads what a transformer is for, and the maximum length of texts.
+
+        Args:
+            folder: its folder.
+            task: the ``transformer_task`` that it has to have.
+            output: the ``module_output_name`` that it has to have.
+        """
+        file = folder / _TRANSFORMER
+        # Its name before the first release with all families in one class.
+        older = sorted(folder.glob("sentence_*_config.json"))
+        if not file.is_file() and older:
+            file = older[0]
+        said = _object(file)
+        expected = {**_PLAIN, "transformer_task": task, "module_output_name": output}
+        for key, plain in expected.items():
+            if said.get(key) not in (None, plain):
+                raise CheckpointError(
+                    f"{file} has {key} = {truncated_repr(said[key])}, expected {plain!r}."
+                )
+        self._lower_case = _typed(file, said, "do_lower_case", bool, False)
+        length = _typed(file, said, "max_seq_length", int, None)
+        if length is None:
+            file = folder / _TOKENIZER
+            length = _object(file).get("model_max_length")
+            if type(length) is not int or length > 1 << 30:  # 1e30 means none
+                return
+        if length < 1:
+            raise CheckpointError(f"{file} has a maximum length of {length}, expected at least 1.")
+        self.options["max_length"] = length
+
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The tokenizer of these files: ``do_lower_case`` adds to that of the transformer."""
+        config = tokenizer.get_config()
+        if not self._lower_case or config.get("lower_case"):
+            return tokenizer
+        if not isinstance(tokenizer, WordPieceTokenizer):
+            raise CheckpointError(
+                f"{self.model} has do_lower_case, which is not supported for the cased "
+                f"{type(tokenizer).__name__} there."
+            )
+        # Theirs lower-cases before everything else, and keeps accents.
+        accents = bool(config.get("strip_accents"))
+        return tokenizer.from_config({**config, "lower_case": True, "strip_accents": accents})
+
+
+class Modules(_Directory):
     """What a directory says; nothing if it has no ``modules.json``.
 
     Raises:
@@ -81,7 +132,6 @@ class Modules(Published):
         super().__init__(directory)
         self._file = directory / _MODULES
         self._dense: list[Path] = []
-        self._lower_case = False
         if not self._file.exists():
             return
         self.options = {"normalize": False, "projections": []}
@@ -90,7 +140,7 @@ class Modules(Published):
                 raise self._error(f"has a module {kind!r} after the normalization")
             if kind == "Transformer":
                 self.model = folder
-                self._read_transformer(folder)
+                self._read_transformer(folder, "feature-extraction")
             elif kind == "Pooling":
                 self._read_pooling(folder)
             elif kind == "Dense":
@@ -114,29 +164,6 @@ class Modules(Published):
             raise self._error("does not have a single Pooling, after the Transformer")
         return found
 
-    def _read_transformer(self, folder: Path) -> None:
-        file = folder / _TRANSFORMER
-        # Its name before the first release with all families in one class.
-        older = sorted(folder.glob("sentence_*_config.json"))
-        if not file.is_file() and older:
-            file = older[0]
-        said = _object(file)
-        for key, plain in _PLAIN.items():
-            if said.get(key) not in (None, plain):
-                raise CheckpointError(
-                    f"{file} has {key} = {truncated_repr(said[key])}, expected {plain!r}."
-                )
-        self._lower_case = _typed(file, said, "do_lower_case", bool, False)
-        length = _typed(file, said, "max_seq_length", int, None)
-        if length is None:
-            length = _model_max_length(folder)
-            if length is None:
-                return
-            file = folder / _TOKENIZER
-        if length < 1:
-            raise CheckpointError(f"{file} has a maximum length of {length}, expected at least 1.")
-        self.options["max_length"] = length
-
     def _read_pooling(self, folder: Path) -> None:
         said = _object(folder / _CONFIG)
         if "pooling_mode" in said:
@@ -157,20 +184,6 @@ class Modules(Published):
         self.options["include_prompt"] = _typed(
             folder / _CONFIG, said, "include_prompt", bool, True
         )
-
-    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        """The tokenizer of these files: ``do_lower_case`` adds to that of the transformer."""
-        config = tokenizer.get_config()
-        if not self._lower_case or config.get("lower_case"):
-            return tokenizer
-        if not isinstance(tokenizer, WordPieceTokenizer):
-            raise CheckpointError(
-                f"{self.model} has do_lower_case, which is not supported for the cased "
-                f"{type(tokenizer).__name__} there."
-            )
-        # Theirs lower-cases before everything else, and keeps accents.
-        accents = bool(config.get("strip_accents"))
-        return tokenizer.from_config({**config, "lower_case": True, "strip_accents": accents})
 
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has those of the checkpoint."""
@@ -193,7 +206,7 @@ class Modules(Published):
         return CheckpointError(f"{self._file} {problem}.")
 
 
-class CrossEncoder(Published):
+class CrossEncoder(_Directory):
     """What the directory of a cross-encoder says, which may have no ``modules.json``.
 
     Raises:
@@ -205,31 +218,23 @@ class CrossEncoder(Published):
         super().__init__(directory)
         modules = directory / _MODULES
         if modules.exists():
-            kinds = [kind for kind, _ in _listed(modules)]
-            others = set(kinds[1:]) - _OF_EMBEDDERS
-            if kinds[:1] != ["Transformer"] or others:
+            listed = _listed(modules)
+            kinds = [kind for kind, _ in listed]
+            if kinds[:1] != ["Transformer"] or set(kinds[1:]) - _OF_EMBEDDERS:
                 raise CheckpointError(
                     f"{modules} has the modules {', '.join(kinds)}, expected a Transformer alone, "
                     "as cross-encoders with one label have it."
                 )
-            self.model = _listed(modules)[0][1]
+            self.model = listed[0][1]
             if len(kinds) > 1:  # an embedder, whose transformer gets a new head
                 return
-            file = self.model / _TRANSFORMER
-            said = _object(file).get("transformer_task")
-            if said not in (None, "sequence-classification"):
-                raise CheckpointError(
-                    f"{file} has transformer_task = {truncated_repr(said)}, expected "
-                    "'sequence-classification'."
-                )
-        stored = _object(directory / _PROMPTS)
-        if any((stored.get("prompts") or {}).values()):
-            raise CheckpointError(f"{directory / _PROMPTS} has prompts, expected none.")
-        config = _object(self.model / _CONFIG)
-        theirs = config.get("sentence_transformers") or {}
+        self._read_transformer(self.model, "sequence-classification", "scores")
+        _without_prompts(directory / _PROMPTS)
+        config, stored = _object(self.model / _CONFIG), _object(directory / _PROMPTS)
+        theirs = config.get("sentence_transformers")
         name = (
             stored.get("activation_fn")
-            or theirs.get("activation_fn")
+            or (theirs.get("activation_fn") if isinstance(theirs, dict) else theirs)
             or config.get("sbert_ce_default_activation_function")
         )
         known: dict[Any, str | None] = {
@@ -237,15 +242,12 @@ class CrossEncoder(Published):
             f"{_TORCH}activation.Sigmoid": "sigmoid",
             f"{_TORCH}{_ACTIVATIONS[None]}": None,
         }
-        if name not in known:
+        if not isinstance(name, str | None) or name not in known:
             raise CheckpointError(
                 f"{self.model / _CONFIG} has the activation {truncated_repr(name)}, expected "
                 f"{_TORCH}activation.Sigmoid or {_TORCH}{_ACTIVATIONS[None]}."
             )
-        self.options = {"activation": known[name]}
-        length = _model_max_length(self.model)
-        if length is not None:
-            self.options["max_length"] = length
+        self.options["activation"] = known[name]
 
     @staticmethod
     def write(task: Any, directory: Path) -> None:
@@ -256,7 +258,7 @@ class CrossEncoder(Published):
         _write(file, {**_object(file), "sentence_transformers": said})
 
 
-class SparseEncoder(Published):
+class SparseEncoder(_Directory):
     """What the directory of a sparse encoder says; nothing if it has no ``modules.json``.
 
     Raises:
@@ -277,12 +279,8 @@ class SparseEncoder(Published):
                 "SpladePooling."
             )
         self.model = listed[0][1]
-        file = self.model / _TRANSFORMER
-        task = _object(file).get("transformer_task")
-        if task not in (None, "fill-mask"):
-            raise CheckpointError(
-                f"{file} has transformer_task = {truncated_repr(task)}, expected 'fill-mask'."
-            )
+        self._read_transformer(self.model, "fill-mask")
+        _without_prompts(directory / _PROMPTS)
         file = listed[1][1] / _CONFIG
         said = _object(file)
         for key, known in (("pooling_strategy", ("max", "sum")), ("activation_function", _RELU)):
@@ -292,12 +290,6 @@ class SparseEncoder(Published):
                     f"{', '.join(known)}."
                 )
         self.options["pooling"] = said.get("pooling_strategy", "max")
-        if any((_object(directory / _PROMPTS).get("prompts") or {}).values()):
-            raise CheckpointError(f"{directory / _PROMPTS} has prompts, expected none.")
-        length = _object(self.model / _TRANSFORMER).get("max_seq_length")
-        length = length if isinstance(length, int) else _model_max_length(self.model)
-        if length is not None:
-            self.options["max_length"] = length
 
     @staticmethod
     def write(task: Any, directory: Path) -> None:
@@ -366,10 +358,10 @@ def _projection(folder: Path) -> dict[str, Any]:
     return {"width": width, "activation": known[kind], "bias": bias}
 
 
-def _model_max_length(folder: Path) -> int | None:
-    """The maximum number of tokens that the tokenizer's file says."""
-    length = _object(folder / _TOKENIZER).get("model_max_length")
-    return length if isinstance(length, int) and 1 <= length <= 1 << 30 else None  # 1e30: none
+def _without_prompts(file: Path) -> None:
+    """Raises an error if there is a text to put before others."""
+    if any(_prompts(file)["prompts"].values()):
+        raise CheckpointError(f"{file} has prompts, expected none.")
 
 
 def _prompts(file: Path) -> dict[str, Any]:

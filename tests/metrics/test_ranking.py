@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from bertfam_tf.metrics import MRR, NDCG, by_name, retrieval_scores
+from bertfam_tf.metrics import MRR, NDCG, by_name, nearest, retrieval_scores
 
 NAN = np.nan
 
@@ -72,3 +72,16 @@ def test_retrieval():
         retrieval_scores(found, [[1], []])
     with pytest.raises(ValueError, match="the same queries, at least one; got 2 and 1"):
         retrieval_scores(found, [[1]])
+
+
+def test_nearest():
+    rng = np.random.default_rng(0)
+    queries, documents = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
+    found, scores = nearest(queries, documents, 3, rows=2)
+    expected = np.argsort(-(queries @ documents.T), axis=1)[:, :3]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ documents.T, expected, 1))
+    with pytest.raises(ValueError, match="k must be from 1 to the 9 documents, got 10"):
+        nearest(queries, documents)
+    with pytest.raises(ValueError, match=r"the shapes \(7, 4\) and \(9, 3\)"):
+        nearest(queries, documents[:, :3], 2)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.tasks.embedder_trainer import nearest
+from bertfam_tf.metrics import nearest
 from tests import published
 
 A = ["a good film", "the cast", "it is", "we play", "bad movie", "long"]
@@ -163,16 +163,3 @@ def test_mistakes(embedder):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
         make(embedder).compile(accumulation_steps=2)
-
-
-def test_nearest():
-    rng = np.random.default_rng(0)
-    queries, documents = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
-    found, scores = nearest(queries, documents, 3, rows=2)
-    expected = np.argsort(-(queries @ documents.T), axis=1)[:, :3]
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_allclose(scores, np.take_along_axis(queries @ documents.T, expected, 1))
-    with pytest.raises(ValueError, match="k must be from 1 to the 9 documents, got 10"):
-        nearest(queries, documents)
-    with pytest.raises(ValueError, match=r"the shapes \(7, 4\) and \(9, 3\)"):
-        nearest(queries, documents[:, :3], 2)

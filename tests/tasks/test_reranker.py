@@ -230,6 +230,19 @@ def test_files(reranker, tmp_path):
     generative = {"sentence_bert_config.json": {"transformer_task": "text-generation"}}
     with pytest.raises(CheckpointError, match="'text-generation', expected 'sequence-class"):
         read({}, generative)
+    (tmp_path / "out" / "sentence_bert_config.json").unlink()
+    for wrong, message in (
+        ({"prompts": ["a"]}, "prompts that are not a table"),
+        ({"prompts": {"query": "q: "}}, "has prompts, expected none"),
+        ({"activation_fn": ["x"]}, "has the activation"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            read({}, {"config_sentence_transformers.json": wrong})
+    plain = {"config_sentence_transformers.json": {}}
+    with pytest.raises(CheckpointError, match="has the activation 3, expected"):
+        read({"sentence_transformers": 3}, plain)
+    short = read({}, {**plain, "sentence_bert_config.json": {"max_seq_length": 9}})
+    assert (short.max_length, short.activation) == (9, "sigmoid")
     score = {"path": "1", "type": "sentence_transformers.cross_encoder.modules.LogitScore"}
     with pytest.raises(CheckpointError, match="modules Transformer, LogitScore, expected"):
         read({}, {"modules.json": [*modules, score]})
