@@ -5,7 +5,7 @@
     python -m tools.compare_distillation distilbert --cache DIR # its losses and its warm start
     python -m tools.compare_distillation phone --cache DIR      # int8 .tflite files of students
 
-Each part is one to three hours of one core, and writes tools/results/distillation_PART.md;
+Each part takes hours of one core, and writes tools/results/distillation_PART.md;
 `systems` also draws distillation_systems.png. `--report` writes what is finished, `--quick` takes
 two minutes for models that learn nothing and writes no results.
 

@@ -141,6 +141,33 @@ WINDOWS = """
                 np.testing.assert_allclose(a, b, atol=1e-5)
 """
 
+# Lists of documents, and several texts of an example.
+LISTS = """
+    lists = {"query": texts, "document": [["good", "a film"], ["bad"]] * (len(texts) // 2)}
+    marks = [[1, 0], [0.5]] * (len(texts) // 2)
+    pairs = {"text": texts, "text_pair": [text[::-1] for text in texts]}
+    similar = [i / 10 for i in range(len(texts))]
+
+    def trained(kind):
+        if kind == "listwise":
+            task = make(bf.Reranker, objective=kind, compiled=False)
+            model, data = task, (lists, marks)
+        else:
+            task = make(bf.TextEmbedder, compiled=False)
+            model, data = bf.EmbedderTrainer(task, kind), (pairs, similar)
+        model.compile(keras.optimizers.SGD(0.1))
+        keras.utils.set_random_seed(0)
+        model.fit(*data, batch_size=4, shuffle=False, verbose=0)
+        return [v.numpy() for v in task.trainable_variables]
+
+    for kind in ("listwise", "cosine"):
+        one = trained(kind)
+        with strategy.scope():
+            both = trained(kind)
+        for a, b in zip(one, both, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+"""
+
 # What compiles itself, in every task; verbs of their own beside it.
 THE_OTHERS = """
     from bertfam_tf import heads
@@ -208,8 +235,8 @@ THE_OTHERS = """
 @pytest.mark.full
 @pytest.mark.parametrize(
     "script",
-    in_full([CLASSIFIER, CHOICES_AND_RANKS, WINDOWS, THE_OTHERS], [CLASSIFIER]),
-    ids=["labels", "choices and ranks", "windows", "others"],
+    in_full([CLASSIFIER, CHOICES_AND_RANKS, WINDOWS, LISTS, THE_OTHERS], [CLASSIFIER]),
+    ids=["labels", "choices and ranks", "windows", "lists", "others"],
 )
 def test_two_replicas_learn_and_answer_as_one(smallest, tmp_path, script):
     code = textwrap.dedent(PREAMBLE + script)

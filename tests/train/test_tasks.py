@@ -41,6 +41,8 @@ CASES = {
     "TokenTagger": ("eng.train", "a O\ngood I-X\n\nfilm I-X\n", {"format": "conll",
                                                                 "tag_scheme": "iob2"}),
     "SpanQA": ("t.json", json.dumps(SQUAD), {}),
+    "Reranker": ("t.tsv", "query\tdocument\tlabel\na\tb\t1\na film\ta plot\t0\nbad\tc\t0.5\n",
+                 {"columns": {"query": "query", "document": "document", "label": "label"}}),
     "MultipleChoice": ("t.txt", json.dumps(RACE), {"format": "race"}),
 }  # fmt: skip
 

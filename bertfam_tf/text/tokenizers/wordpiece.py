@@ -146,7 +146,9 @@ class WordPieceTokenizer(Tokenizer):
         with tf.init_scope():
             self._normalizer, self._words = _kernels(pieces, self.unk_id, rules, max_chars_per_word)
             self._openings = self._make_openings()
-            self._later = [self._as_pieces(t) for t in normalized_tokens_in_text(special_tokens)]
+            self._normalized_tokens = [
+                self._as_pieces(t) for t in normalized_tokens_in_text(special_tokens)
+            ]
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.gather(self._texts, ids.values)
@@ -209,8 +211,8 @@ class WordPieceTokenizer(Tokenizer):
         parts = [ids.values, starts.values, ends.values, ids.row_splits]
         long = self._has_long_run(starts.values, ends.values)
         pieces = Pieces(*unlikely(long, self._mark_long_words, parts, [normalized]))
-        if self._later:
-            pieces = self._with_later_tokens(pieces)
+        if self._normalized_tokens:
+            pieces = self._with_normalized_tokens(pieces)
         if source is None:
             return pieces._replace(starts=None, ends=None)
         raw = bytes_of(texts)
@@ -256,7 +258,7 @@ class WordPieceTokenizer(Tokenizer):
         )
         return marked.keep(opens | ~long)
 
-    def _as_pieces(self, token: str) -> _LaterToken:
+    def _as_pieces(self, token: str) -> _NormalizedToken:
         """Returns the pieces into which a token is split that is looked for in normalized text."""
         if not {token[0], token[-1]} <= set(string.punctuation):
             raise ValueError(
@@ -272,9 +274,9 @@ class WordPieceTokenizer(Tokenizer):
                 f"the special token {truncated_repr(token)} of the normalized text has a word that "
                 "is not in the vocabulary"
             )
-        return _LaterToken(self.token_to_id(token), ids, starts - starts[0], ends - starts[0])
+        return _NormalizedToken(self.token_to_id(token), ids, starts - starts[0], ends - starts[0])
 
-    def _with_later_tokens(self, pieces: Pieces) -> Pieces:
+    def _with_normalized_tokens(self, pieces: Pieces) -> Pieces:
         """Replaces the pieces of tokens that are looked for in normalized text by these tokens.
 
         Normalized text has a separator at each side of a punctuation character, beside white space
@@ -284,7 +286,7 @@ class WordPieceTokenizer(Tokenizer):
         kept = tf.ones([size], tf.bool)
         ids, starts, ends = pieces.ids, pieces.starts, pieces.ends
         row = pieces.rows()
-        for token in self._later:
+        for token in self._normalized_tokens:
             count = len(token.ids)
             at = tf.where(pieces.ids == token.ids[0])[:, 0]
             index = tf.minimum(at[:, tf.newaxis] + tf.range(count, dtype=tf.int64), size - 1)
@@ -325,7 +327,7 @@ class WordPieceTokenizer(Tokenizer):
         return _Openings(np.unique([row[0] for row in rows]).astype(np.int32), padded(rows))
 
 
-class _LaterToken(NamedTuple):
+class _NormalizedToken(NamedTuple):
     """A special token that is looked for in normalized text, and the pieces that it is split into.
 
     Fields:
