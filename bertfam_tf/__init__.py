@@ -27,6 +27,7 @@ _HOME = {
     "CausalLM": "tasks",
     "MaskedLM": "tasks",
     "MultiLabelClassifier": "tasks",
+    "MultiTask": "tasks",
     "MultipleChoice": "tasks",
     "Reranker": "tasks",
     "SpanQA": "tasks",

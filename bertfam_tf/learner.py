@@ -315,7 +315,7 @@ class Learner(keras.Model):
         loss = self._total(found, counts, training=training)
         if training and self.step_loss is not None and self.step_counts is not None:
             self.step_loss.assign(loss)
-            self.step_counts.add(_counts(x))
+            self.step_counts.add(self.count_batch(x))
         return loss
 
     def _found(self, batch: Batch, outputs: Any) -> dict[str, SumAndCount]:
@@ -384,11 +384,25 @@ class Learner(keras.Model):
             return self.optimizer.scale_loss(total)
 
         step_loss.assign(0)
-        step_counts.add(_counts(keras.utils.unpack_x_y_sample_weight(data)[0]))
+        step_counts.add(self.count_batch(keras.utils.unpack_x_y_sample_weight(data)[0]))
         weights = self.trainable_weights
         gradients = accumulation.summed_gradients(loss, weights, number)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.get_metrics_result()
+
+    def count_batch(self, inputs: Any) -> Any:
+        """Numbers of examples, of rows of tokens and of real tokens of a batch, float (3,).
+
+        Inputs that do not say what is padding have real tokens only.
+        """
+        given = inputs if isinstance(inputs, Mapping) else {}
+        tokens = given.get("padding_mask", given.get("token_ids"))
+        examples = ops.shape(keras.tree.flatten(inputs)[0])[0]
+        if tokens is None:
+            return ops.stack([ops.cast(each, "float32") for each in (examples, examples, 0)])
+        real = ops.sum(ops.cast(tokens, "float32")) if "padding_mask" in given else ops.size(tokens)
+        rows = ops.size(tokens[..., 0])
+        return ops.stack([ops.cast(each, "float32") for each in (examples, rows, real)])
 
     def get_metrics_result(self) -> dict[str, Any]:
         return replicas.reducible(super().get_metrics_result())
@@ -406,21 +420,6 @@ class Untracked:
 
     def __init__(self, value: Any):
         self.value = value
-
-
-def _counts(inputs: Any) -> Any:
-    """Numbers of examples, of rows of tokens and of real tokens of a batch, float (3,).
-
-    Inputs that do not say what is padding have real tokens only.
-    """
-    given = inputs if isinstance(inputs, Mapping) else {}
-    tokens = given.get("padding_mask", given.get("token_ids"))
-    examples = ops.shape(keras.tree.flatten(inputs)[0])[0]
-    if tokens is None:
-        return ops.stack([ops.cast(each, "float32") for each in (examples, examples, 0)])
-    real = ops.sum(ops.cast(tokens, "float32")) if "padding_mask" in given else ops.size(tokens)
-    rows = ops.size(tokens[..., 0])
-    return ops.stack([ops.cast(each, "float32") for each in (examples, rows, real)])
 
 
 def _finite(found: Mapping[str, SumAndCount]) -> dict[str, SumAndCount]:

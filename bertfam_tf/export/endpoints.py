@@ -1,4 +1,4 @@
-"""A task's signatures as traced graphs, and sample inputs for them."""
+"""Signatures of tasks as traced graphs, and sample inputs for them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import tensorflow as tf
 from bertfam_tf.export.guards import InputLimits, with_input_checks
 from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
 from bertfam_tf.export.weights import StoredWeights
+from bertfam_tf.names import unexpected
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE
-from bertfam_tf.tasks import Task
+from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.tasks.parts import Signature
 
 EXAMPLES = "inputs"
@@ -38,12 +39,14 @@ class Endpoint(NamedTuple):
         inputs: shapes and dtypes by name.
         signature: the task's signature.
         limits: of the values of ``inputs``; the graph checks them.
+        task: the task that answers.
     """
 
     function: Any
     inputs: dict[str, tf.TensorSpec]
     signature: Signature
     limits: InputLimits
+    task: Task
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs the graph in this process: inputs by name to outputs by name."""
@@ -55,14 +58,49 @@ class Endpoint(NamedTuple):
         """Shapes and dtypes by name."""
         return self.function.structured_outputs
 
+    def edge_cases(self) -> list[dict[str, np.ndarray]]:
+        """The texts of ``edge_case_texts`` as inputs by name, (rows, …), in several requests.
+
+        An example as long as the task takes is a request of its own: padded to it, the others
+        would take as long.
+        """
+        texts = edge_case_texts(self.task)
+        columns = [x.reshape(len(x), -1) for x in texts.values()]
+        long = (np.concatenate(columns, axis=1) == _LONG).any(axis=1)
+        requests = [np.flatnonzero(~long), *np.flatnonzero(long)[:, np.newaxis]]
+        return [self._inputs({name: x[rows] for name, x in texts.items()}) for rows in requests]
+
+    def identical_rows(self, rows: int) -> dict[str, np.ndarray]:
+        """``rows`` copies of one sentence as inputs, for warm-up and as a valid request."""
+        return self._inputs(
+            {
+                name: np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
+                for name, spec in self.task.feature_specs.items()
+            }
+        )
+
+    def _inputs(self, texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if self.signature.method != "predict":
+            return {EXAMPLES: np.array(examples(texts), object)}
+        if self.signature.inputs is None:
+            return texts
+        if self.signature.of_texts is not None:
+            return self.signature.of_texts(texts)
+        packed = self.task.encode({name: tf.constant(x) for name, x in texts.items()})
+        return {name: packed[name].numpy() for name in self.inputs}
+
 
 def endpoints(
-    task: Task, weights: StoredWeights, batching: BatchingOptions | None, **options: Any
+    task: Task | MultiTask,
+    weights: StoredWeights,
+    batching: BatchingOptions | None,
+    **options: Any,
 ) -> dict[str, Endpoint]:
-    """Traces the task's signatures; the graphs validate their inputs.
+    """Traces the signatures of a task, or of several; the graphs validate their inputs.
 
     Args:
-        task: the task to export.
+        task: the task to export. Of several, only signatures that take text are traced: the
+            default one gets the task's name, another one follows it.
         weights: the weights that the graphs read.
         batching: for signatures that take text. Requests of packed ids are not batched, because
             their lengths differ.
@@ -70,26 +108,50 @@ def endpoints(
 
     Returns:
         Signature name to endpoint.
+
+    Raises:
+        TypeError: for options of several tasks.
     """
     found: dict[str, Endpoint] = {}
-    # The default signature first: classify and regress signatures call its graph.
-    signatures = sorted(task.signatures(**options).items(), key=lambda x: x[0] != DEFAULT_SIGNATURE)
-    for name, signature in signatures:
-        limits = InputLimits()
-        if signature.method == "predict":
-            inputs = task.feature_specs if signature.inputs is None else signature.inputs
-            function = _by_name(signature.function, tuple(inputs), weights)
-            if batching is not None and signature.inputs is None:
-                function = batch_requests(function, name, batching)
-            if signature.inputs is not None and signature.of_texts is None:
-                limits = InputLimits(task.packed_value_counts, task.backbone.max_length)
-        else:
-            inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}
-            function = _from_examples(signature.function, task, found[DEFAULT_SIGNATURE].function)
-        function = with_input_checks(function, inputs, limits)
-        traced = tf.function(function, list(inputs.values()), autograph=False)
-        found[name] = Endpoint(traced.get_concrete_function(), inputs, signature, limits)
+    for name, each in task.served_tasks.items():
+        if name and options:
+            raise TypeError(unexpected("export", sorted(options), []))
+        # The default signature first: classify and regress signatures call its graph.
+        default = DEFAULT_SIGNATURE
+        signatures = sorted(each.signatures(**options).items(), key=lambda x: x[0] != default)
+        answer = None
+        for key, signature in signatures:
+            if name and (signature.method != "predict" or key == "ids"):
+                continue
+            full = "_".join(part for part in (name, "" if name and key == default else key) if part)
+            found[full] = _endpoint(full, each, signature, weights, batching, answer)
+            answer = answer or found[full].function
     return found
+
+
+def _endpoint(
+    name: str,
+    task: Task,
+    signature: Signature,
+    weights: StoredWeights,
+    batching: BatchingOptions | None,
+    answer: Any,
+) -> Endpoint:
+    """One traced signature; ``answer`` is the traced function of the task's default one."""
+    limits = InputLimits()
+    if signature.method == "predict":
+        inputs = task.feature_specs if signature.inputs is None else signature.inputs
+        function = _by_name(signature.function, tuple(inputs), weights)
+        if batching is not None and signature.inputs is None:
+            function = batch_requests(function, name, batching)
+        if signature.inputs is not None and signature.of_texts is None:
+            limits = InputLimits(task.packed_value_counts, task.backbone.max_length)
+    else:
+        inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}
+        function = _from_examples(signature.function, task, answer)
+    function = with_input_checks(function, inputs, limits)
+    traced = tf.function(function, list(inputs.values()), autograph=False)
+    return Endpoint(traced.get_concrete_function(), inputs, signature, limits, task)
 
 
 def _by_name(function: Callable, names: tuple[str, ...], weights: StoredWeights) -> Callable:
@@ -124,50 +186,6 @@ def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
         columns = [np.roll(np.array(_SAMPLES, object), shift + i) for i in range(count)]
         texts[name] = np.stack(columns, axis=1).reshape(-1, *spec.shape[1:])
     return texts
-
-
-class SampleInputs:
-    """Sample inputs for each signature of a task: input name to array, (rows, …).
-
-    Args:
-        task: the task.
-    """
-
-    def __init__(self, task: Task):
-        self.task = task
-        self._specs = task.feature_specs
-
-    def edge_cases(self, endpoint: Endpoint) -> list[dict[str, np.ndarray]]:
-        """The texts of ``edge_case_texts``, as the signature takes them, in several requests.
-
-        An example as long as the task takes is a request of its own: padded to it, the others
-        would take as long.
-        """
-        texts = edge_case_texts(self.task)
-        columns = [x.reshape(len(x), -1) for x in texts.values()]
-        long = (np.concatenate(columns, axis=1) == _LONG).any(axis=1)
-        requests = [np.flatnonzero(~long), *np.flatnonzero(long)[:, np.newaxis]]
-        return [
-            self._for(endpoint, {name: x[rows] for name, x in texts.items()}) for rows in requests
-        ]
-
-    def identical_rows(self, endpoint: Endpoint, rows: int) -> dict[str, np.ndarray]:
-        """``rows`` copies of one sentence, for warm-up and as a valid request."""
-        texts = {
-            name: np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
-            for name, spec in self._specs.items()
-        }
-        return self._for(endpoint, texts)
-
-    def _for(self, endpoint: Endpoint, texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if endpoint.signature.method != "predict":
-            return {EXAMPLES: np.array(examples(texts), object)}
-        if endpoint.signature.inputs is None:
-            return texts
-        if endpoint.signature.of_texts is not None:
-            return endpoint.signature.of_texts(texts)
-        packed = self.task.encode({name: tf.constant(x) for name, x in texts.items()})
-        return {name: packed[name].numpy() for name in endpoint.inputs}
 
 
 def examples(texts: dict[str, np.ndarray]) -> list[bytes]:

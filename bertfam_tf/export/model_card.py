@@ -13,7 +13,7 @@ import bertfam_tf
 from bertfam_tf.export.endpoints import Endpoint
 from bertfam_tf.export.in_graph_batching import BatchingOptions
 from bertfam_tf.sources import sha256
-from bertfam_tf.tasks import Task
+from bertfam_tf.tasks import MultiTask, Task
 
 _LIBRARIES = ("tensorflow", "tensorflow-text", "keras")
 
@@ -21,7 +21,7 @@ _LIBRARIES = ("tensorflow", "tensorflow-text", "keras")
 def write_card(
     file: Path,
     directory: Path,
-    task: Task,
+    task: Task | MultiTask,
     endpoints: dict[str, Endpoint],
     *,
     dtype: str,
@@ -32,11 +32,12 @@ def write_card(
 ) -> None:
     """Writes the model card of an export.
 
-    Its keys are those of ``Task.describe`` (task, family, the backbone's config, options) and
-    ``labels``; ``signatures``, with the method and the dtypes and shapes (-1: any) of inputs and
-    outputs; ``dtype`` of stored matrices; ``kernels``, the names of operations that only some
-    builds of TensorFlow have; ``int8``, null or how dense layers compute in int8; ``batching``;
-    ``metrics``; ``versions`` of libraries; and ``sha256`` of every file.
+    Its keys are those of ``Task.describe`` (task, family, the backbone's config, options; of
+    several ``tasks``, by name) and ``labels``, with several tasks those of each; ``signatures``,
+    with the method and the dtypes and shapes (-1: any) of inputs and outputs; ``dtype`` of stored
+    matrices; ``kernels``, the names of operations that only some builds of TensorFlow have;
+    ``int8``, null or how dense layers compute in int8; ``batching``; ``metrics``; ``versions`` of
+    libraries; and ``sha256`` of every file.
 
     Args:
         file: the card.
@@ -54,9 +55,10 @@ def write_card(
     Raises:
         OSError: when the card cannot be written.
     """
+    labels = {name: each.class_names for name, each in task.served_tasks.items()}
     card = {
         **task.describe(),
-        "labels": task.class_names,
+        "labels": labels.get("", labels),
         "signatures": {name: _described(endpoint) for name, endpoint in endpoints.items()},
         "dtype": dtype,
         "kernels": list(kernels),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bertfam_tf import files
 from bertfam_tf.export import guards
 from bertfam_tf.export.calibration import calibration_examples
-from bertfam_tf.export.endpoints import Endpoint, SampleInputs, endpoints
+from bertfam_tf.export.endpoints import Endpoint, endpoints
 from bertfam_tf.export.in_graph_batching import BatchingOptions
 from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.model_card import write_card
@@ -26,12 +25,12 @@ from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.serve.servable_loader import load
 from bertfam_tf.serve.status import Code, ServingError
-from bertfam_tf.tasks import Task
+from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.text import Tokenizer
 
 _EXTRA = "assets.extra"
 _CARD = "bertfam.json"
-_LABELS = "labels.txt"
+_LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch.
 _WARMUP_BATCHES = (1, 8)
 _MOST_TEXTS = 512
@@ -47,7 +46,7 @@ class ExportError(RuntimeError):
 
 
 def export_saved_model(
-    task: Task,
+    task: Task | MultiTask,
     directory: str | os.PathLike[str],
     *,
     version: int | None = None,
@@ -60,11 +59,12 @@ def export_saved_model(
 ) -> Path:
     """Writes the SavedModel ``directory/<version>`` for TensorFlow Serving.
 
-    Signatures: ``serving_default`` takes the task's texts (``task.feature_specs``: ``text``, and
-    ``text_pair`` for pairs) and returns its outputs; ``ids`` takes packed ids
-    (``task.packed_specs``). Classifiers also have ``classify`` and regressors ``regress``, which
-    take tf.Examples for Serving's APIs of these names; ``task.signatures`` may define more. Dim 0
-    of every output is the batch, and the outputs for a row do not depend on other rows.
+    Signatures, of several tasks as ``MultiTask.export`` says: ``serving_default`` takes the task's
+    texts (``task.feature_specs``: ``text``, and ``text_pair`` for pairs) and returns its outputs;
+    ``ids`` takes packed ids (``task.packed_specs``). Classifiers also have ``classify`` and
+    regressors ``regress``, which take tf.Examples for Serving's APIs of these names;
+    ``task.signatures`` may define more. Dim 0 of every output is the batch, and the outputs for a
+    row do not depend on other rows.
 
     The labels and the tokenizer's files are assets; warm-up requests for each signature and the
     model card ``bertfam.json`` (see ``model_card.write_card``) are in ``assets.extra``. Before the
@@ -76,8 +76,8 @@ def export_saved_model(
     INVALID_ARGUMENT. The export is checked with such requests too.
 
     Args:
-        task: a task. A classifier that is not configured for pairs and has seen no data yet is
-            exported for single texts.
+        task: a task, or several. A classifier that is not configured for pairs and has seen no data
+            yet is exported for single texts.
         directory: the model's base path; it is created if missing.
         version: the version number; None takes the next one.
         dtype: of stored matrices: ``"float32"``, ``"bfloat16"``, ``"int8-weights"`` or ``"int8"``
@@ -101,8 +101,8 @@ def export_saved_model(
     Raises:
         FileExistsError: the version exists.
         ValueError: the version is below 0, which Serving ignores, or the task has no such option;
-            or, for ``"int8"``, calibration texts are missing, this TensorFlow lacks the kernel, or
-            the task has no dense layer that keeps its accuracy.
+            or, for ``"int8"``, there are several tasks, calibration texts are missing, this
+            TensorFlow lacks the kernel, or the task has no dense layer that keeps its accuracy.
         ExportError: the graph would not run in Serving, its outputs differ from the task's, or it
             accepts requests that do not match its signatures.
         OSError: writing failed, for example because the disk is full; no version was added.
@@ -115,6 +115,11 @@ def export_saved_model(
         for name, given in (("calibration", calibration is not None), ("fallback", fallback)):
             if given:
                 raise ValueError(f"{name} is only for dtype='int8', got dtype={dtype!r}.")
+    elif not isinstance(task, Task):
+        raise ValueError(
+            "dtype='int8' is for one task, whose texts it is calibrated with; several have "
+            "'float32', 'bfloat16' or 'int8-weights'."
+        )
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
     for each in bases:
@@ -170,7 +175,7 @@ def _calibrated(
 
 
 def _make(
-    task: Task,
+    task: Task | MultiTask,
     directory: Path,
     dtype: Precision,
     layers: Int8Layers | None,
@@ -183,13 +188,12 @@ def _make(
     # A reference that keeps the stored variables alive: graphs hold none.
     weights = StoredWeights(task, dtype, layers)
     traced = endpoints(task, weights, batching, **options)
-    samples = SampleInputs(task)
     _write(task, directory, traced)
     _check_graph(directory)
     extra = directory / _EXTRA
     extra.mkdir()
     sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
-    write_warmup(extra, traced, samples, sizes)
+    write_warmup(extra, traced, sizes)
     int8 = None
     if layers is not None:
         agreement = layers.agreement(traced[DEFAULT_SIGNATURE].run)
@@ -203,7 +207,7 @@ def _make(
         int8=int8,
     )
     try:
-        _compare(traced, load(directory), samples, _equal if layers is None else _similar)
+        _compare(traced, load(directory), _equal if layers is None else _similar)
     except ServingError as error:
         raise ExportError(f"The export does not run in Serving: {error}") from error
 
@@ -231,14 +235,16 @@ def _next(bases: list[Path]) -> int:
     return max((number for base in bases for number in _versions(base)), default=0) + 1
 
 
-def _write(task: Task, directory: Path, traced: dict[str, Endpoint]) -> None:
+def _write(task: Task | MultiTask, directory: Path, traced: dict[str, Endpoint]) -> None:
     functions = {name: endpoint.function for name, endpoint in traced.items()}
     assets = directory.with_name("assets")
     task.tokenizer.save(assets)
-    if task.class_names:
-        # One label per line: line breaks within labels become spaces.
-        lines = [" ".join(name.splitlines()) + "\n" for name in task.class_names]
-        (assets / _LABELS).write_text("".join(lines), "utf-8")
+    for name, each in task.served_tasks.items():
+        if each.class_names:
+            # One label per line: line breaks within labels become spaces.
+            lines = [" ".join(label.splitlines()) + "\n" for label in each.class_names]
+            file = f"{_LABELS}_{name}.txt" if name else f"{_LABELS}.txt"
+            (assets / file).write_text("".join(lines), "utf-8")
     write_functions(functions, task.tokenizer, directory, sorted(assets.iterdir()))
 
 
@@ -315,13 +321,11 @@ def _must_compile(graph: graph_pb2.GraphDef) -> Iterator[str]:
 def _compare(
     traced: dict[str, Endpoint],
     servable: Servable,
-    samples: SampleInputs,
     same: Callable[[np.ndarray, np.ndarray], bool],
 ) -> None:
-    task = samples.task
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
-        requests = samples.edge_cases(endpoint)
+        task, requests = endpoint.task, endpoint.edge_cases()
         # To run a graph for the first time takes longer than anything else here.
         if endpoint.signature.method != "predict":
             expected = [_viewed(endpoint.signature.function, answers) for answers in of_texts]
@@ -329,12 +333,12 @@ def _compare(
             expected = of_texts
         else:
             expected = list(map(endpoint.run, requests))
-        if name == DEFAULT_SIGNATURE:
+        if endpoint.signature.function == task.answer:
             of_texts = expected
         for inputs, answers in zip(requests, expected, strict=True):
             found = servable.run(name, inputs)
             compare_answers(name, found, answers, endpoint.signature.repeatable, same)
-        _check_refusals(name, endpoint, servable, samples)
+        _check_refusals(name, endpoint, servable)
 
 
 def _viewed(view: Callable, answers: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -342,11 +346,9 @@ def _viewed(view: Callable, answers: dict[str, np.ndarray]) -> dict[str, np.ndar
     return {name: x.numpy() for name, x in viewed.items()}
 
 
-def _check_refusals(
-    name: str, endpoint: Endpoint, servable: Servable, samples: SampleInputs
-) -> None:
-    valid = partial(samples.identical_rows, endpoint)
-    for mistake, inputs in guards.invalid_requests(endpoint.inputs, endpoint.limits, valid):
+def _check_refusals(name: str, endpoint: Endpoint, servable: Servable) -> None:
+    requests = guards.invalid_requests(endpoint.inputs, endpoint.limits, endpoint.identical_rows)
+    for mistake, inputs in requests:
         try:
             servable.run(name, inputs)
         except ServingError as error:

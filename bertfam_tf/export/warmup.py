@@ -15,20 +15,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from bertfam_tf.export.endpoints import EXAMPLES, Endpoint, SampleInputs
+from bertfam_tf.export.endpoints import EXAMPLES, Endpoint
 
 FILE = "tf_serving_warmup_requests"
 
 
-def write_warmup(
-    directory: Path, endpoints: dict[str, Endpoint], samples: SampleInputs, sizes: Iterable[int]
-) -> None:
+def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterable[int]) -> None:
     """Writes one PredictionLog for each signature and batch size.
 
     Args:
         directory: the version's ``assets.extra``.
         endpoints: by the name of the signature.
-        samples: makes the inputs.
         sizes: numbers of rows, one request for each.
 
     Raises:
@@ -37,7 +34,7 @@ def write_warmup(
     with os_errors(directory / FILE), tf.io.TFRecordWriter(str(directory / FILE)) as writer:
         for name, endpoint in endpoints.items():
             for rows in sizes:
-                log = record(name, endpoint, samples.identical_rows(endpoint, rows))
+                log = record(name, endpoint, endpoint.identical_rows(rows))
                 writer.write(log.SerializeToString())
 
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from bertfam_tf.export.int8 import Int8Layers
 from bertfam_tf.export.substitution import substituted_calls
-from bertfam_tf.tasks import Task
+from bertfam_tf.tasks import MultiTask, Task
 
 Precision = Literal["float32", "bfloat16", "int8-weights", "int8"]
 # Scales for a shorter axis would take nearly as much space as its weights.
@@ -37,7 +37,7 @@ class StoredWeights:
     in float32.
 
     Args:
-        task: the task to export.
+        task: the task to export, or several.
         precision: the dtype of stored matrices.
         layers: the dense layers that compute in int8, for ``"int8"``.
 
@@ -46,7 +46,10 @@ class StoredWeights:
     """
 
     def __init__(
-        self, task: Task, precision: Precision = "float32", layers: Int8Layers | None = None
+        self,
+        task: Task | MultiTask,
+        precision: Precision = "float32",
+        layers: Int8Layers | None = None,
     ):
         check_precision(precision)
         self._task = task

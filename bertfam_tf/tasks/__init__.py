@@ -1,10 +1,12 @@
 """Tasks: text in, answers out."""
 
-from bertfam_tf.tasks.base import Task, load, task_class, trainable_tasks
+from bertfam_tf.tasks.base import Task, task_class, trainable_tasks
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
+from bertfam_tf.tasks.loading import load
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
+from bertfam_tf.tasks.multi_task import MultiTask
 from bertfam_tf.tasks.multiple_choice import MultipleChoice
 from bertfam_tf.tasks.publish import save_pretrained
 from bertfam_tf.tasks.reranker import Reranker
@@ -22,6 +24,7 @@ __all__ = [
     "EmbedderTrainer",
     "MaskedLM",
     "MultiLabelClassifier",
+    "MultiTask",
     "MultipleChoice",
     "Reranker",
     "SpanQA",

@@ -708,6 +708,11 @@ class Task(Learner):
 
     # Storing ---------------------------------------------------------------------------------
 
+    @property
+    def served_tasks(self) -> dict[str, Task]:
+        """The tasks that an export answers for, by the names of their signatures: this one."""
+        return {"": self}
+
     def describe(self) -> dict[str, Any]:
         """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
         return storage.describe(self)
@@ -788,15 +793,6 @@ def task_class(name: str) -> type[Task]:
 def trainable_tasks() -> list[str]:
     """Names of the tasks that recipes can train."""
     return [name for name, cls in _TASKS.items() if cls.labels_type is not None]
-
-
-def load(directory: str | Path) -> Task:
-    """The task that ``Task.save`` wrote.
-
-    Raises:
-        CheckpointError: if a file is missing, or differs from the one that was saved.
-    """
-    return storage.load(Path(directory), task_class)
 
 
 def _option(name: str, settable: bool) -> property:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from bertfam_tf.text import load_tokenizer
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
+    from bertfam_tf.tasks.multi_task import MultiTask
 
 _DESCRIPTION = "bertfam.json"
 _TOKENIZER = "tokenizer"
@@ -39,7 +41,18 @@ def describe(task: Task) -> dict[str, Any]:
     }
 
 
-def save(task: Task, target: Path, overwrite: bool) -> None:
+def describe_tasks(model: MultiTask) -> dict[str, Any]:
+    """As ``describe``, of several tasks that share a backbone."""
+    tasks = model.tasks
+    each = {
+        name: {"task": type(task).__name__, "options": task.options.stored()}
+        for name, task in tasks.items()
+    }
+    shared = describe(next(iter(tasks.values())))
+    return {**shared, "task": type(model).__name__, "options": {}, "tasks": each}
+
+
+def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
     """Writes a task as ``Task.save`` says."""
     files.remove_leftovers(target)
     if target.exists() and not (overwrite and is_saved(target)):
@@ -49,15 +62,24 @@ def save(task: Task, target: Path, overwrite: bool) -> None:
         _write(task, path)
 
 
-def _write(task: Task, directory: Path) -> None:
-    safetensors.write(plain_weights(task), directory / SINGLE)
+def _write(task: Task | MultiTask, directory: Path) -> None:
+    weights: dict[str, Any] = {}
+    for name, each in task.served_tasks.items():
+        weights |= {_stored_path(name, each, path): x for path, x in plain_weights(each).items()}
+    safetensors.write(weights, directory / SINGLE)
     task.tokenizer.save(directory / _TOKENIZER)
     found = sorted(file for file in directory.rglob("*") if file.is_file())
     stored = {str(file.relative_to(directory)): sha256(file) for file in found}
-    text = json.dumps({**describe(task), "sha256": stored}, indent=2) + "\n"
+    text = json.dumps({**task.describe(), "sha256": stored}, indent=2) + "\n"
     (directory / _DESCRIPTION).write_text(text, "utf-8")
     # safetensors creates files that only the owner can read.
     shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
+
+
+def _stored_path(name: str, task: Task, path: str) -> str:
+    """The name of a weight in the file: those of heads of several tasks have the tasks' names."""
+    shared = {variable.path for variable in task.backbone.weights}
+    return path if not name or path in shared else f"{name}/{path}"
 
 
 def is_saved(directory: str | Path) -> bool:
@@ -65,12 +87,17 @@ def is_saved(directory: str | Path) -> bool:
     return (Path(directory) / _DESCRIPTION).is_file()
 
 
-def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
-    """The task that ``save`` wrote.
+def load(
+    path: Path,
+    task_class: Callable[[str], type[Task]],
+    several: Callable[[dict[str, Task]], MultiTask],
+) -> Task | MultiTask:
+    """The task, or tasks, that ``save`` wrote.
 
     Args:
         path: its directory.
         task_class: finds a task by its name.
+        several: makes the model of several tasks.
 
     Raises:
         CheckpointError: if a file is missing, or differs from the one that was saved.
@@ -82,12 +109,15 @@ def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
         raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
     stored = parsing.read_json(file, CheckpointError)
     try:
-        name, family, config = stored["task"], stored["family"], stored["config"]
-        options, digests = dict(stored["options"]), dict(stored["sha256"])
+        family, config, digests = stored["family"], stored["config"], dict(stored["sha256"])
+        described = {
+            str(name): (str(each["task"]), dict(each["options"]))
+            for name, each in dict(stored.get("tasks", {"": stored})).items()
+        }
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
     try:
-        cls = task_class(str(name))
+        classes = {name: task_class(cls) for name, (cls, _) in described.items()}
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
     try:
@@ -98,9 +128,15 @@ def load(path: Path, task_class: Callable[[str], type[Task]]) -> Task:
         what = f"The weights in {path} and {_DESCRIPTION}"
         with filled_later():
             backbone = _backbone(file, family, config, tensors, what)
-            task = cls(backbone, tokenizer, **options)
-        paths = {variable.path: variable.path for variable in task.weights}
-        fill(task.weights, tensors, paths, (), what)
+            tasks = {
+                name: cls(backbone, tokenizer, **described[name][1])
+                for name, cls in classes.items()
+            }
+            task = tasks[""] if "tasks" not in stored else several(tasks)
+        for name, each in tasks.items():
+            paths = {v.path: _stored_path(name, each, v.path) for v in each.weights}
+            others = tuple(f"{re.escape(other)}/.*" for other in tasks if other != name)
+            fill(each.weights, tensors, paths, others, what)
     except CheckpointError:
         raise
     except Exception as error:  # invalid options raise errors of any type

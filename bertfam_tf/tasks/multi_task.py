@@ -1,0 +1,487 @@
+"""Several tasks on one backbone, trained together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import optimizers
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import examples
+from bertfam_tf.learner import Batch, Learner, Objective, SumAndCount, Untracked
+from bertfam_tf.metrics import by_name
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
+from bertfam_tf.tasks import storage
+from bertfam_tf.tasks.base import Task
+from bertfam_tf.text import Tokenizer
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class MultiTask(Learner):
+    """Trains tasks that share a backbone, each step on a batch of one of them (MT-DNN).
+
+    Liu et al. 2019, arXiv 1901.11504, algorithm 1: in each epoch the batches of all tasks are
+    taken in random order. The tasks are trained themselves: afterwards ``model["sst2"].predict``
+    answers as that of any other task. ``export`` writes one SavedModel with a signature for each
+    task, in which the backbone's weights are stored once::
+
+        backbone = bf.load_backbone("bert-base-uncased")
+        tokenizer = bf.load_tokenizer("bert-base-uncased")
+        model = bf.MultiTask({
+            "sst2": bf.TextClassifier(backbone, tokenizer, labels=["negative", "positive"]),
+            "stsb": bf.TextRegressor(backbone, tokenizer, pair=True),
+        })
+        model.fit({"sst2": (texts, labels), "stsb": ((first, second), scores)}, epochs=3)
+        model["sst2"].predict(["a fine film"])
+
+    ``history`` has the losses and metrics of each task under its name: ``sst2_loss``,
+    ``val_sst2_accuracy``. Their weighted sum is ``loss``.
+
+    Args:
+        tasks: by name; names have letters, digits and ``_``, and begin with a letter.
+        loss_weights: factors of the tasks' losses, by name of the task; 1 for omitted ones.
+
+    Raises:
+        ValueError: for less than two tasks, an invalid name, a task that cannot be trained, tasks
+            with different backbones or tokenizers, or a weight of a task that is not there.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        *,
+        loss_weights: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ):
+        tasks = dict(tasks)
+        _check(tasks)
+        for name in loss_weights or {}:
+            if name not in tasks:
+                raise ValueError(unknown("task", name, tasks))
+        first = next(iter(tasks.values()))
+        self._named = Untracked(tasks)
+        self._made: dict[str, list[keras.metrics.Metric]] = {}
+        with first.distribute_strategy.scope():
+            # The batches of all tasks but one have no examples.
+            inputs = {
+                name: {
+                    key: keras.Input(x.shape[1:], dtype=x.dtype, name=f"{name}_{key}")
+                    for key, x in task.components.inputs.items()
+                }
+                for name, task in tasks.items()
+            }
+            super().__init__(
+                inputs,
+                {name: task(inputs[name]) for name, task in tasks.items()},
+                [
+                    _OfTask(name, each, (loss_weights or {}).get(name, 1.0))
+                    for name, task in tasks.items()
+                    for each in task.objectives
+                ],
+                **{"name": "multi_task", **kwargs},
+            )
+        self._validation: tf.data.Dataset | None = None
+        self._not_validated: list[str] = []
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The tasks by name."""
+        return dict(self._named.value)
+
+    def __getitem__(self, name: str) -> Task:
+        if name not in self._named.value:
+            raise KeyError(unknown("task", name, self._named.value))
+        return self._named.value[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named.value)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The backbone of all tasks."""
+        return next(iter(self._named.value.values())).backbone
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of all tasks."""
+        return next(iter(self._named.value.values())).tokenizer
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """Those that at least one of the tasks reads."""
+        read = {id(v) for task in self._named.value.values() for v in task.trainable_variables}
+        return [v for v in super().trainable_variables if id(v) in read]
+
+    @property
+    def trainable_weights(self) -> list[keras.Variable]:
+        return self.trainable_variables
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        if not self.compiled:
+            return []
+        # Not those of the tasks, which may have been compiled and evaluated alone.
+        return [self._losses_seen, *(each for made in self._made.values() for each in made)]
+
+    def compile(
+        self,
+        optimizer: Any = None,
+        *,
+        metrics: Mapping[str, list[Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """As ``keras.Model.compile``.
+
+        Args:
+            optimizer: None for ``optimizers.adamw``.
+            metrics: for each task, as ``Task.compile`` takes them, for ``fit`` and ``evaluate``;
+                those of a task that is omitted are its default metrics.
+            **kwargs: of ``Learner.compile``, without ``loss``.
+
+        Raises:
+            ValueError: for metrics of a task that is not there; ``accumulation_steps`` above 1,
+                because the parts of a batch would have to have examples of the same tasks; or as
+                ``Learner.compile`` raises it.
+        """
+        for name in metrics or {}:
+            if name not in self._named.value:
+                raise ValueError(unknown("task", name, self._named.value))
+        if kwargs.get("accumulation_steps", 1) > 1:
+            raise ValueError("accumulation_steps must be 1 for several tasks.")
+        if kwargs.get("loss") is not None:
+            raise ValueError("loss must be None: each task has its own.")
+        with self.distribute_strategy.scope():
+            self._made = {}
+            for name, task in self._named.value.items():
+                made = (task.components.metrics or list)()
+                if name in (metrics or {}):
+                    task.compile(metrics=metrics[name])
+                    made = [keras.metrics.get(by_name(each)) for each in metrics[name]]
+                for each in made:
+                    each.name = f"{name}_{each.name}"
+                self._made[name] = made
+            super().compile(optimizers.adamw() if optimizer is None else optimizer, **kwargs)
+
+    def fit(
+        self,
+        x: Mapping[str, Any],
+        *,
+        batch_size: int = 32,
+        epochs: int = 1,
+        sampling: float | Mapping[str, float] = 1.0,
+        steps_per_epoch: int | None = None,
+        validation_data: Mapping[str, Any] | None = None,
+        initial_epoch: int = 0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """As ``keras.Model.fit``, on raw text and labels of all tasks.
+
+        Args:
+            x: for each task ``(x, y)`` or ``(x, y, sample_weight)`` as ``Task.fit`` takes them,
+                or what it takes as ``x`` alone: a ``tf.data.Dataset`` or a DataFrame with labels.
+            batch_size: examples in a batch, which are of one task.
+            epochs, initial_epoch, **kwargs: as in Keras.
+            sampling: how often each task is trained: in proportion to its number of examples to
+                this power. 1: each example once in an epoch; 0.5: the square root; 0: all tasks
+                equally often, so that small ones are repeated. Or the tasks' shares, by name.
+            steps_per_epoch: None for as many as the data have batches.
+            validation_data: as ``x``, of all tasks or of some.
+            seed: of the order of tasks; None for another one in each call.
+
+        Raises:
+            ValueError: for tasks that are not there or have no data, for shares that are negative
+                or all 0, for a data set of unknown size without shares and ``steps_per_epoch``,
+                and as ``Task.fit`` raises it.
+        """
+        missing = [name for name in self if name not in x]
+        if missing:
+            raise ValueError(f"The task {missing[0]!r} has no data; tasks: {list(self)}.")
+        streams = self._streams(x, batch_size, training=True)
+        counts = _counts(
+            {name: int(stream.cardinality()) for name, stream in streams.items()},
+            sampling,
+            steps_per_epoch,
+        )
+        total = sum(counts.values())
+        order = np.repeat(np.arange(len(streams)), [counts[name] for name in streams])
+        choices = tf.data.Dataset.from_tensor_slices(order.astype("int64")).shuffle(total, seed)
+        specs = {name: stream.element_spec for name, stream in streams.items()}
+        dataset = tf.data.Dataset.choose_from_datasets(
+            [stream.repeat() for stream in self._complete(streams, specs)],
+            choices,
+            stop_on_empty_dataset=False,
+        ).apply(tf.data.experimental.assert_cardinality(total))
+        if validation_data is not None:
+            self._not_validated = [name for name in self if name not in validation_data]
+            parts = self._complete(self._streams(validation_data, batch_size), specs)
+            validation_data = parts[0]
+            for part in parts[1:]:
+                validation_data = validation_data.concatenate(part)
+        if not self.compiled:
+            self.compile(optimizers.adamw(total_steps=total * (epochs - initial_epoch) or None))
+        self._validation = validation_data
+        try:
+            with as_value_errors():
+                return super().fit(
+                    dataset.prefetch(2),
+                    epochs=epochs,
+                    initial_epoch=initial_epoch,
+                    validation_data=validation_data,
+                    shuffle=False,  # the streams are shuffled; Keras warns that it cannot
+                    **kwargs,
+                )
+        finally:
+            self._validation = None
+
+    def evaluate(self, x: Any, *, batch_size: int = 32, **kwargs: Any) -> Any:
+        """What ``evaluate`` of each task returns, as dicts by the names of the tasks.
+
+        Args:
+            x: as ``fit`` takes it, of all tasks or of some.
+            batch_size, **kwargs: of ``Task.evaluate``.
+
+        Raises:
+            ValueError: for a task that is not there, and as ``Task.evaluate`` raises it.
+        """
+        if x is not None and x is self._validation:
+            # Keras' fit() evaluates the data set that our fit() made.
+            found = super().evaluate(x, **kwargs)
+            return {key: found[key] for key in self._validated(found)}
+        kwargs.pop("return_dict", None)
+        scores = {}
+        for name, given in x.items():
+            texts, labels, weights = _columns(given)
+            own = {} if weights is None else {"sample_weight": weights}
+            scores[name] = self._known(name).evaluate(
+                texts, labels, batch_size=batch_size, return_dict=True, **own, **kwargs
+            )
+        return scores
+
+    def predict(self, x: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The answers of ``predict`` of each task, by the names of the tasks.
+
+        Args:
+            x: texts for all tasks or for some, by name.
+            **kwargs: of ``Task.predict``.
+
+        Raises:
+            ValueError: for texts that are not by the names of tasks, and as ``Task.predict``
+                raises it.
+        """
+        if not isinstance(x, Mapping):
+            raise ValueError(f"Texts must be in a dict by task ({', '.join(self)}), got {type(x)}.")
+        return {name: self._known(name).predict(texts, **kwargs) for name, texts in x.items()}
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        for name, made in self._made.items():
+            weights = None if sample_weight is None else sample_weight.get(name)
+            for each in made:
+                each.update_state(y[name], y_pred[name], sample_weight=weights)
+        return self.get_metrics_result()
+
+    def count_batch(self, inputs: Any) -> Any:
+        return sum(super(MultiTask, self).count_batch(each) for each in inputs.values())
+
+    def _validated(self, names: Iterable[str]) -> list[str]:
+        """Those of losses and metrics that are not of a task without validation data."""
+        others = tuple(f"{name}_" for name in self._not_validated)
+        return [name for name in names if not name.startswith(others)]
+
+    # Storing ---------------------------------------------------------------------------------
+
+    @property
+    def served_tasks(self) -> dict[str, Task]:
+        """The tasks that an export answers for, by the names of their signatures."""
+        return self.tasks
+
+    def describe(self) -> dict[str, Any]:
+        """The description that ``save`` and ``export`` store, sufficient to rebuild the tasks."""
+        return storage.describe_tasks(self)
+
+    def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes all tasks into ``directory``, for ``bertfam_tf.load``; as ``Task.save``.
+
+        Raises:
+            FileExistsError, OSError: as ``Task.save`` does.
+        """
+        storage.save(self, Path(directory), overwrite)
+
+    def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
+        """Writes a SavedModel for TF Serving, with a signature for each task, of its name.
+
+        A task's own further signatures, such as ``rank``, follow its name: ``search_rank``. There
+        is no ``serving_default``, and none for token ids. Weights are stored once.
+
+        Args:
+            directory, version: as for ``Task.export``.
+            **kwargs: ``dtype``, which is not ``"int8"``, ``batching`` and ``metrics``.
+
+        Raises:
+            FileExistsError, ValueError, ExportError: as ``Task.export`` does.
+        """
+        from bertfam_tf.export import export_saved_model
+
+        return export_saved_model(self, directory, version=version, **kwargs)
+
+    # Training data ---------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Task:
+        if name not in self._named.value:
+            raise ValueError(unknown("task", name, self._named.value))
+        return self._named.value[name]
+
+    def _streams(
+        self, data: Mapping[str, Any], batch_size: int, *, training: bool = False
+    ) -> dict[str, tf.data.Dataset]:
+        """Batches of token ids of each task, ``(inputs, targets, weights)`` or without weights."""
+        streams = {}
+        for name, given in data.items():
+            task = self._known(name)
+            streams[name] = task.training_batches(
+                *examples(*_columns(given), task.fields),
+                batch_size,
+                shuffle=training,
+                training=training,
+            )
+        return streams
+
+    def _complete(
+        self, streams: Mapping[str, tf.data.Dataset], specs: Mapping[str, tuple]
+    ) -> list[tf.data.Dataset]:
+        """Streams whose elements have batches of all tasks, without examples but of their own.
+
+        Args:
+            streams: of some tasks.
+            specs: of the elements of all tasks; if they have weights, so do the results.
+        """
+        weighted = [name for name, spec in specs.items() if len(spec) == 3]
+
+        def complete(name: str) -> Callable[..., tuple]:
+            @tf.autograph.experimental.do_not_convert
+            def element(*batch: Any) -> tuple:
+                found: dict[str, Any] = {
+                    n: tf.nest.map_structure(_empty, spec) for n, spec in specs.items() if n != name
+                }
+                found[name] = batch
+                inputs, targets = ({n: found[n][i] for n in self} for i in (0, 1))
+                if not weighted:
+                    return inputs, targets
+                if name in weighted and len(batch) < 3:
+                    rows = tf.shape(tf.nest.flatten(batch)[0])[0]
+                    found[name] = (*batch, tf.ones([rows]))
+                return inputs, targets, {n: found[n][2] for n in weighted}
+
+            return element
+
+        return [stream.map(complete(name)) for name, stream in streams.items()]
+
+
+class _OfTask:
+    """An objective of one of several tasks.
+
+    Args:
+        task: its name.
+        objective: of the task.
+        weight: of its losses.
+    """
+
+    def __init__(self, task: str, objective: Objective, weight: float):
+        self.task = task
+        self.objective = objective
+        self.heads = objective.heads
+        self.weights = {f"{task}_{name}": weight * x for name, x in objective.weights.items()}
+        reported = getattr(objective, "metrics", {})
+        self.metrics = {f"{task}_{name}": function for name, function in reported.items()}
+
+    def loss(
+        self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
+    ) -> dict[str, SumAndCount]:
+        weights = None if batch.weights is None else batch.weights.get(self.task)
+        own = Batch(batch.inputs[self.task], batch.targets[self.task], weights)
+        found = self.objective.loss(outputs[self.task], heads, own)
+        return {f"{self.task}_{name}": value for name, value in found.items()}
+
+
+def _check(tasks: Mapping[str, Task]) -> None:
+    if len(tasks) < 2:
+        raise ValueError(f"MultiTask is for two tasks or more, got {list(tasks)}.")
+    first_name, first = next(iter(tasks.items()))
+    for name, task in tasks.items():
+        if not isinstance(task, Task):
+            raise ValueError(f"The task {name!r} must be a bertfam_tf task, got {type(task)}.")
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"Names of tasks have letters, digits and _ and begin with a letter, got {name!r}."
+            )
+        if not task.objectives:
+            raise ValueError(f"The task {name!r} has no loss: {type(task).__name__}.")
+        for part in ("backbone", "tokenizer"):
+            if getattr(task, part) is not getattr(first, part):
+                raise ValueError(
+                    f"The tasks {first_name!r} and {name!r} have two {part}s: make both of the "
+                    "same object."
+                )
+        for other in tasks:
+            # Their losses and metrics would be mistaken for each other's.
+            if name.startswith(f"{other}_"):
+                raise ValueError(f"The name {name!r} begins with that of the task {other!r}.")
+    if len({id(task) for task in tasks.values()}) < len(tasks):
+        raise ValueError("A task has two names.")
+
+
+def _counts(
+    batches: Mapping[str, int], sampling: float | Mapping[str, float], steps: int | None
+) -> dict[str, int]:
+    """How many batches of each task an epoch has.
+
+    Args:
+        batches: of the data, by task; negative if unknown.
+        sampling, steps: as for ``fit``.
+    """
+    unknown_size = [name for name, count in batches.items() if count < 0]
+    if unknown_size and (steps is None or not isinstance(sampling, Mapping)):
+        raise ValueError(
+            f"The data set of {unknown_size[0]!r} has no known size: steps_per_epoch is needed, "
+            "and sampling has to be the tasks' shares by name."
+        )
+    if isinstance(sampling, Mapping):
+        for name in sampling:
+            if name not in batches:
+                raise ValueError(unknown("task", name, batches))
+        shares = {name: float(sampling.get(name, 0)) for name in batches}
+        if min(shares.values()) < 0 or not any(shares.values()):
+            raise ValueError(f"sampling must have shares of at least 0, got {dict(sampling)}.")
+    else:
+        shares = {name: count**sampling for name, count in batches.items()}
+    total = sum(batches.values()) if steps is None else steps
+    exact = {name: total * share / sum(shares.values()) for name, share in shares.items()}
+    counts = {name: int(value) for name, value in exact.items()}
+    # The largest remainders are rounded up.
+    missing = total - sum(counts.values())
+    for name in sorted(exact, key=lambda n: counts[n] - exact[n])[:missing]:
+        counts[name] += 1
+    return counts
+
+
+def _columns(given: Any) -> tuple[Any, Any, Any]:
+    """``x``, ``y`` and sample weights of a task's data."""
+    data = given if isinstance(given, tuple) else (given,)
+    if not 1 <= len(data) <= 3:
+        raise ValueError(
+            f"Data of a task must be (x, y) or (x, y, sample_weight), got {len(data)} values."
+        )
+    return (*data, None, None)[:3]  # type: ignore[return-value]
+
+
+def _empty(spec: Any) -> Any:
+    """A batch without examples."""
+    return tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
