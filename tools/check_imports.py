@@ -43,6 +43,7 @@ ALLOWED = {
     ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),
+    ("tasks.multi_task", "MultiTask.export"),
 }
 # These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "measured", "layers", "models", "heads", "layouts", "optimizers"}

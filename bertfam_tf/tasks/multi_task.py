@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,7 @@ class MultiTask(Learner):
     def compile(
         self,
         optimizer: Any = None,
+        loss: None = None,
         *,
         metrics: Mapping[str, list[Any]] | None = None,
         **kwargs: Any,
@@ -142,29 +144,31 @@ class MultiTask(Learner):
 
         Args:
             optimizer: None for ``optimizers.adamw``.
+            loss: None, because each task has its own.
             metrics: for each task, as ``Task.compile`` takes them, for ``fit`` and ``evaluate``;
                 those of a task that is omitted are its default metrics.
-            **kwargs: of ``Learner.compile``, without ``loss``.
+            **kwargs: of ``Learner.compile``.
 
         Raises:
             ValueError: for metrics of a task that is not there; ``accumulation_steps`` above 1,
                 because the parts of a batch would have to have examples of the same tasks; or as
                 ``Learner.compile`` raises it.
         """
-        for name in metrics or {}:
-            if name not in self._named.value:
-                raise ValueError(unknown("task", name, self._named.value))
+        chosen = metrics or {}
+        for name in chosen:
+            self._known(name)
         if kwargs.get("accumulation_steps", 1) > 1:
             raise ValueError("accumulation_steps must be 1 for several tasks.")
-        if kwargs.get("loss") is not None:
+        if loss is not None:
             raise ValueError("loss must be None: each task has its own.")
         with self.distribute_strategy.scope():
             self._made = {}
             for name, task in self._named.value.items():
-                made = (task.components.metrics or list)()
-                if name in (metrics or {}):
-                    task.compile(metrics=metrics[name])
-                    made = [keras.metrics.get(by_name(each)) for each in metrics[name]]
+                default = task.components.metrics
+                made: list[keras.metrics.Metric] = [] if default is None else default()
+                if name in chosen:
+                    task.compile(metrics=chosen[name])
+                    made = [keras.metrics.get(by_name(each)) for each in chosen[name]]
                 for each in made:
                     each.name = f"{name}_{each.name}"
                 self._made[name] = made
@@ -220,22 +224,21 @@ class MultiTask(Learner):
             choices,
             stop_on_empty_dataset=False,
         ).apply(tf.data.experimental.assert_cardinality(total))
+        validation = None
         if validation_data is not None:
             self._not_validated = [name for name in self if name not in validation_data]
             parts = self._complete(self._streams(validation_data, batch_size), specs)
-            validation_data = parts[0]
-            for part in parts[1:]:
-                validation_data = validation_data.concatenate(part)
+            validation = reduce(tf.data.Dataset.concatenate, parts)
         if not self.compiled:
             self.compile(optimizers.adamw(total_steps=total * (epochs - initial_epoch) or None))
-        self._validation = validation_data
+        self._validation = validation
         try:
             with as_value_errors():
                 return super().fit(
                     dataset.prefetch(2),
                     epochs=epochs,
                     initial_epoch=initial_epoch,
-                    validation_data=validation_data,
+                    validation_data=validation,
                     shuffle=False,  # the streams are shuffled; Keras warns that it cannot
                     **kwargs,
                 )
@@ -398,7 +401,9 @@ class _OfTask:
         self.task = task
         self.objective = objective
         self.heads = objective.heads
-        self.weights = {f"{task}_{name}": weight * x for name, x in objective.weights.items()}
+        self.weights: Mapping[str, float] = {
+            f"{task}_{name}": weight * x for name, x in objective.weights.items()
+        }
         reported = getattr(objective, "metrics", {})
         self.metrics = {f"{task}_{name}": function for name, function in reported.items()}
 

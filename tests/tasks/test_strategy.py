@@ -168,6 +168,35 @@ LISTS = """
             np.testing.assert_allclose(a, b, atol=1e-5)
 """
 
+# Each step is of one task, in all replicas.
+SEVERAL = """
+    def trained():
+        keras.utils.set_random_seed(0)
+        backbone = bf.load_backbone(sys.argv[1], **quiet)
+        tokenizer = bf.load_tokenizer(sys.argv[1])
+        model = bf.MultiTask({
+            "film": bf.TextClassifier(backbone, tokenizer, labels=["a", "b"]),
+            "score": bf.TextRegressor(backbone, tokenizer, pair=True),
+            "words": bf.TokenTagger(backbone, tokenizer, tags=["O", "B-X"]),
+        })
+        model.compile(keras.optimizers.SGD(0.1))
+        data = {
+            "film": (texts, ["a", "b"] * 5),
+            "score": ((texts, texts[::-1]), [0.1, 0.2, 0.3, 0.4, 0.5] * 2),
+            "words": ([text.split() for text in texts], [["O"] * len(t.split()) for t in texts]),
+        }
+        history = model.fit(data, batch_size=4, seed=1, validation_data=data, verbose=0).history
+        found = {**history, **model.evaluate(data, verbose=0)}
+        found["score"].pop("spearman")  # rounding ranks scores that are alike
+        return {name: value for name, value in found.items() if "spearman" not in name}
+
+    one = trained()
+    with strategy.scope():
+        both = trained()
+    for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(both), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+"""
+
 # What compiles itself, in every task; verbs of their own beside it.
 THE_OTHERS = """
     from bertfam_tf import heads
@@ -235,8 +264,8 @@ THE_OTHERS = """
 @pytest.mark.full
 @pytest.mark.parametrize(
     "script",
-    in_full([CLASSIFIER, CHOICES_AND_RANKS, WINDOWS, LISTS, THE_OTHERS], [CLASSIFIER]),
-    ids=["labels", "choices and ranks", "windows", "lists", "others"],
+    in_full([CLASSIFIER, CHOICES_AND_RANKS, WINDOWS, LISTS, SEVERAL, THE_OTHERS], [CLASSIFIER]),
+    ids=["labels", "choices and ranks", "windows", "lists", "several tasks", "others"],
 )
 def test_two_replicas_learn_and_answer_as_one(smallest, tmp_path, script):
     code = textwrap.dedent(PREAMBLE + script)
