@@ -57,7 +57,7 @@ class Sizes:
         epochs, batch, rate, length: of all runs.
     """
 
-    labels: int = 9000
+    labels: int = 5000
     dev: int = 2000
     epochs: int = 3
     batch: int = 32
