@@ -48,7 +48,7 @@ def layout_map(
     devices = device_mesh.shape[list(device_mesh.axis_names).index(axis)]
     found: dict[str, tuple[str | None, ...]] = {}
     for layer in model._flatten_layers():
-        for weight, dimension, parts in _splits(layer):
+        for weight, dimension, parts in splits(layer):
             if parts % devices:
                 if layer.name == _TOKENS:
                     continue
@@ -69,8 +69,11 @@ def layout_map(
 _TOKENS = "token_embedding"
 
 
-def _splits(layer: keras.layers.Layer) -> Iterator[Split]:
-    """The weights of a layer that are split; those of its parts among them."""
+def splits(layer: keras.layers.Layer) -> Iterator[Split]:
+    """The weights of a layer that have a part for each of its heads, hidden units or tokens.
+
+    Those of the layers that it is made of are among them where the split is this layer's.
+    """
     if isinstance(layer, layers.FeedForward):
         units = layer.intermediate_size
         yield from _columns(layer.intermediate, units)

@@ -196,8 +196,9 @@ class Backbone(keras.Model):
         first position, and ``hidden_states`` (the embeddings' output, then each layer's). Where the
         family has them: ``pooled_output`` (batch, hidden);
         ``attention_scores``, each layer's (batch, heads, length, keys), scaled, before mask and
-        softmax; only where a call names them ``queries``, ``keys`` and ``values``, each layer's
-        (batch, heads, length, head size), before scaling; ``memory`` or ``cache`` for the next
+        softmax; only where a call names them ``attention_probabilities``, of the same shape, and
+        ``queries``, ``keys`` and ``values``, each layer's (batch, heads, length, head size), before
+        scaling; ``memory`` or ``cache`` for the next
         call; ``last_token`` (batch, hidden), the output at the last real token of each example;
         ``query_output`` (batch, predictions, hidden).
 

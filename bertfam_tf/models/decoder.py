@@ -105,5 +105,6 @@ def decode(
         "last_token": parts("last_token", layers.LastTokenPooling)(x, padding_mask),
         "hidden_states": hidden_states,
         "attention_scores": attention_scores,
+        **encoder.probabilities(parts, attention_scores, [mask] * len(blocks)),
         "cache": tuple(cache),
     }

@@ -205,6 +205,21 @@ def heads_per_layer(config: Any) -> tuple[int, ...]:
     return counts
 
 
+def probabilities(parts: Parts, scores: Sequence[Any], masks: Sequence[Any]) -> dict[str, list]:
+    """The output ``attention_probabilities`` of models that name it.
+
+    Args:
+        parts: the layers.
+        scores: of each layer, (batch, heads, length, keys), before the mask.
+        masks: of each layer, as ``layers.attention_probabilities`` takes them.
+    """
+    name = "attention_probabilities"
+    if not parts.names(name):
+        return {}
+    pairs = zip(scores, masks, strict=True)
+    return {name: [layers.attention_probabilities(x, mask) for x, mask in pairs]}
+
+
 def encode(
     config: Any,
     parts: Parts,
@@ -255,7 +270,7 @@ def encode(
                 name = f"attention_groups_{heads}"
                 groups[heads] = layers.AttentionGroups(heads, name=name)(layout)
             given["groups"] = groups[heads]
-        if not parts.has_output("attention_scores"):
+        if not (parts.has_output("attention_scores") or parts.names("attention_probabilities")):
             given["return_scores"] = False
         return given
 
@@ -276,15 +291,17 @@ def encode(
         hidden_states[-1], first = final_norm(x), final_norm(first)
     # Only in models that name them, because their products are computed once more.
     projected = {}
-    if parts.outputs is not None and {*_PROJECTED}.intersection(parts.outputs):
+    if parts.names(*_PROJECTED):
         found = [
             parts(f"{block.name}_projections", block.projections)(x, layout=layout)
             for block, x in zip(blocks, hidden_states, strict=False)
         ]
         projected = dict(zip(_PROJECTED, map(list, zip(*found, strict=True)), strict=True))
     hidden_states = [layers.pad(each, layout) for each in hidden_states]
+    masks = [call_with(i)["attention_mask"] for i in range(len(attention_scores))]
     outputs = {
         **projected,
+        **probabilities(parts, attention_scores, masks),
         "sequence_output": hidden_states[-1],  # (batch, length, hidden)
         "first_token": first,
         "hidden_states": hidden_states,

@@ -57,6 +57,10 @@ class Parts(Mapping[str, keras.layers.Layer]):
         """Whether the model has an output of this name, so that wiring must compute it."""
         return self.outputs is None or name in self.outputs
 
+    def names(self, *outputs: str) -> bool:
+        """Whether one of these outputs was asked for by name: all outputs are not enough."""
+        return self.outputs is not None and not set(outputs).isdisjoint(self.outputs)
+
     def layout(self, padding_mask: Any) -> TokenLayout | None:
         """Where the real tokens are; None where the wiring is padded.
 

@@ -155,6 +155,7 @@ def encode(
         "sequence_output": x,
         "hidden_states": [*hidden_states, x],
         "attention_scores": attention_scores,
+        **encoder.probabilities(parts, attention_scores, [attention_mask] * len(stack)),
         "memory": tuple(memory),
         "last_token": pooling(x, given["padding_mask"]),
     }

@@ -1,0 +1,22 @@
+"""What a model attends to, which heads it needs, and which words made its answer."""
+
+from bertfam_tf.analysis.attention import AttentionMaps, attention_maps
+from bertfam_tf.analysis.attribution import Attribution, explain
+from bertfam_tf.analysis.heads import Ablation, Importance, ablation, importance, without_heads
+from bertfam_tf.analysis.pruning import least_important, prune
+from bertfam_tf.analysis.similarity import layer_similarity
+
+__all__ = [
+    "Ablation",
+    "AttentionMaps",
+    "Attribution",
+    "Importance",
+    "ablation",
+    "attention_maps",
+    "explain",
+    "importance",
+    "layer_similarity",
+    "least_important",
+    "prune",
+    "without_heads",
+]

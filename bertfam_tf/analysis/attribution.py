@@ -1,0 +1,150 @@
+"""Which words made the answer: integrated gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.analysis.tokens import Example, Word, packed_example, texts_of_example
+from bertfam_tf.export.substitution import substituted_calls
+from bertfam_tf.models.base import unpadding
+from bertfam_tf.names import unknown
+from bertfam_tf.tasks import Task
+
+_TABLE = "token_embedding"
+# In words.
+_LONGEST_ANSWER = 30
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """How much each word of an example adds to a score.
+
+    Attributes:
+        example: its tokens and words.
+        target: the label, or the word and its tag.
+        score: of the target, before the softmax.
+        baseline: the score if no word had an embedding.
+        tokens: float32 (length,); their sum is ``score`` less ``baseline``, up to the error of the
+            integral.
+    """
+
+    example: Example
+    target: str
+    score: float
+    baseline: float
+    tokens: np.ndarray
+
+    @property
+    def words(self) -> list[tuple[Word, float]]:
+        """Words with their share, the sum over their tokens."""
+        return [(word, float(self.tokens[list(word.tokens)].sum())) for word in self.example.words]
+
+
+def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attribution:
+    """Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) of a task's answer.
+
+    The path goes from a text whose words have embeddings of 0 to the text itself; special tokens,
+    positions and segments stay. The integral is a Gauss-Legendre quadrature.
+
+    Args:
+        task: a classifier, regressor, tagger or question answering, whose example is one row.
+        x: a text; a tuple or a dict of texts for tasks with several.
+        target: for classifiers a label, for taggers ``(word, tag)``, the word by its index; None
+            for the answer, for regressors and for question answering, whose score is the sum of
+            the logits of start and end.
+        steps: points of the integral.
+
+    Raises:
+        ValueError: for another task or target, a backbone whose embeddings are not of tokens, or
+            other texts than the task takes.
+    """
+    table = task.backbone.parts.get(_TABLE)
+    if table is None:
+        raise ValueError(f"The {task.backbone.family} backbone has no embeddings of tokens.")
+    example = packed_example(task, texts_of_example(task, x))
+    logits = keras.ops.convert_to_numpy(task(example.inputs, training=False))[0]
+    indices, name = _target(task, example, logits, target)
+    ids = example.inputs["token_ids"]
+    embedded = tf.cast(table(ids), "float32")
+    special = tf.constant(example.special[np.newaxis, :, np.newaxis])
+    start = tf.where(special, embedded, tf.zeros_like(embedded))
+    places, weights = np.polynomial.legendre.leggauss(steps)
+    shares = tf.constant((places + 1) / 2, "float32")[:, tf.newaxis, tf.newaxis]
+    points = start + shares * (embedded - start)  # (steps, length, width)
+    _, gradients = _scores(task, table, example, points, indices)
+    mean = tf.einsum("s,sld->ld", tf.constant(weights / 2, "float32"), gradients)
+    attributions = tf.reduce_sum(mean * (embedded - start)[0], axis=-1).numpy()
+    ends, _ = _scores(task, table, example, tf.concat([embedded, start], 0), indices)
+    score, baseline = map(float, ends.numpy())
+    return Attribution(example, name, score, baseline, attributions)
+
+
+def _scores(
+    task: Task, table: Any, example: Example, points: tf.Tensor, places: list[tuple[int, ...]]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Scores (points,) for embeddings of tokens (points, length, width), and their gradients."""
+    count = points.shape[0]
+    inputs = {n: tf.repeat(each, count, axis=0) for n, each in example.inputs.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(points)
+
+        def embed(layer: Any, ids: Any) -> tf.Tensor:
+            return tf.cast(points, layer.compute_dtype)
+
+        with unpadding(False), substituted_calls({table: embed}):
+            logits = task(inputs, training=False)
+        scores = tf.add_n([tf.cast(logits[(slice(None), *each)], "float32") for each in places])
+    return scores, tape.gradient(scores, points)
+
+
+def _target(
+    task: Task, example: Example, logits: np.ndarray, target: Any
+) -> tuple[list[tuple[int, ...]], str]:
+    """The indices of the target's scores in an example's logits, and its name."""
+    names, words = task.class_names, example.words
+    if task.head_name == "span" or logits.ndim < 1 or (logits.ndim == 1 and not names):
+        if target is not None:
+            raise ValueError(f"target must be None for a {type(task).__name__}, got {target!r}.")
+        if task.head_name == "span":
+            return _best_span(words, logits)
+        return [(0,) if logits.ndim else ()], "score"
+    if logits.ndim == 1:
+        if target is None:
+            target = names[int(logits.argmax())]
+        if target not in names:
+            raise ValueError(unknown("label", target, names))
+        return [(names.index(target),)], target
+    if logits.ndim == 2 and names and logits.shape[1] == len(names):
+        word, tag = target if isinstance(target, tuple) else (target, None)
+        if not isinstance(word, int) or not 0 <= word < len(words):
+            raise ValueError(
+                "target of a tagger must be (word, tag), the word by an index below "
+                f"{len(words)}, got {target!r}."
+            )
+        place = words[word].tokens[0]
+        tag = names[int(logits[place].argmax())] if tag is None else tag
+        if tag not in names:
+            raise ValueError(unknown("tag", tag, names))
+        return [(place, names.index(tag))], f"{words[word].text}: {tag}"
+    raise ValueError(
+        "explain() is for classifiers, regressors, taggers and question answering, got "
+        f"{type(task).__name__}."
+    )
+
+
+def _best_span(words: list[Word], logits: np.ndarray) -> tuple[list[tuple[int, ...]], str]:
+    """Of logits (length, 2): the best start and end in the context, and their words."""
+    context = [word for word in words if word.feature == words[-1].feature]
+    scores = {
+        (i, j): logits[first.tokens[0], 0] + logits[last.tokens[-1], 1]
+        for i, first in enumerate(context)
+        for j, last in enumerate(context[i : i + _LONGEST_ANSWER], i)
+    }
+    i, j = max(scores, key=scores.__getitem__)
+    answer = " ".join(word.text for word in context[i : j + 1])
+    return [(context[i].tokens[0], 0), (context[j].tokens[-1], 1)], answer

@@ -1,0 +1,136 @@
+"""Takes heads and hidden units out of a model: fewer weights, less to compute."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from bertfam_tf.analysis.heads import Importance, attentions, feed_forwards
+from bertfam_tf.layouts import splits
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks import Task
+
+_HEADS, _UNITS = "heads_per_layer", "intermediate_size"
+
+
+def least_important(found: Importance, share: float) -> dict[int, list[int]]:
+    """The heads that matter least, over all layers; each layer keeps one at least.
+
+    Scores of a layer are divided by their norm, because those of different layers are not of one
+    scale (Michel et al. 2019, arXiv 1905.10650, section 3.3).
+
+    Args:
+        found: from ``importance``.
+        share: of all heads, from 0 to 1.
+
+    Returns:
+        indices of heads by index of the layer.
+
+    Raises:
+        ValueError: for a share that is not in this range, or that leaves a layer without heads.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be at least 0 and below 1, got {share}.")
+    scores = [each / max(float(np.linalg.norm(each)), 1e-12) for each in found.heads]
+    order = sorted((x, i, head) for i, row in enumerate(scores) for head, x in enumerate(row))
+    number = round(share * len(order))
+    pruned: dict[int, list[int]] = {}
+    for _, layer, head in order:
+        if sum(map(len, pruned.values())) == number:
+            break
+        if len(pruned.get(layer, ())) < len(scores[layer]) - 1:
+            pruned.setdefault(layer, []).append(head)
+    if sum(map(len, pruned.values())) < number:
+        raise ValueError(f"share={share} leaves a layer without heads.")
+    return {layer: sorted(heads) for layer, heads in sorted(pruned.items())}
+
+
+def prune(
+    model: Any,
+    heads: Mapping[int, Iterable[int]] | None = None,
+    units: int | None = None,
+    *,
+    found: Importance | None = None,
+) -> Any:
+    """A new model without some heads and hidden units; the old one stays as it is.
+
+    Without heads alone, outputs are those of ``without_heads``. What is left is a model as any
+    other: it is trained, saved and exported, smaller and faster.
+
+    Args:
+        model: a task, or a backbone.
+        heads: indices of the heads that are taken out, by index of the layer, from 0.
+        units: the number of hidden units that each feed-forward layer keeps, the most important
+            ones; None for all.
+        found: from ``importance``, for ``units``.
+
+    Returns:
+        as ``model``.
+
+    Raises:
+        ValueError: for a family whose layers have the same number of heads, for a layer or head
+            that is not there, a layer without heads, or ``units`` without ``found`` or out of
+            range.
+    """
+    backbone = model if isinstance(model, Backbone) else model.backbone
+    config = backbone.config
+    known = {field.name for field in dataclasses.fields(config)}
+    changed: dict[str, Any] = {}
+    kept: dict[int, tuple[int, int, Sequence[int]]] = {}  # by id of the variable
+    if heads:
+        if _HEADS not in known:
+            raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
+        counts = []
+        layers = attentions(backbone)
+        for layer in heads:
+            if not 0 <= layer < len(layers):
+                raise ValueError(f"Layers are from 0 to {len(layers) - 1}, got {layer}.")
+        for i, layer in enumerate(layers):
+            without = set(heads.get(i, ()))
+            wrong = without - set(range(layer.num_heads))
+            if wrong:
+                raise ValueError(
+                    f"Heads of layer {i} are from 0 to {layer.num_heads - 1}, got {min(wrong)}."
+                )
+            rest = [head for head in range(layer.num_heads) if head not in without]
+            if not rest:
+                raise ValueError(f"Layer {i} must keep one of its {layer.num_heads} heads.")
+            counts.append(len(rest))
+            _keep(kept, layer, rest)
+        changed[_HEADS] = counts
+    if units is not None:
+        if found is None:
+            raise ValueError("found must be what importance() returned, to choose hidden units.")
+        for layer, scores in zip(feed_forwards(backbone), found.units, strict=True):
+            if not 1 <= units <= len(scores):
+                raise ValueError(f"units must be from 1 to {len(scores)}, got {units}.")
+            _keep(kept, layer, np.sort(np.argsort(-scores, kind="stable")[:units]).tolist())
+        changed[_UNITS] = units
+    made = Backbone(backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy)
+    pairs = [(made, backbone)]
+    pruned: Any = made
+    if isinstance(model, Task):
+        pruned = type(model)(made, model.tokenizer, **model.options.stored())
+        pairs = [(pruned, model)]
+    for new, old in pairs:
+        values = {variable.path: variable for variable in old.weights}
+        for variable in new.weights:
+            source = values[variable.path]
+            variable.assign(_part(source, *kept[id(source)]) if id(source) in kept else source)
+    return pruned
+
+
+def _keep(kept: dict, layer: keras.layers.Layer, parts: Sequence[int]) -> None:
+    for variable, axis, count in splits(layer):
+        kept[id(variable)] = (axis, count, parts)
+
+
+def _part(variable: keras.Variable, axis: int, count: int, parts: Sequence[int]) -> np.ndarray:
+    """The values of a variable without the parts of its axis that are taken out."""
+    values = np.moveaxis(keras.ops.convert_to_numpy(variable), axis, 0)
+    by_part = values.reshape(count, -1, *values.shape[1:])[list(parts)]
+    return np.moveaxis(by_part.reshape(-1, *values.shape[1:]), 0, axis)

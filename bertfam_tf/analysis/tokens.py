@@ -1,0 +1,141 @@
+"""Which text and which word each token of a packed example is from."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.tasks import Task
+from bertfam_tf.tasks.preprocessing import Packed, Windowed
+
+# Above all ids: what stands for a token while an example is packed.
+_FIRST_CODE = 1 << 24
+
+
+class Word(NamedTuple):
+    """A word of an example.
+
+    Fields:
+        text: the word.
+        feature: name of the text that it is from, such as ``text_pair``.
+        start, end: bytes of that text.
+        tokens: its positions in the packed example.
+    """
+
+    text: str
+    feature: str
+    start: int
+    end: int
+    tokens: tuple[int, ...]
+
+
+class Example(NamedTuple):
+    """A packed example.
+
+    Fields:
+        inputs: of the model, int32 (1, length).
+        names: of the tokens; special ones as the tokenizer writes them.
+        words: in order, as far as they were not truncated.
+    """
+
+    inputs: dict[str, tf.Tensor]
+    names: list[str]
+    words: list[Word]
+
+    @property
+    def special(self) -> np.ndarray:
+        """bool (length,): tokens that are of no word."""
+        found = np.ones(len(self.names), bool)
+        for word in self.words:
+            found[list(word.tokens)] = False
+        return found
+
+
+def packed_example(task: Task, texts: dict[str, str]) -> Example:
+    """Packs one example as the task does, and finds its words.
+
+    A word is a run of letters and digits; any other character, and each of Chinese and Japanese,
+    is a word of its own.
+
+    Args:
+        task: whose examples are one row of tokens each.
+        texts: by name.
+
+    Raises:
+        ValueError: for a task whose examples are several rows, as of multiple choice, a text that
+            is longer than the model takes, and for other texts than the task takes.
+    """
+    preprocessor: Any = task.components.preprocessor
+    if isinstance(preprocessor, Windowed):
+        pack, prompt = preprocessor.windows, ""
+    elif type(preprocessor) is Packed:
+        pack, prompt = preprocessor.packer, preprocessor.prompt
+    else:
+        raise ValueError(f"Examples of {type(task).__name__} are several rows of tokens, not one.")
+    task.fields.check(texts)
+    names = [name for name in preprocessor.names if name in texts]
+    encoded = preprocessor({name: tf.constant([texts[name]]) for name in names})
+    inputs = preprocessor.inputs(encoded)
+    rows = inputs["token_ids"].shape[0]
+    if rows != 1:
+        raise ValueError(f"The text must fit in one window of the model, got {rows} windows.")
+    ids = inputs["token_ids"][0].numpy()
+    prompted = {**texts, names[0]: prompt + texts[names[0]]}
+    spans: list[tuple[str, int, int]] = []
+    codes = []
+    for name in names:
+        _, starts, ends = preprocessor.tokenizer.tokenize_with_offsets([prompted[name]])
+        first = _FIRST_CODE + len(spans)
+        spans += [(name, *each) for each in zip(starts[0].numpy(), ends[0].numpy(), strict=True)]
+        codes.append(tf.ragged.constant([range(first, _FIRST_CODE + len(spans))], tf.int32, 1))
+    places = pack(codes)["token_ids"][0].numpy() - _FIRST_CODE
+    words: list[Word] = []
+    shown = [preprocessor.tokenizer.id_to_token(int(i)) for i in ids]
+    for position, code in enumerate(places):
+        if code < 0:
+            continue
+        name, start, end = spans[code]
+        content = prompted[name].encode()
+        last = words[-1] if words else None
+        if last and last.feature == name and _joined(content, last, int(start)):
+            last = words.pop()
+            start, tokens = last.start, (*last.tokens, position)
+        else:
+            tokens = (position,)
+        text = content[start:end].decode("utf-8", "replace").strip()
+        words.append(Word(text, name, int(start), int(end), tokens))
+    return Example(inputs, shown, words)
+
+
+def _joined(content: bytes, last: Word, start: int) -> bool:
+    """Whether a token that begins at a byte belongs to the last word."""
+    if start > last.end:
+        return False
+    before = content[: last.end].decode("utf-8", "ignore")[-1:]
+    after = content[start:].decode("utf-8", "ignore")[:1]
+    return _in_words(before) and _in_words(after)
+
+
+def _in_words(character: str) -> bool:
+    wide = unicodedata.east_asian_width(character) == "W" if character else True
+    return character.isalnum() and not wide
+
+
+def texts_of_example(task: Task, x: Any) -> dict[str, str]:
+    """One example's texts by name: of a string, a tuple or a dict.
+
+    Raises:
+        ValueError: for other texts than the task takes.
+    """
+    names = (*task.fields.required, *task.fields.optional)
+    if isinstance(x, str):
+        x = (x,)
+    if isinstance(x, tuple | list):
+        x = dict(zip(names, x, strict=False))
+    if not isinstance(x, dict) or not all(isinstance(each, str) for each in x.values()):
+        raise ValueError(f"An example must be a string, or a tuple or dict of strings, got {x!r}.")
+    task.fields.check(x)
+    return x
