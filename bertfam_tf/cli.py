@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf.files import write
 from bertfam_tf.names import unknown
 from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
 
@@ -131,6 +132,27 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
+
+    analyze = command(
+        "analyze", _analyze, "show which words made an answer, attention, and which heads matter"
+    )
+    analyze.add_argument("model", help="a saved task, or the output directory of a recipe")
+    analyze.add_argument(
+        "text", nargs="*", help="the texts of one example, such as a question and its context"
+    )
+    analyze.add_argument(
+        "--output", required=True, metavar="DIR", help="of the page and the pictures"
+    )
+    analyze.add_argument("--target", help="the label that is explained (default: the answer)")
+    analyze.add_argument(
+        "--word", type=int, metavar="N", help="of a tagger: the word that is explained, from 0"
+    )
+    analyze.add_argument(
+        "--heads",
+        action="store_true",
+        help="score the dev split of a run without each head, and without each layer's heads",
+    )
+    analyze.add_argument("--metric", help="with --heads (default: the first but the loss)")
 
     predict = command("predict", _predict, "print predictions, one line of JSON per text")
     predict.add_argument("model", help="a saved task, or the output directory of a recipe")
@@ -351,6 +373,59 @@ def _evaluate(options: argparse.Namespace) -> None:
     run_dir = Path(options.run_dir)
     recipe = load_run(run_dir / RECIPE)
     print(json.dumps(evaluate(tasks.load(run_dir / MODEL), recipe, options.split)))
+
+
+def _analyze(options: argparse.Namespace) -> None:
+    if bool(options.text) == options.heads:
+        raise ValueError("analyze needs the texts of an example, or --heads")
+    from bertfam_tf import analysis
+
+    output = Path(options.output)
+    output.mkdir(parents=True, exist_ok=True)
+    task = _saved_task(options.model)
+    if options.heads:
+        _analyze_heads(options, task, output)
+        return
+    texts = tuple(options.text)
+    target = options.target if options.word is None else (options.word, options.target)
+    found = analysis.explain(task, texts, target)
+    maps = analysis.attention_maps(task, texts)
+    analysis.write_page(output / "example.html", maps, found)
+    analysis.draw_words(found, output / "words.png")
+    analysis.draw_heads(maps, output / "attention.png")
+    words = [{"word": word.text, "share": round(share, 6)} for word, share in found.words]
+    scores = {"target": found.target, "score": found.score, "baseline": found.baseline}
+    print(json.dumps({**scores, "words": words}, ensure_ascii=False))
+
+
+def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None:
+    from bertfam_tf import analysis
+    from bertfam_tf.config import load_run
+    from bertfam_tf.train.directory import RECIPE
+    from bertfam_tf.train.run import evaluate
+
+    file = Path(options.model) / RECIPE
+    if not file.is_file():
+        raise ValueError(f"--heads needs the output directory of a recipe; {file} is missing")
+    recipe = load_run(file)
+
+    def scores() -> dict[str, float]:
+        return evaluate(task, recipe, "dev")
+
+    known = [name for name in scores() if name != "loss"]
+    metric = options.metric or next(iter(known), "loss")
+    if metric not in (*known, "loss"):
+        raise ValueError(unknown("metric", metric, known))
+    found = analysis.ablation(task.backbone, lambda: scores()[metric])
+    analysis.draw_ablation(found, output / "heads.png", metric)
+    changes = {
+        "metric": metric,
+        "score": found.score,
+        "without_head": [each.tolist() for each in found.heads],
+        "without_layer": found.layers.tolist(),
+    }
+    write(output / "heads.json", (json.dumps(changes, indent=1) + "\n").encode())
+    print(json.dumps({"metric": metric, "score": found.score}))
 
 
 def _predict(options: argparse.Namespace) -> None:

@@ -177,6 +177,23 @@ def test_output_shapes(family, length):
 
 
 @wired
+def test_attention_probabilities(family):
+    """Sum to 1 over what a token may attend to: nothing is left for padding."""
+    backbone = _small(family)
+    if "attention_scores" not in backbone.output:
+        return
+    inputs = _inputs(backbone, rows=2, length=6)
+    inputs["padding_mask"][1, 4:] = 0
+    name = "attention_probabilities"
+    found = backbone(inputs, outputs=name)[name]
+    assert len(found) == backbone.config.num_layers
+    for each, scores in zip(found, backbone(inputs)["attention_scores"], strict=True):
+        assert each.shape == scores.shape
+        np.testing.assert_allclose(np.sum(each, axis=-1), 1, rtol=1e-5)
+        assert float(np.max(each[1, :, :4, 4:])) == 0
+
+
+@wired
 def test_padding_changes_nothing(family):
     backbone = _small(family)
     inputs = _inputs(backbone)

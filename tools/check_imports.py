@@ -25,6 +25,7 @@ LAYERS = [
     {"tasks"},
     {"train", "serve"},
     {"distill", "export"},
+    {"analysis"},
     {"cli"},
 ]
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs

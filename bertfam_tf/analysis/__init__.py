@@ -3,6 +3,14 @@
 from bertfam_tf.analysis.attention import AttentionMaps, attention_maps
 from bertfam_tf.analysis.attribution import Attribution, explain
 from bertfam_tf.analysis.heads import Ablation, Importance, ablation, importance, without_heads
+from bertfam_tf.analysis.page import write_page
+from bertfam_tf.analysis.pictures import (
+    draw_ablation,
+    draw_attention,
+    draw_heads,
+    draw_similarity,
+    draw_words,
+)
 from bertfam_tf.analysis.pruning import least_important, prune
 from bertfam_tf.analysis.similarity import layer_similarity
 
@@ -13,10 +21,16 @@ __all__ = [
     "Importance",
     "ablation",
     "attention_maps",
+    "draw_ablation",
+    "draw_attention",
+    "draw_heads",
+    "draw_similarity",
+    "draw_words",
     "explain",
     "importance",
     "layer_similarity",
     "least_important",
     "prune",
     "without_heads",
+    "write_page",
 ]

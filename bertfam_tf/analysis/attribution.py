@@ -67,7 +67,8 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
     if table is None:
         raise ValueError(f"The {task.backbone.family} backbone has no embeddings of tokens.")
     example = packed_example(task, texts_of_example(task, x))
-    logits = keras.ops.convert_to_numpy(task(example.inputs, training=False))[0]
+    with unpadding(False):
+        logits = keras.ops.convert_to_numpy(task(example.inputs, training=False))[0]
     indices, name = _target(task, example, logits, target)
     ids = example.inputs["token_ids"]
     embedded = tf.cast(table(ids), "float32")

@@ -25,6 +25,8 @@ _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _TOKEN_EMBEDDING = "token_embedding/embeddings"
 # Config fields that are determined by the tensors of a Hugging Face checkpoint, not by its config.
 _SHOWN_BY_TENSORS = ("pooler",)
+# Of models of which heads were taken out, and the config field of what is left.
+_PRUNED, _HEADS = "pruned_heads", "heads_per_layer"
 
 # Keys that do not affect what an encoder computes: bookkeeping, generation, training.
 _IGNORED_KEYS = frozenset(
@@ -176,7 +178,7 @@ def translate(
                 f"{file} has {key} = {value}, which {record.name} does not support; supported: "
                 f"{', '.join(map(repr, supported))}."
             )
-    known = _IGNORED_KEYS | names.config.keys() | names.required.keys()
+    known = _IGNORED_KEYS | names.config.keys() | names.required.keys() | {_PRUNED}
     unknown_keys = sorted(values.keys() - known)
     for key in unknown_keys[:_MAX_LOGGED_KEYS]:
         _log.warning("%s: the key %r is not known and has no effect.", file, truncated(key))
@@ -191,7 +193,34 @@ def translate(
     # A value of a wrong type is kept: the validation below reports it.
     with contextlib.suppress(TypeError):
         fields = names.read(fields)
+    if values.get(_PRUNED):
+        fields[_HEADS] = _heads_left(values[_PRUNED], fields, file)
     return record, config_from(record, fields, file)
+
+
+def _heads_left(pruned: Any, fields: dict[str, Any], file: object) -> list[int]:
+    """The number of heads of each layer.
+
+    Args:
+        pruned: of the config: lists of heads that were taken out, by layer.
+        fields: of the family's config.
+        file: for error messages.
+
+    Raises:
+        CheckpointError: for another structure, or a layer or head that is not there.
+    """
+    layers, heads = (fields.get(name) for name in ("num_layers", "num_heads"))
+    try:
+        by_layer = {int(layer): {*map(int, each)} for layer, each in pruned.items()}
+        valid = all(0 <= i < layers and each <= {*range(heads)} for i, each in by_layer.items())
+    except (AttributeError, TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise CheckpointError(
+            f"{file}: {_PRUNED} must be lists of heads by layer, of {layers} layers with {heads} "
+            f"heads, got {truncated_repr(pruned)}."
+        )
+    return [heads - len(by_layer.get(i, ())) for i in range(layers)]
 
 
 def config_from(record: Family, fields: dict[str, Any], file: object) -> Config:
@@ -239,8 +268,14 @@ def describe(family: Family, config: Any) -> dict[str, Any]:
     """
     names = names_of(family)
     fields = names.write(config.to_dict())
-    values = {"model_type": names.model_type}
+    values: dict[str, Any] = {"model_type": names.model_type}
     values |= {theirs: fields[ours] for theirs, ours in names.config.items()}
+    left = getattr(config, _HEADS, ())
+    if left:
+        # Which ones they were is not known; transformers only reads their number. Its version 5
+        # does not read models with pruned heads any more.
+        total = config.num_heads
+        values[_PRUNED] = {str(i): [*range(n, total)] for i, n in enumerate(left) if n < total}
     _, back = translate(values, family.name)
     lost = [
         name

@@ -1,0 +1,237 @@
+"""Attention, heads, pruning and attributions on small models."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf import analysis
+from bertfam_tf.analysis.heads import attentions
+from bertfam_tf.sources import CheckpointError
+
+TEXTS = ["a good film", "bad movie", "it is", "very dull plot"]
+LABELS = ["neutral", "negative", "positive", "negative"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny):
+    """With noise: at its start, attention is nearly uniform."""
+    return _noisy(bf.TextClassifier.from_pretrained(tiny))
+
+
+def _noisy(task, scale=0.3):
+    draw = np.random.default_rng(0)
+    for weight in task.weights:
+        if "seed" not in weight.path:
+            weight.assign(weight.numpy() + draw.normal(0, scale, weight.shape))
+    return task
+
+
+def _scores(task, texts=TEXTS):
+    return np.stack([each["scores"] for each in task.predict(texts)])
+
+
+def test_attention(classifier):
+    maps = analysis.attention_maps(classifier, "A good film, isn't it?")
+    assert maps.tokens[0] == "[CLS]"
+    assert maps.tokens[-1] == "[SEP]"
+    for each in maps.layers:
+        assert each.shape[1:] == (len(maps.tokens),) * 2
+        np.testing.assert_allclose(each.sum(axis=-1), 1, rtol=1e-5)
+    assert [each.shape for each in maps.to_special()] == [(len(a), 2) for a in maps.layers]
+    np.testing.assert_allclose(maps.rollout().sum(axis=-1), 1, rtol=1e-5)
+    one, two = maps.example.words[1].tokens, maps.example.words[2].tokens
+    expected = maps.layers[0][0][np.ix_(one, two)].sum(-1).mean()
+    np.testing.assert_allclose(maps.between(one, two)[0][0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A good film, isn't it?", ["A", "good", "film", ",", "isn", "'", "t", "it", "?"]),
+        ("unbelievably", ["unbelievably"]),
+        ("日本語", ["日", "本", "語"]),
+        ("naïve 🙂 5.5", ["naïve", "🙂", "5", ".", "5"]),
+        ("", []),
+    ],
+)
+def test_words(classifier, text, words):
+    found = analysis.attention_maps(classifier, text).example
+    assert [word.text for word in found.words] == words
+    for word in found.words:
+        assert text.encode()[word.start : word.end].decode().strip() == word.text
+    covered = [token for word in found.words for token in word.tokens]
+    assert covered == list(range(1, len(found.names) - 1))
+
+
+def test_heads_are_switched_off_and_taken_out(classifier):
+    """The same answers; with fewer weights, which are saved and exported as any others."""
+    before = _scores(classifier)
+    heads = {0: [1], 1: [0]}
+    with analysis.without_heads(classifier.backbone, heads):
+        without = _scores(classifier)
+    np.testing.assert_array_equal(_scores(classifier), before)
+    assert np.abs(without - before).max() > 1e-3
+    pruned = analysis.prune(classifier, heads)
+    np.testing.assert_allclose(_scores(pruned), without, atol=1e-5)
+    counts = [each.num_heads for each in attentions(classifier.backbone)]
+    size = attentions(classifier.backbone)[0].head_size
+    width = classifier.backbone.config.hidden_size
+    assert pruned.backbone.config.heads_per_layer == (counts[0] - 1, counts[1] - 1, *counts[2:])
+    fewer = 2 * (4 * size * width + 3 * size)
+    assert pruned.count_params() == classifier.count_params() - fewer
+
+
+def test_pruned_models_are_stored(classifier, tmp_path):
+    found = analysis.importance(classifier, TEXTS, LABELS, verbose=False)
+    units = classifier.backbone.config.intermediate_size // 2
+    pruned = analysis.prune(classifier, {0: [0]}, units, found=found)
+    assert pruned.backbone.config.intermediate_size == units
+    pruned.save(tmp_path / "saved")
+    np.testing.assert_array_equal(_scores(bf.load(tmp_path / "saved")), _scores(pruned))
+    pruned.save_pretrained(tmp_path / "published")
+    config = json.loads((tmp_path / "published" / "config.json").read_text())
+    heads = classifier.backbone.config.num_heads
+    assert config["pruned_heads"] == {"0": [heads - 1]}
+    again = bf.TextClassifier.from_pretrained(tmp_path / "published")
+    np.testing.assert_allclose(_scores(again), _scores(pruned), atol=1e-6)
+    for wrong in ({"9": [0]}, {"0": [99]}, [1], {"0": 1}):
+        file = tmp_path / "published" / "config.json"
+        file.write_text(json.dumps({**config, "pruned_heads": wrong}))
+        with pytest.raises(CheckpointError, match="pruned_heads must be lists of heads by layer"):
+            bf.load_backbone(tmp_path / "published")
+    assert pruned.export(tmp_path / "export").is_dir()
+
+
+def test_units_are_those_that_matter(tiny):
+    """A unit whose outgoing weights are 0 is taken out first, and changes nothing."""
+    task = _noisy(bf.TextClassifier.from_pretrained(tiny))
+    for each in analysis.heads.feed_forwards(task.backbone):
+        kernel = each.output_dense._kernel
+        values = kernel.numpy()
+        values[3] = 0
+        kernel.assign(values)
+    found = analysis.importance(task, TEXTS, LABELS, verbose=False)
+    assert all(row[3] == 0 and (np.delete(row, 3) > 0).any() for row in found.units)
+    units = task.backbone.config.intermediate_size - 1
+    pruned = analysis.prune(task, units=units, found=found)
+    np.testing.assert_allclose(_scores(pruned), _scores(task), atol=1e-5)
+
+
+def test_importance_is_a_gradient(classifier):
+    """Of a factor on a head, by finite differences of the loss."""
+    found = analysis.importance(classifier, TEXTS[:1], LABELS[:1], verbose=False)
+    attention = attentions(classifier.backbone)[1]
+    kernel, size = attention.output_dense._kernel, attention.head_size
+    before, losses = kernel.numpy(), []
+    for factor in (1.01, 0.99):
+        values = before.copy()
+        values[size : 2 * size] *= factor
+        kernel.assign(values)
+        result = classifier.evaluate(TEXTS[:1], LABELS[:1], verbose=0, return_dict=True)
+        losses.append(result["loss"])
+    kernel.assign(before)
+    np.testing.assert_allclose(found.heads[1][1], abs(losses[0] - losses[1]) / 0.02, rtol=0.02)
+
+
+def test_ablation(classifier, tmp_path):
+    def score():
+        return float(_scores(classifier)[0, 0])
+
+    found = analysis.ablation(classifier.backbone, score, verbose=False)
+    with analysis.without_heads(classifier.backbone, {1: [0]}):
+        np.testing.assert_allclose(found.heads[1][0], score() - found.score, atol=1e-7)
+    every = range(attentions(classifier.backbone)[0].num_heads)
+    with analysis.without_heads(classifier.backbone, {0: every}):
+        np.testing.assert_allclose(found.layers[0], score() - found.score, atol=1e-7)
+    picture = analysis.draw_ablation(found, tmp_path / "heads.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5])
+def test_least_important(share):
+    draw = np.random.default_rng(1)
+    found = analysis.Importance([draw.random(4), 100 * draw.random(4)], [])
+    pruned = analysis.least_important(found, share)
+    assert sum(map(len, pruned.values())) == round(8 * share)
+    assert all(len(heads) < 4 for heads in pruned.values())
+    with pytest.raises(ValueError, match="without heads"):
+        analysis.least_important(found, 0.95)
+    with pytest.raises(ValueError, match="below 1"):
+        analysis.least_important(found, 1.0)
+
+
+def test_attributions_add_up(classifier):
+    """To the difference of scores (completeness), for any label and for tags and answers."""
+    for target in (None, "negative"):
+        found = analysis.explain(classifier, "A good film, isn't it?", target, steps=64)
+        difference = found.score - found.baseline
+        assert abs(found.tokens.sum() - difference) < 0.01 * max(abs(difference), 0.1)
+        assert [word.text for word, _ in found.words][:3] == ["A", "good", "film"]
+        # Special tokens are those of the baseline.
+        assert found.tokens[0] == found.tokens[-1] == 0
+    backbone, tokenizer = classifier.backbone, classifier.tokenizer
+    tagger = bf.TokenTagger(backbone, tokenizer, tags=["O", "B-X"], max_length=20)
+    regressor = bf.TextRegressor(backbone, tokenizer, pair=True)
+    qa = bf.SpanQA(backbone, tokenizer, max_length=20, stride=4)
+    for task, x, target, name in (
+        (tagger, "a good film", (1, "B-X"), "good: B-X"),
+        (tagger, "a good film", (2, None), None),
+        (regressor, ("a good film", "a bad one"), None, "score"),
+        (qa, ("what film?", "a good film it is"), None, None),
+    ):
+        found = analysis.explain(task, x, target, steps=64)
+        difference = found.score - found.baseline
+        assert abs(found.tokens.sum() - difference) < 0.01 * max(abs(difference), 0.1)
+        assert name in (None, found.target)
+
+
+def test_pictures_and_page(classifier, tmp_path):
+    text = "</script><b>$5 & a good film"
+    maps, found = analysis.attention_maps(classifier, text), analysis.explain(classifier, text)
+    for draw, args in (
+        (analysis.draw_heads, (maps,)),
+        (analysis.draw_attention, (maps, 1, 0)),
+        (analysis.draw_words, (found,)),
+        (analysis.draw_similarity, (np.eye(3),)),
+    ):
+        assert draw(*args, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    page = analysis.write_page(tmp_path / "page.html", maps, found).read_text()
+    assert page.count("</script>") == 2
+    data = page.split('id="data">')[1].split("</script>")[0]
+    assert json.loads(data)["tokens"] == maps.tokens
+    assert "<b>" not in page.split('class="words"')[1].split("</div>")[0]
+    with pytest.raises(ValueError, match="layer must be from 0 to"):
+        analysis.draw_attention(maps, 9, 0, tmp_path / "b.png")
+
+
+def test_similarity(classifier, smallest):
+    other = bf.TextClassifier.from_pretrained(smallest)
+    found = analysis.layer_similarity(classifier, classifier, TEXTS)
+    np.testing.assert_allclose(np.diag(found), 1, atol=1e-5)
+    between = analysis.layer_similarity(classifier, other, TEXTS)
+    assert between.shape == (len(found), 2)
+    assert (between > 0).all()
+    assert (between <= 1 + 1e-5).all()
+
+
+def test_refused(classifier):
+    with pytest.raises(ValueError, match="Layers are from 0 to"):
+        analysis.prune(classifier, {7: [0]})
+    with pytest.raises(ValueError, match="Heads of layer 0 are from 0"):
+        analysis.prune(classifier, {0: [99]})
+    every = range(attentions(classifier.backbone)[0].num_heads)
+    with pytest.raises(ValueError, match="Layer 0 must keep one"):
+        analysis.prune(classifier, {0: every})
+    with pytest.raises(ValueError, match="found must be"):
+        analysis.prune(classifier, units=3)
+    with pytest.raises(ValueError, match="'sad'"):
+        analysis.explain(classifier, "a", "sad")
+    with pytest.raises(ValueError, match="a string, or a tuple"):
+        analysis.explain(classifier, 5)
+    gpt = bf.build("gpt2", "tiny", num_layers=2)
+    with pytest.raises(ValueError, match="All layers of gpt2 have the same number"):
+        analysis.prune(gpt, {0: [0]})
+    with pytest.raises(ValueError, match="no attention"):
+        attentions(bf.build("bilstm", "tiny"))
