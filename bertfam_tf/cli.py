@@ -132,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
+    evaluate.add_argument(
+        "--report", metavar="FILE", help="write a page about a classifier's mistakes (HTML)"
+    )
 
     analyze = command(
         "analyze", _analyze, "show which words made an answer, attention, and which heads matter"
@@ -372,7 +375,17 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     run_dir = Path(options.run_dir)
     recipe = load_run(run_dir / RECIPE)
-    print(json.dumps(evaluate(tasks.load(run_dir / MODEL), recipe, options.split)))
+    task = tasks.load(run_dir / MODEL)
+    print(json.dumps(evaluate(task, recipe, options.split)))
+    if options.report:
+        from bertfam_tf.analysis import report
+        from bertfam_tf.train import read_split
+
+        rows = read_split(recipe.data, options.split, recipe.task, task.class_names or None)
+        found = list(rows.as_numpy_iterator())
+        texts = {name: [x[name] for x, *_ in found] for name in task.feature_names}
+        title = f"{run_dir.name}, {options.split} split"
+        report(task, texts, [y for _, y, *_ in found]).write(options.report, title)
 
 
 def _analyze(options: argparse.Namespace) -> None:

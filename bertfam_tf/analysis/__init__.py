@@ -12,6 +12,7 @@ from bertfam_tf.analysis.pictures import (
     draw_words,
 )
 from bertfam_tf.analysis.pruning import least_important, prune
+from bertfam_tf.analysis.report import Report, report
 from bertfam_tf.analysis.similarity import layer_similarity
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "AttentionMaps",
     "Attribution",
     "Importance",
+    "Report",
     "ablation",
     "attention_maps",
     "draw_ablation",
@@ -31,6 +33,7 @@ __all__ = [
     "layer_similarity",
     "least_important",
     "prune",
+    "report",
     "without_heads",
     "write_page",
 ]

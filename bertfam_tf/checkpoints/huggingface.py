@@ -209,7 +209,8 @@ def _heads_left(pruned: Any, fields: dict[str, Any], file: object) -> list[int]:
     Raises:
         CheckpointError: for another structure, or a layer or head that is not there.
     """
-    layers, heads = (fields.get(name) for name in ("num_layers", "num_heads"))
+    layers: Any = fields.get("num_layers")
+    heads: Any = fields.get("num_heads")
     try:
         by_layer = {int(layer): {*map(int, each)} for layer, each in pruned.items()}
         valid = all(0 <= i < layers and each <= {*range(heads)} for i, each in by_layer.items())

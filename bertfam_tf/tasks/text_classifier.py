@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import PairOptions, classes
+from bertfam_tf.tasks.options import Options, PairOptions, classes, names, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors, as_text
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.tasks.pretrained import checked_labels
@@ -25,12 +25,29 @@ from bertfam_tf.text import Tokenizer
 
 @dataclass(frozen=True)
 class ClassifierOptions(PairOptions):
-    """Options of ``TextClassifier``."""
+    """Options of tasks with labels for a text."""
 
     labels: Sequence[str] = classes("names of the classes, in the order of the scores.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", checked_labels(self.labels))
+
+
+@dataclass(frozen=True)
+class SingleLabelOptions(ClassifierOptions):
+    """Options of ``TextClassifier``."""
+
+    temperature: float = option(
+        "divides the logits before the softmax, so that scores are as high as they are right "
+        "(Guo et al. 2017, arXiv 1706.04599); see ``calibrate``.",
+        1.0,
+        settable=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0, got {self.temperature!r}.")
 
 
 class TextClassifier(Task):
@@ -51,7 +68,7 @@ class TextClassifier(Task):
             it classifies with; and as ``Task`` raises it.
     """
 
-    options_type = ClassifierOptions
+    options_type: ClassVar[type[Options]] = SingleLabelOptions
     head_name = "sequence"
     labels_type = targets.Name
     problem_type = "single_label_classification"
@@ -61,7 +78,8 @@ class TextClassifier(Task):
         labels = options.labels
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
-            scores = tf.nn.softmax(tf.cast(logits, tf.float32))  # (batch, labels)
+            logits = tf.cast(logits, tf.float32) / self.options.temperature
+            scores = tf.nn.softmax(logits)  # (batch, labels)
             return {"label": tf.gather(labels, tf.argmax(scores, axis=-1)), "scores": scores}
 
         def to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
@@ -81,6 +99,54 @@ class TextClassifier(Task):
             metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
             signatures=lambda: classify_signature(labels),
         )
+
+    def calibrate(self, x: Any, y: Any = None, *, batch_size: int = 32) -> float:
+        """Sets ``temperature`` to the one with the lowest cross-entropy on held-out examples.
+
+        Labels stay the same. ``save`` and ``export`` keep it; ``save_pretrained`` leaves it out,
+        because transformers has no such option.
+
+        Args:
+            x, y: labelled examples, as ``evaluate`` takes them, that the model has not learnt.
+            batch_size: examples in a batch.
+
+        Returns:
+            the temperature, from 0.05 to 20.
+
+        Raises:
+            ValueError: for a task with several labels for a text, and as ``evaluate`` raises it.
+        """
+        if "temperature" not in names(self.options_type):
+            raise ValueError(f"{type(self).__name__} has no temperature.")
+        logits, labels = [], []
+        for batch in self.training_batches(x, y, batch_size=batch_size):
+            logits.append(np.asarray(self(batch[0], training=False), "float64"))
+            labels.append(np.asarray(batch[1]))
+        self.temperature = best_temperature(np.concatenate(logits), np.concatenate(labels))
+        return self.temperature
+
+
+def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """What logits are divided by for the lowest cross-entropy, from 0.05 to 20.
+
+    Args:
+        logits: float (examples, classes).
+        labels: int (examples,).
+    """
+
+    def loss(log_temperature: float) -> float:
+        scaled = logits / np.exp(log_temperature)
+        shifted = scaled - scaled.max(axis=1, keepdims=True)
+        normalizer = np.log(np.exp(shifted).sum(axis=1))
+        return float((normalizer - shifted[np.arange(len(labels)), labels]).mean())
+
+    # The loss has one minimum in the reciprocal of the temperature: golden-section search.
+    low, high = np.log(0.05), np.log(20.0)
+    ratio = (np.sqrt(5) - 1) / 2
+    while high - low > 1e-4:
+        first, second = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, second) if loss(first) < loss(second) else (first, high)
+    return float(np.exp((low + high) / 2))
 
 
 def sequence_parts(

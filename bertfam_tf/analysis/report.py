@@ -1,0 +1,261 @@
+"""What a classifier gets wrong, on one HTML page."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam_tf.files import write
+from bertfam_tf.tasks import TextClassifier
+
+_BINS = 10
+_LISTED = 20
+# A label is suspected where another one is predicted with at least this score.
+_SURE = 0.9
+_STYLE = """
+body { font: 15px/1.55 system-ui, sans-serif; color: #1f2937; max-width: 62rem; margin: 2rem auto;
+  padding: 0 1rem; }
+h2 { font-size: 1.05rem; margin: 2.2rem 0 .5rem; }
+table { border-collapse: collapse; margin: .5rem 0; }
+td, th { padding: .25rem .7rem; border-bottom: 1px solid #e2e8f0; text-align: left; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+p.note { color: #64748b; }
+td.text { max-width: 34rem; overflow-wrap: anywhere; }
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a classifier answers for labelled examples.
+
+    Attributes:
+        labels: names of the classes.
+        texts: of the examples; the texts of a pair are joined by " | ".
+        right: int (examples,), indices of the right classes.
+        scores: float (examples, classes).
+    """
+
+    labels: list[str]
+    texts: list[str]
+    right: np.ndarray
+    scores: np.ndarray
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """int (examples,)."""
+        return self.scores.argmax(axis=1)
+
+    @property
+    def accuracy(self) -> float:
+        return float((self.predicted == self.right).mean())
+
+    def confusion(self) -> np.ndarray:
+        """int (classes, classes): numbers of examples by their class and the predicted one."""
+        found = np.zeros((len(self.labels),) * 2, int)
+        np.add.at(found, (self.right, self.predicted), 1)
+        return found
+
+    def calibration(self) -> tuple[list[tuple[float, float, int]], float]:
+        """How often predictions are right, by their score (Guo et al. 2017, arXiv 1706.04599).
+
+        Returns:
+            of each of ten equal intervals of the score its mean, the accuracy and the number of
+            examples, without empty ones; and the expected calibration error, the mean of their
+            absolute differences over examples.
+        """
+        best = self.scores.max(axis=1)
+        place = np.minimum((best * _BINS).astype(int), _BINS - 1)
+        found, error = [], 0.0
+        for i in range(_BINS):
+            chosen = place == i
+            if chosen.any():
+                score = float(best[chosen].mean())
+                accuracy = float((self.predicted == self.right)[chosen].mean())
+                found.append((score, accuracy, int(chosen.sum())))
+                error += abs(score - accuracy) * chosen.mean()
+        return found, float(error)
+
+    def worst(self, number: int = _LISTED) -> list[int]:
+        """Indices of the wrong answers, those with the lowest score of the right class first."""
+        own = self.scores[np.arange(len(self.right)), self.right]
+        wrong = np.flatnonzero(self.predicted != self.right)
+        return [int(i) for i in wrong[np.argsort(own[wrong], kind="stable")][:number]]
+
+    def suspected(self) -> list[int]:
+        """Indices of examples whose label may be wrong: another one is predicted with a score of
+        at least 0.9, the highest first."""
+        best = self.scores.max(axis=1)
+        found = np.flatnonzero((self.predicted != self.right) & (best >= _SURE))
+        return [int(i) for i in found[np.argsort(-best[found], kind="stable")]]
+
+    def duplicates(self) -> list[list[int]]:
+        """Indices of examples with the same text, but for case, white space and Unicode's forms."""
+        groups: dict[str, list[int]] = defaultdict(list)
+        for i, text in enumerate(self.texts):
+            groups[" ".join(unicodedata.normalize("NFKC", text).casefold().split())].append(i)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def slices(self) -> list[tuple[str, int, float]]:
+        """Names, numbers of examples and accuracies: of each class, and of quarters by length."""
+        hits = self.predicted == self.right
+        found = []
+        for i, label in enumerate(self.labels):
+            chosen = self.right == i
+            if chosen.any():
+                found.append((f"label {label}", int(chosen.sum()), float(hits[chosen].mean())))
+        lengths = np.array([len(text.split()) for text in self.texts])
+        for part in np.array_split(np.argsort(lengths, kind="stable"), 4):
+            if len(part):
+                name = f"{lengths[part[0]]} to {lengths[part[-1]]} words"
+                found.append((name, len(part), float(hits[part].mean())))
+        return found
+
+    def write(self, file: str | Path, title: str = "Report") -> Path:
+        """Writes one self-contained HTML page.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        bins, error = self.calibration()
+        count = len(self.texts)
+        parts = [
+            f"<h1>{html.escape(title)}</h1><p>{count:,} examples, accuracy {self.accuracy:.4f}, "
+            f"expected calibration error {error:.4f}.</p>",
+            "<h2>Confusion</h2><p class='note'>Rows are labels, columns predictions.</p>",
+            _table(
+                ["", *self.labels],
+                [
+                    [label, *(f"{n:,}" for n in row)]
+                    for label, row in zip(self.labels, self.confusion(), strict=True)
+                ],
+            ),
+            "<h2>Calibration</h2><p class='note'>How often predictions with such a score are right:"
+            " dots on the line are scores that can be read as probabilities.</p>",
+            _curve(bins),
+            "<h2>Slices</h2>",
+            _table(
+                ["examples with", "number", "accuracy"],
+                [[name, f"{n:,}", f"{x:.3f}"] for name, n, x in self.slices()],
+            ),
+            "<h2>Worst mistakes</h2>",
+            self._examples(self.worst()),
+            f"<h2>Labels to check</h2><p class='note'>Another label is predicted with a score of "
+            f"{_SURE} or more.</p>",
+            self._examples(self.suspected()[:_LISTED]),
+            "<h2>Duplicates</h2>",
+            self._duplicates(),
+        ]
+        page = (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>'
+            f"{html.escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(parts)}"
+            "</body></html>\n"
+        )
+        write(Path(file), page.encode("utf-8", "replace"))
+        return Path(file)
+
+    def _examples(self, indices: Sequence[int]) -> str:
+        if not indices:
+            return "<p class='note'>None.</p>"
+        rows = [
+            [
+                str(i),
+                self.texts[i],
+                self.labels[self.right[i]],
+                self.labels[self.predicted[i]],
+                f"{self.scores[i].max():.3f}",
+            ]
+            for i in indices
+        ]
+        return _table(["example", "text", "label", "predicted", "score"], rows)
+
+    def _duplicates(self) -> str:
+        groups = self.duplicates()
+        if not groups:
+            return "<p class='note'>None.</p>"
+        # Those whose labels contradict each other first.
+        groups.sort(key=lambda group: len({int(self.right[i]) for i in group}) == 1)
+        rows = [
+            [
+                ", ".join(map(str, group)),
+                self.texts[group[0]],
+                ", ".join(sorted({self.labels[self.right[i]] for i in group})),
+            ]
+            for group in groups[:_LISTED]
+        ]
+        note = f"<p class='note'>{len(groups):,} texts occur more than once.</p>"
+        return note + _table(["examples", "text", "labels"], rows)
+
+
+def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Report:
+    """What a classifier answers for labelled examples.
+
+    Args:
+        task: a classifier with one label for each example.
+        x, y: texts and labels, as lists or arrays.
+        batch_size: examples in a batch.
+
+    Raises:
+        ValueError: for another task, a label that is not the task's, or no examples.
+    """
+    if not isinstance(task, TextClassifier) or not hasattr(task, "temperature"):
+        raise ValueError(f"Reports are for TextClassifier, got {type(task).__name__}.")
+    y = [each.decode() if isinstance(each, bytes) else each for each in y]
+    task.components.targets.check(y)
+    names = task.class_names
+    answers = task.predict(x, batch_size=batch_size)
+    known = {name: i for i, name in enumerate(names)}
+    right = np.array([known[each] if isinstance(each, str) else int(each) for each in y])
+    columns = x if isinstance(x, tuple) else tuple(x.values()) if isinstance(x, dict) else (x,)
+    texts = [
+        " | ".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else str(t) for t in row)
+        for row in zip(*columns, strict=True)
+    ]
+    return Report(names, texts, right, np.stack([each["scores"] for each in answers]))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def cell(tag: str, text: str) -> str:
+        plain = text.replace(",", "").replace(".", "", 1).isdecimal()
+        kind = ' class="number"' if plain else ' class="text"' if tag == "td" else ""
+        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
+
+    lines = ["".join(cell("th", text) for text in head)]
+    lines += ["".join(cell("td", text) for text in row) for row in rows]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _curve(bins: Sequence[tuple[float, float, int]]) -> str:
+    """Accuracy by score, as SVG; areas of dots are numbers of examples."""
+    size, margin = 240, 34
+    most = max((count for *_, count in bins), default=1)
+
+    def x(value: float) -> float:
+        return margin + value * size
+
+    def y(value: float) -> float:
+        return 8 + (1 - value) * size
+
+    dots = "".join(
+        f'<circle cx="{x(score):.1f}" cy="{y(accuracy):.1f}" r="{2 + 8 * (n / most) ** 0.5:.1f}" '
+        f'fill="#2563eb" fill-opacity="0.7"><title>score {score:.3f}, right {accuracy:.3f}, '
+        f"{n:,} examples</title></circle>"
+        for score, accuracy, n in bins
+    )
+    ticks = "".join(
+        f'<text x="{x(v):.0f}" y="{size + 24}" font-size="11" text-anchor="middle">{v:g}</text>'
+        f'<text x="{margin - 6}" y="{y(v) + 4:.0f}" font-size="11" text-anchor="end">{v:g}</text>'
+        for v in (0, 0.5, 1)
+    )
+    return (
+        f'<svg width="{size + margin + 12}" height="{size + 32}" role="img" '
+        f'aria-label="accuracy by score"><rect x="{margin}" y="8" width="{size}" height="{size}" '
+        f'fill="none" stroke="#e2e8f0"/><line x1="{x(0)}" y1="{y(0)}" x2="{x(1)}" y2="{y(1)}" '
+        f'stroke="#94a3b8" stroke-dasharray="4"/>{dots}{ticks}</svg>'
+    )

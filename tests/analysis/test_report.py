@@ -1,0 +1,88 @@
+"""Reports of classifiers, and their calibration."""
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf.analysis import Report, report
+from bertfam_tf.serve import load
+from bertfam_tf.tasks.text_classifier import best_temperature
+
+TEXTS = ["a good film", "A  good film", "<b>bad</b> & movie", "it is", "very dull plot of a film"]
+RIGHT = np.array([0, 1, 1, 0, 1])
+SCORES = np.array([[0.9, 0.1], [0.95, 0.05], [0.2, 0.8], [0.4, 0.6], [0.3, 0.7]])
+
+
+@pytest.fixture
+def found():
+    return Report(["no", "yes"], TEXTS, RIGHT, SCORES)
+
+
+def test_numbers(found):
+    assert found.accuracy == 0.6
+    np.testing.assert_array_equal(found.confusion(), [[1, 1], [1, 2]])
+    bins, error = found.calibration()
+    assert [count for *_, count in bins] == [1, 1, 1, 2]
+    expected = [(0.6, 0.0), (0.7, 1.0), (0.8, 1.0), (0.925, 0.5)]
+    np.testing.assert_allclose([each[:2] for each in bins], expected)
+    np.testing.assert_allclose(error, (0.6 + 0.3 + 0.2 + 2 * 0.425) / 5)
+    assert found.worst() == [1, 3]
+    assert found.suspected() == [1]
+    assert found.duplicates() == [[0, 1]]
+    assert found.slices()[0] == ("label no", 2, 0.5)
+    assert sum(number for _, number, _ in found.slices()[2:]) == 5
+
+
+def test_page(found, tmp_path):
+    page = found.write(tmp_path / "page.html", "a <run>").read_text()
+    assert "a &lt;run&gt;" in page
+    assert "<b>bad" not in page
+    assert "accuracy 0.6000" in page
+    assert page.count("<circle") == 4
+
+
+def test_of_a_task(tiny):
+    task = bf.TextClassifier.from_pretrained(tiny)
+    labels = ["negative", "neutral", "positive", "negative", "neutral"]
+    found = report(task, TEXTS, labels)
+    scores = np.stack([each["scores"] for each in task.predict(TEXTS)])
+    np.testing.assert_array_equal(found.scores, scores)
+    pairs = report(task, (TEXTS, TEXTS), np.array([0, 1, 2, 0, 1])) if task.pair else None
+    assert pairs is None or pairs.texts[0].count("|") == 1
+    with pytest.raises(ValueError, match="'sad'"):
+        report(task, TEXTS, ["sad"] * 5)
+    with pytest.raises(ValueError, match="got TextEmbedder"):
+        report(bf.TextEmbedder(task.backbone, task.tokenizer), TEXTS, labels)
+
+
+def test_temperature(tiny, tmp_path):
+    """Scores are as high as they are right, in the saved and in the exported model too."""
+    task = bf.TextClassifier.from_pretrained(tiny)
+    before = task.predict(TEXTS)
+    labels = [each["label"] for each in before[:3]] + ["negative", "positive"]
+    plain = task.evaluate(TEXTS, labels, verbose=0, return_dict=True)
+    chosen = task.calibrate(TEXTS, labels)
+    assert task.temperature == chosen != 1
+    after = task.predict(TEXTS)
+    assert [each["label"] for each in after] == [each["label"] for each in before]
+    logs = np.log(np.stack([each["scores"] for each in before])) / chosen
+    expected = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.stack([each["scores"] for each in after]), expected, atol=1e-5)
+    # The loss is that of training.
+    assert task.evaluate(TEXTS, labels, verbose=0, return_dict=True) == plain
+    task.save(tmp_path / "saved")
+    assert bf.load(tmp_path / "saved").temperature == chosen
+    served = load(task.export(tmp_path / "export"))
+    given = {"text": np.array([each.encode() for each in TEXTS], object)}
+    np.testing.assert_allclose(served.run("serving_default", given)["scores"], expected, atol=1e-5)
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        task.temperature = 0.0
+
+
+def test_best_temperature():
+    """Labels are drawn from a softmax of logits, which are then multiplied by 3."""
+    draw = np.random.default_rng(0)
+    logits = draw.normal(0, 2, (20_000, 4))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (shares.cumsum(axis=1) > draw.random((20_000, 1))).argmax(axis=1)
+    np.testing.assert_allclose(best_temperature(3 * logits, labels), 3, rtol=0.03)
