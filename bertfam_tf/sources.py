@@ -29,7 +29,7 @@ _HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm", "vocab.pkl"]
 _HUB_WEIGHTS = (
     ["*.safetensors"],
     ["pytorch_model*.bin"],
-    ["model.weights.h5"],
+    ["model.weights.h5", "task.weights.h5"],
     ["*ckpt*.index", "*ckpt*.data-*", "checkpoint"],
 )
 # Further files of checkpoints: weights with other names, KerasHub's tokenizers.

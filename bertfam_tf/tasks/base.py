@@ -140,7 +140,8 @@ class Task(Learner):
         """Loads a published checkpoint as this task, for ``fit`` (or ``predict``).
 
         The checkpoint's head is loaded if it has one (for classifiers and taggers: one for the
-        same labels); otherwise the head is initialized at random, which is logged.
+        same labels, or for as many without names, which then have the given ones in order);
+        otherwise the head is initialized at random, which is logged.
 
         Args:
             path: a directory, ``package:NAME``, or a hub id.

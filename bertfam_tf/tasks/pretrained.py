@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import resolve
@@ -71,7 +71,9 @@ def open_task(
             given[name] = rest.pop(name)
     published = cls.published_type(resolve(path))
     checkpoint = Checkpoint(published.model, **rest)
-    stored = published.options
+    known = declared.names(kind)
+    # What a library's own files say comes before what its format has for all tasks.
+    stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
     options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
     head = cls.head_of(checkpoint.family.name)
     classes = declared.class_option(kind)
@@ -102,11 +104,17 @@ def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) 
             task.class_names,
             task.head.num_labels,
         )
-        if wanted and stored != wanted:
+        # Where the outputs have no names, those that are given name them in order.
+        if wanted and checkpoint.labels and stored != wanted:
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
             other = f"has {len(stored)} outputs, expected {count}"
     if other is None:
+        if checkpoint.outputs and task.problem_type not in (None, checkpoint.outputs):
+            raise CheckpointError(
+                f"The {head} head of {path} is one for {checkpoint.outputs}, expected one for "
+                f"{task.problem_type}, which {type(task).__name__} computes."
+            )
         checkpoint.fill_head(task.head, head)
     else:
         _log.warning("The %s head is initialized at random: that of %s %s.", head, path, other)
