@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import registry, sources
-from bertfam_tf.checkpoints import CheckpointError, convert, keras_hub, tf_checkpoint
+from bertfam_tf.checkpoints import CheckpointError, convert, keras_hub, keras_weights, tf_checkpoint
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models import config_of
 from tools import file_mutations
