@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
 
 _log = logging.getLogger(__name__)
+
+_TOKENIZER, _LENGTH, _NO_LENGTH = "tokenizer_config.json", "model_max_length", 1 << 30
 
 
 class Published:
@@ -38,7 +41,7 @@ class Published:
 
     def __init__(self, directory: Path):
         self.model = directory
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, Any] = tokenizer_length(directory)
 
     def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
         """The tokenizer of the checkpoint, from that of its model."""
@@ -50,6 +53,24 @@ class Published:
     @staticmethod
     def write(task: Any, directory: Path) -> None:
         """Writes what this class reads, into the directory of the model."""
+
+
+def tokenizer_length(directory: Path) -> dict[str, Any]:
+    """``max_length`` from a tokenizer's ``model_max_length``, as transformers cuts texts by it.
+
+    Empty without one, or with the huge number that stands for none there.
+
+    Raises:
+        CheckpointError: for a file that is damaged, or a length below 1.
+    """
+    file = directory / _TOKENIZER
+    said = parsing.read_json(file, CheckpointError) if file.is_file() else {}
+    length = said.get(_LENGTH) if isinstance(said, dict) else None
+    if type(length) is not int or length > _NO_LENGTH:
+        return {}
+    if length < 1:
+        raise CheckpointError(f"{file} has {_LENGTH} = {length}, expected at least 1.")
+    return {"max_length": length}
 
 
 def open_task(
