@@ -25,7 +25,7 @@ LAYERS = [
     {"objectives"},
     {"tasks"},
     {"train", "serve"},
-    {"distill", "export"},
+    {"distill", "export", "search"},
     {"cli"},
 ]
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs
