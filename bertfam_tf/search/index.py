@@ -119,13 +119,15 @@ class Index:
             return self._nearest_floats(queries, self._vectors, top)
         low, high = np.asarray(self.described.ranges, "float32")
         steps = (high - low) / 255
+        # A code c stands for the middle of its values, low + (c + 128.5) · steps. The product with
+        # it is computed from the code, so that vectors are only cast.
+        constant = queries @ (low + 128.5 * steps)
+        scaled = np.ascontiguousarray(queries * steps)
         found = []
         for start in range(0, len(self._vectors), _CHUNK):
             codes = self._vectors[start : start + _CHUNK].astype("float32")
-            # The middle of the values with a code.
-            vectors = low + (codes + 128.5) * steps
-            scores, places = self._nearest_floats(queries, vectors, min(top, len(vectors)))
-            found.append((scores, places + start))
+            scores, places = self._nearest_floats(scaled, codes, min(top, len(codes)))
+            found.append((scores + constant[:, np.newaxis], places + start))
         scores, places = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
         return _best(scores, places, top)
 
