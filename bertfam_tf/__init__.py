@@ -19,6 +19,7 @@ _HOME = {
     "load_tokenizer": "text",
     "load": "tasks",
     "save_pretrained": "tasks",
+    "quantize_embeddings": "tasks",
     "export_saved_model": "export",
     "export_tflite": "export",
     "strategy": "replicas",

@@ -183,6 +183,36 @@ def _parser() -> argparse.ArgumentParser:
         "--top", type=int, metavar="K", help="only the K best scores of classifiers (default: all)"
     )
 
+    index = command("index", _index, "embed the texts of a file, for search; it resumes")
+    index.add_argument(
+        "model", help="an embedder: a saved task, a recipe's output, or a checkpoint"
+    )
+    index.add_argument("--input", required=True, metavar="FILE", help="the documents, one per row")
+    index.add_argument("--output", required=True, metavar="DIR", help="the index")
+    index.add_argument(
+        "--format", help="of the input (default: by file name); txt has one text per line"
+    )
+    index.add_argument(
+        "--text", default="text", metavar="COLUMN", help="by name or index from 0 (%(default)s)"
+    )
+    index.add_argument("--id", metavar="COLUMN", help="(default: the number of the row)")
+    index.add_argument(
+        "--precision",
+        default="float32",
+        help="of vectors: float32, int8 (a quarter) or binary (a 32nd of the size) (%(default)s)",
+    )
+    index.add_argument(
+        "--prompt", help="its name; '' for none (default: document or passage if there is one)"
+    )
+    index.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
+
+    search = command("search", _search, "print the nearest documents, one line of JSON per query")
+    search.add_argument("model", help="the embedder that made the index")
+    search.add_argument("index", help="the directory of bertfam index")
+    search.add_argument("query", nargs="*", help="texts (default: lines of standard input)")
+    search.add_argument("--top", type=int, default=10, metavar="K", help="(%(default)s)")
+    search.add_argument("--prompt", help="its name; '' for none (default: query, if there is one)")
+
     export = command("export", _export, "write a SavedModel for TF Serving, or a .tflite file")
     export.add_argument("model", help="a saved task, or the output directory of a recipe")
     export.add_argument(
@@ -500,6 +530,72 @@ def _predict_file(options: argparse.Namespace) -> None:
         task, rows, options.output, source, batch_size=options.batch_size, top=options.top
     )
     print(f"{count:,} answers in {options.output}")
+
+
+_OF_DOCUMENTS, _OF_QUERIES = ("document", "passage"), ("query",)
+
+
+def _index(options: argparse.Namespace) -> None:
+    if options.batch_size < 1:
+        raise ValueError(f"--batch-size must be at least 1, got {options.batch_size}")
+    from bertfam_tf import search
+    from bertfam_tf.data import format_of, read_rows
+
+    file = Path(options.input)
+    kind = options.format or format_of(file, default="txt")  # type: ignore[arg-type]
+    given = {"text": options.text, "id": options.id}
+    columns: dict[str, Any] = {
+        name: int(column) if column.isdecimal() else column
+        for name, column in given.items()
+        if column is not None
+    }
+    rows = read_rows(file, columns, format=kind)
+    task = search.embedder(_model_directory(options.model))
+    stat = file.stat()
+    source = {
+        "input": str(file),
+        "size": stat.st_size,
+        "changed_ns": stat.st_mtime_ns,
+        "format": kind,
+        "columns": columns,
+    }
+    count = search.build(
+        task,
+        rows,
+        options.output,
+        source,
+        precision=options.precision,
+        prompt=_prompt_name(task, options.prompt, _OF_DOCUMENTS),
+        batch_size=options.batch_size,
+    )
+    print(f"{count:,} documents in {options.output}")
+
+
+def _search(options: argparse.Namespace) -> None:
+    from bertfam_tf import search
+
+    index = search.Index(options.index)
+    task = search.embedder(_model_directory(options.model))
+    index.check(task)
+    queries = options.query or [line.rstrip("\n") for line in sys.stdin]
+    prompt = _prompt_name(task, options.prompt, _OF_QUERIES)
+    found = index.search(task, queries, top=options.top, prompt=prompt)
+    for query, hits in zip(queries, found, strict=True):
+        results = [{**hit._asdict(), "score": round(hit.score, 6)} for hit in hits]
+        print(json.dumps({"query": query, "results": results}, ensure_ascii=False))
+
+
+def _prompt_name(task: Any, given: str | None, usual: tuple[str, ...]) -> str | None:
+    """The name of a prompt, that of an option or the first usual one; None for no prompt."""
+    if given is not None:
+        return given or None
+    return next((name for name in usual if name in task.prompts), task.default_prompt)
+
+
+def _model_directory(path: str) -> str | Path:
+    from bertfam_tf.train.directory import MODEL, RECIPE
+
+    return Path(path) / MODEL if (Path(path) / RECIPE).is_file() else path
 
 
 _FOR_SERVING = ("version", "dtype", "batching", "fallback")

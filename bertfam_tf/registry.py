@@ -132,9 +132,15 @@ class TokenizerSpec:
 
 @dataclass(frozen=True)
 class Field:
-    """In the spec of a head: refers to a field of the backbone's config."""
+    """In the spec of a head: refers to a field of the backbone's config.
+
+    Attributes:
+        name: the field.
+        otherwise: a value, or another field, that is used if the field is None.
+    """
 
     name: str
+    otherwise: str | float | Field | None = None
 
 
 class Labels(Enum):
@@ -324,6 +330,25 @@ class HuggingFaceNames:
 
 
 @dataclass(frozen=True)
+class TaskNames:
+    """A class of another library for a model with a head.
+
+    Attributes:
+        head: the head, by our name; None for a class without one.
+        config: the class's options -> our config fields.
+        fixed: our config fields whose values the class hard-codes.
+        same: the class's options -> config fields of ours that they have to equal.
+        options: the class's options -> the option of our tasks, and its values by theirs.
+    """
+
+    head: str | None
+    config: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, Mapping[Any, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class FormatNames:
     """The names of a family in the checkpoints of another library.
 
@@ -339,6 +364,8 @@ class FormatNames:
         absent: our variables that the library lacks (filled with zeros) -> their shape, as config
             fields.
         tokenizer: the library's tokenizer files -> Hugging Face's names of these files.
+        tasks: the library's classes of models with heads, by what follows the family's name.
+        joined: a layer of ours that is several of the library's -> these, in order.
     """
 
     kinds: tuple[str, ...]
@@ -351,6 +378,8 @@ class FormatNames:
     offset: int = 0
     absent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tokenizer: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, TaskNames] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 # The table ---------------------------------------------------------------------------------------

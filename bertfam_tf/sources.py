@@ -4,7 +4,9 @@ import hashlib
 import importlib.util
 import itertools
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+from bertfam_tf import parsing
 
 
 class CheckpointError(ValueError):
@@ -29,9 +31,12 @@ _HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm", "vocab.pkl"]
 _HUB_WEIGHTS = (
     ["*.safetensors"],
     ["pytorch_model*.bin"],
-    ["model.weights.h5"],
+    ["model.weights.h5", "task.weights.h5"],
     ["*ckpt*.index", "*ckpt*.data-*", "checkpoint"],
 )
+# The list of modules of sentence-transformers; those that have weights; and their folders.
+_MODULES, _WITH_WEIGHTS = "modules.json", ("Transformer", "Dense")
+_FOLDER = re.compile(r"(\w[\w.-]*)?")
 # Further files of checkpoints: weights with other names, KerasHub's tokenizers.
 _OTHER_FILES = ("*.weights.h5", "*.index", "*.data-*", "assets", "assets/*", "assets/tokenizer/*")
 
@@ -127,18 +132,48 @@ def _package(name: str) -> Path:
 
 
 def _hub(repository: str) -> Path:
+    first, *others = _HUB_WEIGHTS
+    # A pattern is one of the whole path: "*.json" and "*.safetensors" are those of all folders.
+    directory = _download(repository, _HUB_FILES + first)
+    for folder in _folders_with_weights(directory):
+        for weights in others:
+            if any((directory / folder).glob(first[0])):
+                break
+            within = [str(PurePosixPath(folder, pattern)) for pattern in weights]
+            _download(repository, _HUB_FILES + within)
+            if any((directory / folder).glob(weights[0])):
+                break
+    return directory
+
+
+def _download(repository: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
-    for weights in _HUB_WEIGHTS:
-        try:
-            directory = Path(snapshot_download(repository, allow_patterns=_HUB_FILES + weights))
-        except (
-            Exception
-        ) as error:  # there is no common base class, and errors of httpx are not wrapped
-            raise CheckpointError(
-                f"{repository!r} is not a directory here, and could not be downloaded as a hub id: "
-                f"{type(error).__name__}: {' '.join(str(error).split())}"
-            ) from None
-        if any(directory.glob(weights[0])):
-            break
-    return directory
+    try:
+        return Path(snapshot_download(repository, allow_patterns=patterns))
+    except Exception as error:  # there is no common base class, and errors of httpx are not wrapped
+        raise CheckpointError(
+            f"{repository!r} is not a directory here, and could not be downloaded as a hub id: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
+        ) from None
+
+
+def _folders_with_weights(directory: Path) -> list[str]:
+    """The folders whose weights are needed: those that ``modules.json`` names, or the root.
+
+    A list that is not valid counts as none: reading the checkpoint reports it.
+    """
+    file = directory / _MODULES
+    try:
+        listed = parsing.read_json(file, CheckpointError) if file.is_file() else []
+    except CheckpointError:
+        listed = []
+    found = [
+        each["path"]
+        for each in (listed if isinstance(listed, list) else [])
+        if isinstance(each, dict)
+        and str(each.get("type")).endswith(_WITH_WEIGHTS)
+        and isinstance(each.get("path"), str)
+        and _FOLDER.fullmatch(each["path"])
+    ]
+    return found or [""]

@@ -1,6 +1,7 @@
 """Properties of every registered family."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 import bertfam_tf as bf
 from bertfam_tf import registry
+from bertfam_tf.models.base import unpadding
 from tests.seeding import seed
 from tests.selection import in_full, wirings
 
@@ -293,14 +295,17 @@ def test_an_example_of_only_padding_is_finite(family):
     assert np.isfinite(backbone(inputs)["sequence_output"]).all()
 
 
-ENCODERS = [name for name in bf.families() if "causal_lm" not in registry.get(name).heads]
-
-
-@pytest.mark.parametrize("family", in_full(ENCODERS, ["deberta"]))
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "deberta", "gpt2"]))
 def test_a_batch_without_examples(family):
     backbone = _small(family)
     inputs = {name: value[:0] for name, value in _inputs(backbone).items()}
-    assert backbone(inputs)["sequence_output"].shape == (0, 9, 16)
+    graph = tf.function(backbone, autograph=False)
+    for call, enabled in itertools.product((backbone, graph), (False, True)):
+        with unpadding(enabled):
+            outputs = call(inputs)
+        assert outputs["sequence_output"].shape == (0, 9, 16)
+        if "last_token" in outputs:
+            assert outputs["last_token"].shape == (0, 16)
 
 
 @wired

@@ -17,6 +17,7 @@ LAYERS = [
     {"lazy", "names", "files", "generation"},
     {"parsing"},
     {"registry", "sources", "config", "measured"},
+    {"hub_presets"},
     {"layers"},
     {"models", "layouts", "optimizers", "replicas", "data", "metrics"},
     {"heads", "checkpoints", "accumulation", "tuning", "text"},
@@ -24,7 +25,7 @@ LAYERS = [
     {"objectives"},
     {"tasks"},
     {"train", "serve"},
-    {"distill", "export"},
+    {"distill", "export", "search"},
     {"analysis"},
     {"cli"},
 ]

@@ -6,10 +6,10 @@
     garden/bin/python -m tools.make_checkpoint_fixtures --bert bert --albert albert
 
 Each directory contains a small perturbed checkpoint with its config, and the library's outputs
-(``expected.npz``). The two clones write TF1 checkpoints, and Model Garden its own. A separate
-environment is needed because Model Garden installs Keras 2. BERT's clone is at its first release,
-whose GELU is the exact one that the published weights were trained with; later commits approximate
-it.
+(``expected.npz``): of the encoder, or of the head. The two clones write TF1 checkpoints, and Model
+Garden its own. A separate environment is needed because Model Garden installs Keras 2. BERT's clone
+is at its first release, whose GELU is the exact one that the published weights were trained with;
+later commits approximate it.
 """
 
 import argparse
@@ -72,13 +72,9 @@ def _directory(name: str, config_file: str, config: dict) -> Path:
     return directory
 
 
-def _store(directory: Path, given: dict, sequence, pooled) -> None:
-    np.savez_compressed(
-        directory / "expected.npz",
-        **given,
-        sequence_output=np.asarray(sequence),
-        pooled_output=np.asarray(pooled),
-    )
+def _store(directory: Path, given: dict, **outputs) -> None:
+    arrays = {name: np.asarray(output) for name, output in outputs.items()}
+    np.savez_compressed(directory / "expected.npz", **given, **arrays)
     size = sum(file.stat().st_size for file in directory.iterdir())
     print(f"{directory.name}: {size / 1024:.0f} KiB")
 
@@ -155,7 +151,7 @@ def write_tf1(name: str, clone: Path, config: dict, config_class: str, model_cla
         saver = v1.train.Saver([*weights, *slots, step])
         saver.save(session, str(directory / "bert_model.ckpt"), write_meta_graph=False)
     (directory / "checkpoint").unlink()
-    _store(directory, given, *outputs)
+    _store(directory, given, sequence_output=outputs[0], pooled_output=outputs[1])
 
 
 # Model Garden -----------------------------------------------------------------------------------
@@ -198,7 +194,90 @@ def write_garden(name: str, kind: str, key: str, config_file: str) -> None:
         params = {"task": {"model": {"encoder": {"type": kind, kind: options}}}}
         (directory / config_file).write_text(yaml.safe_dump(params))
     tf.train.Checkpoint(**{key: encoder}).write(str(directory / "bert_model.ckpt"))
-    _store(directory, given, outputs["sequence_output"], outputs["pooled_output"])
+    names = ("sequence_output", "pooled_output")
+    _store(directory, given, **{name: outputs[name] for name in names})
+
+
+def write_garden_head(name: str, kind: str, head: str) -> None:
+    """Writes a model with a head, as Model Garden's trainer saves it.
+
+    Args:
+        name: of the directory.
+        kind: of the encoder.
+        head: ``"classifier"`` with a pooler of its own, which is the default, ``"pooled"`` with the
+            encoder's, ``"tagger"``, ``"span"`` or ``"masked_lm"``.
+    """
+    import tf_keras
+    import yaml
+    from official.nlp.configs import encoders
+    from official.nlp.modeling import models
+    from official.nlp.modeling.layers import ClassificationHead
+
+    tags = ["O", "B-X", "I-X"]
+    options = dict(
+        vocab_size=BERT["vocab_size"],
+        hidden_size=BERT["hidden_size"],
+        num_layers=BERT["num_hidden_layers"],
+        num_attention_heads=BERT["num_attention_heads"],
+        hidden_activation=BERT["hidden_act"],
+        intermediate_size=BERT["intermediate_size"],
+        max_position_embeddings=BERT["max_position_embeddings"],
+        type_vocab_size=BERT["type_vocab_size"],
+    )
+    if kind == "albert":
+        options["embedding_width"] = ALBERT["embedding_size"]
+    encoder = encoders.build_encoder(encoders.EncoderConfig({"type": kind, kind: options}))
+    described: dict = {"encoder": {"type": kind, kind: options}}
+    task: dict = {"model": described}
+    if head in ("classifier", "pooled"):
+        pooled = head == "pooled"
+        model = models.BertClassifier(encoder, num_classes=3, use_encoder_pooler=pooled)
+        described |= {"num_classes": 3, "use_encoder_pooler": pooled}
+    elif head == "tagger":
+        model = models.BertTokenClassifier(encoder, len(tags), output_encoder_outputs=True)
+        described |= {"head_dropout": 0.1, "head_initializer_range": 0.02}
+        task["class_names"] = tags
+    elif head == "span":
+        model = models.BertSpanLabeler(encoder)
+    else:
+        pairs = ClassificationHead(BERT["hidden_size"], 2, name="next_sentence")
+        model = models.BertPretrainerV2(encoder, tf.nn.relu, classification_heads=[pairs])
+        described |= {"mlm_activation": "relu", "cls_heads": [{"name": "next_sentence"}]}
+    given = inputs()
+    theirs = dict(
+        input_word_ids=tf.constant(given["token_ids"]),
+        input_mask=tf.constant(given["padding_mask"]),
+        input_type_ids=tf.constant(given["segment_ids"]),
+    )
+    if head == "masked_lm":
+        places = np.tile(np.arange(_LENGTH, dtype="i4"), (len(given["token_ids"]), 1))
+        theirs["masked_lm_positions"] = tf.constant(places)
+    model(theirs)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(weight + rng.normal(0, 0.3, weight.shape).astype("f4"))
+    optimizer = tf_keras.optimizers.Adam()
+    if head == "classifier":
+        optimizer.build(model.trainable_variables)
+    outputs = model(theirs)
+    if head == "tagger":
+        outputs = outputs["logits"]
+    elif head == "span":
+        outputs = tf.stack(outputs, axis=-1)
+    elif head == "masked_lm":
+        outputs = outputs["mlm_logits"]
+    directory = _directory(name, "params.yaml", {})
+    (directory / "params.yaml").write_text(yaml.safe_dump({"task": task}))
+    saved = tf.train.Checkpoint(
+        global_step=tf.Variable(7, dtype=tf.int64),
+        model=model,
+        optimizer=optimizer,
+        **getattr(model, "checkpoint_items", {}),
+    )
+    tf.train.CheckpointManager(saved, str(directory), max_to_keep=1).save(checkpoint_number=7)
+    # It contains the time, and one checkpoint needs no file that names it.
+    (directory / "checkpoint").unlink()
+    _store(directory, given, logits=outputs)
 
 
 def main() -> None:
@@ -213,6 +292,11 @@ def main() -> None:
     write_garden("garden_bert", "bert", "model", "bert_config.json")
     write_garden("garden_bert_v2", "bert_v2", "encoder", "params.yaml")
     write_garden("garden_albert", "albert", "encoder", "albert_config.json")
+    write_garden_head("garden_bert_classifier", "bert", "classifier")
+    write_garden_head("garden_bert_v2_pooled", "bert_v2", "pooled")
+    write_garden_head("garden_albert_tagger", "albert", "tagger")
+    write_garden_head("garden_bert_v2_span", "bert_v2", "span")
+    write_garden_head("garden_bert_masked_lm", "bert", "masked_lm")
 
 
 if __name__ == "__main__":

@@ -1,35 +1,28 @@
 """KerasHub presets: ``config.json`` with a ``registered_name``, and ``model.weights.h5``.
 
-KerasHub itself is not needed. The families define the names of its classes and the values that the
-classes hard-code.
+Presets of models with a head also have ``task.json`` and, if the head has weights,
+``task.weights.h5``. KerasHub itself is not needed. The families define the names of its classes and
+the values that the classes hard-code.
 """
 
 import functools
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
-import ml_dtypes
 import numpy as np
 
-from bertfam_tf import parsing, registry
-from bertfam_tf.checkpoints import huggingface
+from bertfam_tf import hub_presets
+from bertfam_tf.checkpoints import huggingface, keras_hub_head
+from bertfam_tf.checkpoints.keras_weights import stored, table_name
 from bertfam_tf.checkpoints.source import Format, Source, requested_family
-from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
-from bertfam_tf.names import join_names, truncated, truncated_repr
+from bertfam_tf.checkpoints.tensors import Stored, Tensors
+from bertfam_tf.hub_presets import FORMAT as _NAME
+from bertfam_tf.names import join_names, truncated_repr
 from bertfam_tf.registry import Family, FormatNames
 from bertfam_tf.sources import CheckpointError
 
 WEIGHTS = "model.weights.h5"
-_BACKBONE, _TOKENIZER_CLASS = "Backbone", "Tokenizer"
-# The maximum compression ratio of a dataset. Trained weights are hardly compressible; biases of
-# zeros are, but are small.
-_MAX_COMPRESSION, _SMALL = 64, 64 << 10
-_REMEDY = "Download the preset again, or save it again with KerasHub."
-
-_NAME = "keras_hub"
 # Keys of all Keras models, which do not affect the computation.
 _IGNORED = {"name", "trainable", "dtype"}
 # Keys that some classes lack, or have under different names.
@@ -48,46 +41,108 @@ def read(directory: Path, family: str | None = None) -> Source:
     """Opens a preset; arguments and errors as for ``Format.read``."""
     file = directory / huggingface.CONFIG
     given = huggingface.read_config(directory)
-    name = str(given.get("registered_name") or given.get("class_name")).rpartition(">")[2]
-    record = requested_family(family, _family(file, name, _BACKBONE), _NAME, file)
+    found = hub_presets.family(file, hub_presets.class_name(given), hub_presets.BACKBONE)
+    record = requested_family(family, found, _NAME, file)
     names = record.formats[_NAME]
     options = given.get("config")
     if not isinstance(options, dict):
         raise CheckpointError(f"{file} has no 'config' of the backbone.")
-    config: Any = huggingface.config_from(record, _fields(file, options, names), file)
+    fields = _fields(file, options, names)
+    task = keras_hub_head.read(directory, record, fields)
+    config: Any = huggingface.config_from(record, {**fields, **task.fields}, file)
     weights = _weight_files(directory)
     if len(weights) != 1:
-        found = join_names([each.name for each in weights]) if weights else "none"
-        raise CheckpointError(f"No weights in {directory}: expected {WEIGHTS}, found {found}.")
-    tensors = Tensors(_named_tensors(weights[0], names, options, config))
+        names_of_files = join_names([each.name for each in weights]) if weights else "none"
+        raise CheckpointError(
+            f"No weights in {directory}: expected {WEIGHTS}, found {names_of_files}."
+        )
+    tensors = [*_named_tensors(weights[0], names, options, config), *task.tensors]
     sources = {**names.weights, **{path: path for path in names.absent}}
-    return Source(record, config, tensors, sources, names.ignored)
+    heads = {each.head for each in names.tasks.values()} - {task.head}
+    others = tuple(f"{head}_head/" for head in heads if head)
+    return Source(
+        record,
+        config,
+        Tensors(tensors),
+        {path: name for path, name in sources.items() if not path.startswith(others)},
+        (*names.ignored, *task.ignored),
+        values=_values(record, names, task),
+        options=task.options,
+        outputs=task.outputs,
+        unsupported=task.unsupported,
+    )
+
+
+def _values(record: Family, names: FormatNames, task: keras_hub_head.Task) -> dict[str, Any]:
+    """Entries of Hugging Face's config about the head."""
+    theirs = record.huggingface
+    # A head without weights is there without being stored.
+    free = [
+        each.head
+        for each in names.tasks.values()
+        if each.head and not any(p.startswith(f"{each.head}_head/") for p in names.weights)
+    ]
+    heads = [task.head] if task.head and task.head not in task.unsupported else free
+    values: dict[str, Any] = {"problem_type": task.outputs} if task.outputs else {}
+    if theirs and heads:
+        values["architectures"] = [theirs.class_of(head) for head in heads]
+    return values
 
 
 def _named_tensors(
     file: Path, names: FormatNames, options: dict[str, Any], config: Any
 ) -> Iterator[tuple[str, Stored]]:
     """The file's tensors, and zeros for those that the class lacks, by the names in the tables."""
-    positions = names.weights["position_embedding/embeddings"]
-    for name, tensor in _stored(file):
-        path = _path(name, options.get("num_inner_repetitions"))
-        yield path, _padded(tensor, names.offset) if path == positions else tensor
+    positions = names.weights.get("position_embedding/embeddings")
+    found = []
+    for name, tensor in stored(file):
+        path = table_name(name, options.get("num_inner_repetitions"))
+        found.append((path, _padded(tensor, names.offset) if path == positions else tensor))
+    yield from _joined(found, names.joined, config) if names.joined else found
     for path, fields in names.absent.items():
         shape = tuple(getattr(config, each) for each in fields)
         yield path, Stored(file, path, shape, "F32", functools.partial(np.zeros, shape, "float32"))
 
 
+def _joined(
+    found: list[tuple[str, Stored]], joined: Mapping[str, tuple[str, ...]], config: Any
+) -> Iterator[tuple[str, Stored]]:
+    """Replaces tensors of several layers by one, whose last axis has theirs one after the other."""
+    Tensors(found)  # raises an error for two of the same name
+    tensors = dict(found)
+    for whole, layers in joined.items():
+        for path in [path for path in tensors if f"/{layers[0]}/" in path]:
+            parts = [path.replace(f"/{layers[0]}/", f"/{each}/") for each in layers]
+            if not tensors.keys() >= set(parts):
+                continue  # those that are missing are reported later
+            yield (
+                path.replace(f"/{layers[0]}/", f"/{whole}/"),
+                _one_after_another([tensors.pop(part) for part in parts], config.num_heads),
+            )
+    yield from tensors.items()
+
+
+def _one_after_another(parts: list[Stored], heads: int) -> Stored:
+    """Tensors (…, heads, size) as one of shape (…, parts * heads * size)."""
+    first = parts[0]
+    for each in parts:
+        if each.shape != first.shape or len(each.shape) < 2 or each.shape[-2] != heads:
+            raise CheckpointError(
+                f"{each.file}: {each.name} {each.shape} does not have the {heads} heads of the "
+                f"config, or another shape than {first.name} {first.shape}."
+            )
+    flat = (*first.shape[:-2], first.shape[-2] * first.shape[-1])
+    read = [each.read for each in parts]
+    return Stored(
+        first.file,
+        first.name,
+        (*flat[:-1], len(parts) * flat[-1]),
+        first.dtype,
+        lambda: np.concatenate([each().reshape(flat) for each in read], axis=-1),
+    )
+
+
 FORMAT = Format(f"{huggingface.CONFIG} with {WEIGHTS} (KerasHub)", matches, read)
-
-
-def _family(file: Path, name: str, suffix: str) -> Family:
-    """The family of a KerasHub class, whose name ends in ``suffix``."""
-    families = registry.of_format(_NAME)
-    kind = name.removesuffix(suffix)
-    if kind not in families or not name.endswith(suffix):
-        known = ", ".join(sorted(kind + suffix for kind in families))
-        raise CheckpointError(f"{file} is for KerasHub's {truncated_repr(name)}. Known: {known}.")
-    return families[kind]
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -95,7 +150,8 @@ def _weight_files(directory: Path) -> list[Path]:
     single = directory / WEIGHTS
     if single.is_file():
         return [single]
-    return sorted(file for file in directory.glob("*.weights.h5") if file.is_file())
+    found = [file for file in directory.glob("*.weights.h5") if file.name != keras_hub_head.WEIGHTS]
+    return sorted(file for file in found if file.is_file())
 
 
 def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str, Any]:
@@ -119,24 +175,6 @@ def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str
     return {**ours, **names.fixed}
 
 
-def _path(name: str, repeats: int | None) -> str:
-    """Converts a path to the form used in the families' tables.
-
-    Each layer has its number, also the first (``dense_0``), or two numbers in groups of ``repeats``
-    (``transformer_encoder_1.0``). Leading underscores, which differ between versions, are removed.
-    """
-    steps = [step.lstrip("_") for step in name.split("/")]
-    # Files of early versions have a different name for the first component.
-    steps[0] = "layers" if steps[0] == "layer_checkpoint_dependencies" else steps[0]
-    if len(steps) > 1:
-        match = re.fullmatch(r"(.*?)_(\d{1,6})", steps[1])
-        stem, number = (match[1], int(match[2])) if match else (steps[1], 0)
-        steps[1] = f"{stem}_{number}"
-        if repeats and stem == "transformer_encoder":
-            steps[1] = f"{stem}_{number // repeats}.{number % repeats}"
-    return "/".join(steps)
-
-
 def _padded(table: Stored, rows: int) -> Stored:
     """Prepends rows of zeros to an embedding table."""
     if not rows or len(table.shape) != 2:
@@ -144,97 +182,3 @@ def _padded(table: Stored, rows: int) -> Stored:
     return table.reshaped(
         (table.shape[0] + rows, table.shape[1]), lambda array: np.pad(array, ((rows, 0), (0, 0)))
     )
-
-
-def _stored(file: Path) -> Iterator[tuple[str, Stored]]:
-    # Errors must not be raised inside HDF5's callbacks.
-    links: list[tuple[str, str]] = []
-    items: list[tuple[str, Any]] = []
-    found: list[tuple[str, Stored]] = []
-    try:
-        with h5py.File(file) as opened:
-            opened.visititems_links(lambda name, link: links.append((name, type(link).__name__)))
-            for name, kind in links:
-                if kind != h5py.HardLink.__name__:
-                    raise CheckpointError(
-                        f"{file}: {name} is a {kind}, possibly to another file; expected tensors "
-                        f"that are stored in the file itself. {_REMEDY}"
-                    )
-            opened.visititems(lambda name, item: items.append((name, item)))
-            for name, item in items:
-                if not isinstance(item, h5py.Dataset):
-                    continue
-                _check_stored(file, name, item)
-                half = item.attrs.get("dtype") == "bfloat16"
-                dtype = "BF16" if half else type_name(item.dtype)
-                read = _reader(file, name, half)
-                found.append((name, Stored(file, name, item.shape, dtype, read)))
-    except CheckpointError:
-        raise
-    except Exception as error:  # h5py raises many types of errors for damaged files
-        raise CheckpointError(
-            f"{file} cannot be read as HDF5; it may be truncated or damaged: {truncated(error)}"
-        ) from error
-    yield from found
-
-
-def _check_stored(file: Path, name: str, dataset: h5py.Dataset) -> None:
-    """Raises an error for a dataset whose values are in another file or missing."""
-    if dataset.is_virtual or dataset.external:
-        raise CheckpointError(
-            f"{file}: {name} has its values in another file; expected tensors that are stored in "
-            f"the file itself. {_REMEDY}"
-        )
-    if dataset.dtype.kind not in "fiubV" or not isinstance(dataset.shape, tuple):
-        raise CheckpointError(f"{file}: {name} is not a numeric tensor, but {dataset.dtype}.")
-    size = limit = dataset.id.get_storage_size()
-    if size and dataset.id.get_create_plist().get_nfilters():  # possibly compressed
-        limit = max(size * _MAX_COMPRESSION, _SMALL)
-    if dataset.nbytes > limit:
-        raise CheckpointError(
-            f"{file}: {name} declares {dataset.nbytes:,} bytes, but the file contains {size:,}; it "
-            f"may be truncated or damaged. {_REMEDY}"
-        )
-
-
-def _reader(file: Path, name: str, half: bool):
-    def read() -> np.ndarray:
-        with h5py.File(file) as opened:
-            # HDF5 has no bfloat16: Keras stores the bytes, and an attribute with the type.
-            stored = opened[name]
-            return np.array(stored, dtype=ml_dtypes.bfloat16 if half else None)
-
-    return read
-
-
-_TOKENIZER = "tokenizer.json"
-_ASSETS = Path("assets/tokenizer")
-
-
-def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
-    """A preset's tokenizer under Hugging Face's names; None for a preset without one.
-
-    Returns:
-        A dict from file names to files, and the entries of ``tokenizer_config.json``.
-
-    Raises:
-        CheckpointError: for an unknown class, or files that are missing or damaged.
-    """
-    file = directory / _TOKENIZER
-    if not (directory / _ASSETS).is_dir() or not file.is_file():
-        return None
-    stored = parsing.read_json(file, CheckpointError)
-    try:
-        name = str(stored["class_name"]).rpartition(">")[2]
-        config = dict(stored["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{file} is not the config of a KerasHub tokenizer: {error!r}"
-        ) from error
-    files = _family(file, name, _TOKENIZER_CLASS).formats[_NAME].tokenizer
-    found = {}
-    for theirs, ours in files.items():
-        found[ours] = directory / _ASSETS / theirs
-        if not found[ours].is_file():
-            raise CheckpointError(f"{found[ours]} is missing.")
-    return found, {"do_lower_case": config["lowercase"]} if "lowercase" in config else {}

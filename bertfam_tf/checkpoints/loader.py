@@ -36,6 +36,8 @@ class Checkpoint:
         languages: language ids by language code, empty in most families.
         classes: the Hugging Face classes named in its config.
         kept: config entries about the task and the tokenizer, which do not affect the model.
+        options: stored options of tasks, by our names.
+        outputs: ``problem_type`` of the only tasks that compute what the stored head did, or None.
 
     Raises:
         CheckpointError: for files that are missing, damaged or not supported; the message names
@@ -51,6 +53,8 @@ class Checkpoint:
         self.languages = huggingface.languages(values)
         self.classes = huggingface.classes(values)
         self.kept = {key: values[key] for key in _KEPT if key in values}
+        self.options = dict(source.options)
+        self.outputs = source.outputs
         self._source = source
         self._tensors = source.tensors
         fields = source.config.to_dict()
@@ -83,7 +87,12 @@ class Checkpoint:
 
         Tensors of several heads may have the same names. Then ``architectures`` in the config
         decides; without it, the checkpoint is assumed to have each of these heads.
+
+        Raises:
+            CheckpointError: for a stored head that cannot be computed.
         """
+        if head in self._source.unsupported:
+            raise CheckpointError(self._source.unsupported[head])
         stored = self._stored_of(head)
         named = self._named_heads()
         if not self._names(head):

@@ -25,6 +25,9 @@ class Source:
         ignored: regular expressions of tensor names that may remain unused.
         copies: name of a tensor that duplicates another -> name of the other.
         values: entries of Hugging Face's ``config.json`` for labels, languages, task and tokenizer.
+        options: stored options of tasks, by our names; a task uses those that it has.
+        outputs: ``problem_type`` of the only tasks that compute what the checkpoint's head did.
+        unsupported: head -> why the stored one cannot be computed; the error if it is requested.
     """
 
     family: Family
@@ -34,6 +37,9 @@ class Source:
     ignored: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    outputs: str | None = None
+    unsupported: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,33 @@ _TF1, _GARDEN = "tf1", "model_garden"
 _TF1_IGNORED: tuple[str, ...] = (
     r"(.*/)?(global_step|beta[12]_power|adam_[mv]|Adam(_1)?|LAMB(_1)?)",
 )
-# Tensors outside the encoder: counters, optimizer state, and Model Garden's heads.
+# Counters and optimizer state; heads for pairs of sentences, of pretraining; a pooler that a
+# classifier with one of its own does not use.
+_REPLACED = "replaced/"
 _GARDEN_IGNORED = (
     r"\.\./(save_counter|global_step|_CHECKPOINTABLE_OBJECT_GRAPH|optimizer/.*)",
-    r"\.\./.*/(masked_lm|classification_heads|span_labeling|dense|out_proj)/.*",
+    r"\.\./(.*/)?classification_heads/.*",
     r".*/\.OPTIMIZER_SLOT/.*",
+    f"{_REPLACED}.*",
+)
+# The layers of heads: the end of a path -> the layer's name in the table. Functional models name
+# some by number, after the encoder, which is 0.
+_HEADS = {
+    r"(?:layer_with_weights-1|classifier|sentence_prediction)/out_proj": "sequence",
+    r"layer_with_weights-1/layer_with_weights-0|span_labeling/(?:dense|layer_with_weights-0)": (
+        "span"
+    ),
+    r"layer_with_weights-1|classifier": "tokens",
+    r"masked_lm/dense": "masked_lm/dense",
+    r"masked_lm/layer_norm": "masked_lm/layer_norm",
+}
+_HEAD = re.compile(
+    "(?:.*/)?(?:" + "|".join(f"({path})" for path in _HEADS) + ")/(kernel|bias|gamma|beta)"
+)
+_LM_BIAS = "masked_lm/output_bias.Sbias"
+# A classifier's own pooler. Keras doubles dots in names.
+_OWN_POOLER = re.compile(
+    r"(?:.*/)?(?:[\w-]+\.\.pooler_dense|(?:layer_with_weights-1|classifier)/dense)/(kernel|bias)"
 )
 _PARAMS = "params.yaml"
 # Keys of params.yaml that change the computation -> the only value that is supported.
@@ -81,9 +103,14 @@ def read(directory: Path, family: str | None = None) -> Source:
     if _OBJECTS in names:
         format, ignored = _GARDEN, _GARDEN_IGNORED
         tensors = _garden_paths(prefix, tensors)
-    read_config = _read_params if file.name == _PARAMS else _read_json
-    record, config = read_config(file, family, format)
-    return Source(record, config, Tensors(tensors), record.formats[format].weights, ignored)
+    if file.name != _PARAMS:
+        record, config = _read_json(file, family, format)
+        return Source(record, config, Tensors(tensors), record.formats[format].weights, ignored)
+    content = parsing.read_yaml(file, CheckpointError)
+    record, config = _read_params(file, content, family, format)
+    table = Tensors(tensors)
+    values = _read_task(file, content, table)
+    return Source(record, config, table, record.formats[format].weights, ignored, values=values)
 
 
 def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
@@ -103,11 +130,13 @@ def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Con
     return huggingface.translate(values, record.name, file)
 
 
-def _read_params(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
+def _read_params(
+    file: Path, content: Any, family: str | None, format: str
+) -> tuple[Family, Config]:
     """The family and config of Model Garden's ``params.yaml``."""
-    content = parsing.read_yaml(file, CheckpointError)
     try:
-        encoder = content["task"]["model"]["encoder"]
+        model = content["task"]["model"]
+        encoder = model["encoder"]
         kind = encoder["type"]
         given = dict(encoder[kind])
     except (ValueError, KeyError, TypeError) as error:
@@ -130,9 +159,49 @@ def _read_params(file: Path, family: str | None, format: str) -> tuple[Family, C
     for key, ours in record.formats[_GARDEN].config.items():
         if given.get(key) is not None:
             fields |= dict.fromkeys(ours, given[key])
-    if fields.get("activation") == "gelu":
-        fields["activation"] = record.formats[format].gelu
+    if model.get("mlm_activation") not in (None, given.get("hidden_activation", "gelu")):
+        fields["lm_activation"] = model["mlm_activation"]
+    for name in ("activation", "lm_activation"):
+        if fields.get(name) == "gelu":
+            fields[name] = record.formats[format].gelu
     return record, huggingface.config_from(record, fields, file)
+
+
+def _read_task(file: Path, content: Any, tensors: Tensors) -> dict[str, Any]:
+    """Entries of Hugging Face's config for the labels in ``params.yaml``.
+
+    Raises:
+        CheckpointError: for labels that are not valid, or a head that is not the one described.
+    """
+    task = content["task"]
+    model = task["model"]
+    names, count, pooler = (
+        task.get("class_names"),
+        model.get("num_classes"),
+        model.get("use_encoder_pooler"),
+    )
+    texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
+    if names is not None and not texts:
+        raise CheckpointError(
+            f"{file}: class_names must be a list of strings, got {truncated_repr(names)}."
+        )
+    for key, said, head in (
+        ("num_classes", count, "sequence"),
+        ("class_names", names and len(names), "tokens"),
+    ):
+        kernel = f"{head}/kernel"
+        if said and kernel in tensors and tensors.shape(kernel)[-1:] != (said,):
+            raise CheckpointError(
+                f"{file} has {truncated_repr(said)} {key}, but {tensors.stored_name(kernel)} has "
+                f"the shape {tensors.shape(kernel)}."
+            )
+    own = any(name.startswith(_REPLACED) for name in tensors)
+    if "sequence/kernel" in tensors and pooler is not None and pooler is own:
+        raise CheckpointError(
+            f"{file} has use_encoder_pooler = {pooler}, but the checkpoint has "
+            f"{'a' if own else 'no'} pooler of the classifier."
+        )
+    return {"id2label": {str(i): name for i, name in enumerate(names)}} if names else {}
 
 
 def _indices(directory: Path) -> list[Path]:
@@ -205,16 +274,32 @@ def _garden_paths(
             f"{prefix} does not contain an encoder; it has {join_names(sorted(table))}."
         )
     root = roots[0]
+    own_pooler = {match[1] for path in table if (match := _OWN_POOLER.fullmatch(path))}
     inside = {path.removeprefix(root): path for path in table if path.startswith(root)}
     layer_names = _layer_names(inside)
     for path, full in inside.items():
         head, _, rest = path.partition("/")
-        yield (f"{layer_names[head]}/{rest}" if head in layer_names else path), table[full]
+        name = f"{layer_names[head]}/{rest}" if head in layer_names else path
+        replaced = own_pooler and name.startswith(f"{_POOLER}/")
+        yield (_REPLACED + name if replaced else name), table[full]
     for path, tensor in table.items():
         if path.endswith(_SHARED_TABLE):
             yield f"{_EMBEDDINGS[0]}/embeddings", tensor
         elif not path.startswith(root):
-            yield f"../{path}", tensor
+            yield _head_name(path), tensor
+
+
+def _head_name(path: str) -> str:
+    """The name in the table of a tensor outside of the encoder."""
+    if match := _OWN_POOLER.fullmatch(path):
+        return f"{_POOLER}/{match[1]}"
+    if path.endswith(_LM_BIAS):
+        return _LM_BIAS
+    if match := _HEAD.fullmatch(path):
+        *layers, kind = match.groups()
+        name = next(name for name, layer in zip(_HEADS.values(), layers, strict=True) if layer)
+        return f"{name}/{kind}"
+    return f"../{path}"
 
 
 def _layer_names(paths: dict[str, str]) -> dict[str, str]:

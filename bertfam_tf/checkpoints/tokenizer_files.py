@@ -4,8 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from bertfam_tf import parsing
-from bertfam_tf.checkpoints import keras_hub
+from bertfam_tf import hub_presets, parsing
 from bertfam_tf.sources import CheckpointError
 
 _NAMES = (
@@ -28,13 +27,12 @@ def copy(source: Path, target: Path) -> None:
     Raises:
         CheckpointError: for an unknown or damaged KerasHub tokenizer.
     """
-    preset = keras_hub.tokenizer(source)
+    preset = hub_presets.tokenizer(source)
     if preset is not None:
         found, options = preset
         for name, file in found.items():
             shutil.copyfile(file, target / name)
-        if options:
-            _write_config(target, options)
+        _write_config(target, options)
         return
     for name in _NAMES:
         if (source / name).is_file():

@@ -59,8 +59,9 @@ def export_tflite(
     With ``inputs="ids"`` the file takes ``ids``, ``mask`` (1 for tokens, 0 for padding) and
     ``segment_ids``, int32 (1, length), because MediaPipe and the Task Library pass all three to
     every model. It returns the numeric outputs of ``task.answer_ids``: classifiers
-    ``probability``, float32 (1, labels); taggers ``logits``, float32 (1, length, tags); span QA
-    ``start_logits`` and ``end_logits``, float32 (1, length). It uses built-in operations only.
+    ``probability``, float32 (1, labels), also of several labels, without those that the threshold
+    chooses; taggers ``logits``, float32 (1, length, tags); span QA ``start_logits`` and
+    ``end_logits``, float32 (1, length). It uses built-in operations only.
     Its metadata name the tensors and labels, and include the tokenizer if the APIs tokenize as the
     task does (``mobile_apis.incompatibility``); otherwise a warning gives the reason.
 
@@ -194,10 +195,11 @@ def _ids_graph(task: Task, length: int) -> _Graph:
         ids = tf.maximum(ids, tf.minimum(segment_ids, 0))
         rows = dict(zip(MOBILE_INPUTS.values(), (ids, mask, segment_ids), strict=True))
         found = task.answer_ids({name: rows[name] for name in used})
+        # What a threshold chooses is left out too: the APIs read one tensor of scores.
         return {
             "probability" if name == "scores" else name: value
             for name, value in found.items()
-            if value.dtype != tf.string
+            if value.dtype not in (tf.string, tf.bool)
         }
 
     specs = [tf.TensorSpec([1, length], tf.int32, name) for name in MOBILE_INPUTS]

@@ -200,7 +200,10 @@ class _Values:
     def __call__(self, value: Any) -> Any:
         if value is registry.LABELS:
             return self.num_labels
-        return getattr(self.config, value.name) if isinstance(value, registry.Field) else value
+        if isinstance(value, registry.Field):
+            found = getattr(self.config, value.name)
+            return self(value.otherwise) if found is None else found
+        return value
 
 
 def _dropout(part: registry.DropoutSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:

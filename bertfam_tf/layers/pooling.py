@@ -79,7 +79,10 @@ class TokenPooling(keras.layers.Layer):
         if kind == "max":
             # The mask, not a value of it: all vectors of an example may be below any constant.
             chosen = ops.expand_dims(ops.greater(pooled, 0), -1)
-            largest = ops.max(ops.where(chosen, x, ops.full_like(x, float("-inf"))), axis=1)
+            lowest = float("-inf")
+            largest = ops.where(chosen, x, ops.full_like(x, lowest))
+            # With an initial value a batch may be empty.
+            largest = ops.max(largest, axis=1, initial=lowest)
             return ops.where(ops.greater(count, 0), largest, ops.zeros_like(largest))
         if kind == "mean":
             weights = pooled / ops.maximum(count, 1)
@@ -112,7 +115,8 @@ class LastTokenPooling(keras.layers.Layer):
         positions = ops.arange(length) * ops.cast(
             ops.cast(real, "bool"), "int32"
         )  # (batch, length)
-        last = ops.expand_dims(ops.expand_dims(ops.max(positions, axis=1), 1), 1)  # (batch, 1, 1)
+        last = ops.max(positions, axis=1, initial=0)  # (batch,), which may be empty
+        last = ops.expand_dims(ops.expand_dims(last, 1), 1)
         return ops.squeeze(ops.take_along_axis(x, last, axis=1), 1)
 
     def compute_output_shape(self, x_shape, padding_mask_shape=None):

@@ -205,8 +205,11 @@ FORMATS = {
         },
     ),
     "keras_hub": replace(
-        formats.keras_hub("Albert", formats.KERAS_HUB_PROJECTED),
-        weights=_grouped(formats.KERAS_HUB_PROJECTED, "_{i}/", "_{g}.{k}/"),
+        formats.keras_hub("Albert"),
+        weights=_grouped(
+            formats.KERAS_HUB_PROJECTED | formats.keras_hub_heads(), "_{i}/", "_{g}.{k}/"
+        ),
+        tasks=formats.keras_hub_tasks(masked_lm=dict(lm_norm_epsilon=1e-5)),
         config={
             **formats.KERAS_HUB_CONFIG,
             "embedding_dim": ("embedding_size",),

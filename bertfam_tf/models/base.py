@@ -248,7 +248,10 @@ class Backbone(keras.Model):
 
     def call(self, inputs, training=None, mask=None, outputs=None):
         names = _names(outputs)
-        unpadded = self.parts.unpadded or (leaving_padding_out() and self.parts.can_unpad)
+        # Keras' sum on TensorFlow takes a tensor (0, width) for a bias.
+        empty = inputs["padding_mask"].shape[0] == 0
+        leave_out = leaving_padding_out() and self.parts.can_unpad and not empty
+        unpadded = self.parts.unpadded or leave_out
         if names is None and unpadded == self.parts.unpadded:
             return super().call(inputs, training=training, mask=mask)
         return self._variant(unpadded, names)(inputs, training=training)

@@ -24,6 +24,8 @@ class BertConfig(Config):
     ``heads_per_layer`` is the number of heads of each layer of a model with pruned heads; empty for
     ``num_heads`` in all. ``pooler`` is false for checkpoints that were published without one.
     ``classifier_dropout`` is the rate in classification heads; None for ``dropout``.
+    ``lm_activation`` and ``lm_norm_epsilon`` are those of the masked LM head of a library in which
+    they differ from the published model's; None for the latter.
     """
 
     vocab_size: int = 30522
@@ -42,6 +44,8 @@ class BertConfig(Config):
     initializer_range: float = 0.02
     pad_id: int = 0
     pooler: bool = True
+    lm_activation: str | None = None
+    lm_norm_epsilon: float | None = None
 
 
 def wire(config: BertConfig, parts: Parts) -> tuple[dict, dict]:
@@ -118,7 +122,11 @@ FORMATS = {
     # trained with the exact function of the first release.
     "tf1": FormatNames(("bert_config.json",), formats.TF1_ENCODER),
     "model_garden": replace(formats.MODEL_GARDEN, kinds=("bert", "bert_v2")),
-    "keras_hub": formats.keras_hub("Bert"),
+    "keras_hub": replace(
+        formats.keras_hub("Bert", formats.KERAS_HUB_ENCODER | formats.keras_hub_heads()),
+        # Its blocks compute the approximation, and its head the exact function.
+        tasks=formats.keras_hub_tasks(masked_lm=dict(lm_activation="gelu", lm_norm_epsilon=1e-5)),
+    ),
 }
 
 SIZES: dict[str, dict] = {

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from bertfam_tf import layers
-from bertfam_tf.models import bert, encoder, heads
+from bertfam_tf.models import bert, encoder, formats, heads
 from bertfam_tf.models.base import Config
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
@@ -30,6 +30,7 @@ class DebertaConfig(Config):
     Distances of ``max_distance`` or more count as one, and smaller ones as ``num_buckets`` on
     either side, on a logarithmic scale from half of these on; 0 for a bucket for each distance.
     Heads of texts have a layer with ``pooler_dropout`` and ``pooler_activation`` of their own.
+    ``lm_activation`` and ``lm_norm_epsilon`` are as in BERT.
     """
 
     vocab_size: int = 128100
@@ -49,6 +50,8 @@ class DebertaConfig(Config):
     classifier_dropout: float | None = None
     initializer_range: float = 0.02
     pad_id: int = 0
+    lm_activation: str | None = None
+    lm_norm_epsilon: float | None = None
 
 
 def _block(config: DebertaConfig, *, name: str, dtype: Any = None) -> layers.TransformerBlock:
@@ -179,6 +182,24 @@ HUGGINGFACE = replace(
     write=_write,
 )  # fmt: skip
 
+_KERAS_HUB = formats.keras_hub(
+    "DebertaV3",
+    formats.KERAS_HUB_DISENTANGLED | formats.keras_hub_heads(dense="pooler"),
+    {"vocabulary.spm": "spm.model"},
+)
+KERAS_HUB = replace(
+    _KERAS_HUB,
+    config={
+        **{k: v for k, v in formats.KERAS_HUB_CONFIG.items() if k != "num_segments"},
+        "max_sequence_length": ("max_distance",),
+        "bucket_size": ("num_buckets",),
+    },
+    fixed=dict(activation="gelu", pooler_activation="gelu", norm_epsilon=1e-7, pad_id=0),
+    tasks=formats.keras_hub_tasks(
+        ("pooler_dropout",), inner=True, masked_lm=dict(lm_norm_epsilon=1e-5)
+    ),
+)
+
 TOKENIZER = TokenizerSpec(
     "sentencepiece",
     "DebertaV2Tokenizer",
@@ -205,5 +226,6 @@ register(
         heads=HEADS,
         objectives=("mlm",),
         huggingface=HUGGINGFACE,
+        formats={"keras_hub": KERAS_HUB},
     )
 )

@@ -112,7 +112,10 @@ HUGGINGFACE = HuggingFaceNames(
 )
 
 KERAS_HUB = replace(
-    formats.keras_hub("DistilBert", formats.KERAS_HUB_JOINT),
+    formats.keras_hub(
+        "DistilBert", formats.KERAS_HUB_JOINT | formats.keras_hub_heads(dense="dense")
+    ),
+    tasks=formats.keras_hub_tasks(inner=True, masked_lm=dict(lm_norm_epsilon=1e-5)),
     fixed=dict(
         activation="gelu", norm_epsilon=1e-12, pad_id=0, pooler=False, sinusoidal_positions=False
     ),

@@ -3,9 +3,11 @@
 Families list their formats with these; ``bertfam_tf.checkpoints`` reads files by them.
 """
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
-from bertfam_tf.registry import Convention, FormatNames
+from bertfam_tf.registry import Convention, FormatNames, TaskNames
 
 # Google's TF1 releases ---------------------------------------------------------------------------
 
@@ -64,6 +66,12 @@ MODEL_GARDEN = FormatNames(
         **_GARDEN.dense("layer_{i}/feed_forward/output", _LAYER + "_output_dense"),
         **_GARDEN.norm("layer_{i}/feed_forward_norm", _LAYER + "_output_layer_norm"),
         **_GARDEN.dense("pooler/dense", "_pooler_layer"),
+        **_GARDEN.dense("sequence_head/classifier", "sequence"),
+        **_GARDEN.dense("tokens_head/classifier", "tokens"),
+        **_GARDEN.dense("span_head/classifier", "span"),
+        **_GARDEN.dense("masked_lm_head/dense", "masked_lm/dense"),
+        **_GARDEN.norm("masked_lm_head/norm", "masked_lm/layer_norm"),
+        "masked_lm_head/decoder/bias": "masked_lm/output_bias.Sbias",
     },
     config={
         "vocab_size": ("vocab_size",),
@@ -96,21 +104,43 @@ _LAYERS = {
     **_HUB.norm("layer_{i}/feed_forward_norm", _LAYER + "feedforward_layer_norm"),
     **_HUB.norm("embedding_norm", "layers/layer_normalization_0"),
 }
-KERAS_HUB_ENCODER: Mapping[str, str] = {
+KERAS_HUB_ENCODER: dict[str, str] = {
     **_LAYERS,
     **_HUB.embedding("token_embedding", "layers/reversible_embedding_0"),
     **_HUB.embedding("position_embedding", "layers/position_embedding_0"),
     **_HUB.embedding("segment_embedding", "layers/embedding_0"),
     **_HUB.dense("pooler/dense", "layers/dense_0"),
 }
-KERAS_HUB_PROJECTED: Mapping[str, str] = {
+KERAS_HUB_PROJECTED: dict[str, str] = {
     **KERAS_HUB_ENCODER,
     **_HUB.dense("embedding_projection", "layers/dense_0"),
     **_HUB.dense("pooler/dense", "layers/dense_1"),
 }
+_DISENTANGLED = "layers/disentangled_attention_encoder_{i}/"
+KERAS_HUB_DISENTANGLED: dict[str, str] = {
+    **{path: name.replace(_LAYER, _DISENTANGLED) for path, name in _LAYERS.items()},
+    **_HUB.dense("layer_{i}/attention/output", _DISENTANGLED + "self_attention_layer/output_dense"),
+    **_HUB.embedding("token_embedding", "layers/reversible_embedding_0"),
+    **_HUB.embedding("relative_embedding", "layers/relative_embedding_0"),
+    **_HUB.norm("relative_norm", "layers/relative_embedding_0/layer_norm"),
+}
+_DECODER = "layers/transformer_decoder_{i}/"
+KERAS_HUB_DECODER: Mapping[str, str] = {
+    **{
+        path: name.replace(_LAYER, _DECODER)
+        for path, name in _LAYERS.items()
+        if not re.search("attention/(query|key|value)/|embedding_norm", path)
+    },
+    **_HUB.dense(
+        "layer_{i}/attention/query_key_value", _DECODER + "self_attention_layer/query_key_value"
+    ),
+    **_HUB.norm("final_norm", "layers/layer_normalization_0"),
+    **_HUB.embedding("token_embedding", "layers/reversible_embedding_0"),
+    **_HUB.embedding("position_embedding", "layers/position_embedding_0"),
+}
 _JOINT = "layers/token_and_position_embedding_0/"
 # Two embeddings in one layer.
-KERAS_HUB_JOINT: Mapping[str, str] = {
+KERAS_HUB_JOINT: dict[str, str] = {
     **_LAYERS,
     **_HUB.embedding("token_embedding", _JOINT + "token_embedding"),
     **_HUB.embedding("position_embedding", _JOINT + "position_embedding"),
@@ -127,6 +157,55 @@ KERAS_HUB_CONFIG: Mapping[str, tuple[str, ...]] = {
 }
 WORDPIECE_FILES: Mapping[str, str] = {"vocabulary.txt": "vocab.txt"}
 BYTE_BPE_FILES: Mapping[str, str] = {"vocabulary.json": "vocab.json", "merges.txt": "merges.txt"}
+
+
+def keras_hub_heads(dense: str | None = None) -> dict[str, str]:
+    """Names of the weights of KerasHub's heads; ``dense`` is a classifier's layer before the last.
+
+    They are in a file of their own, whose tensors the reader prefixes with ``task/``.
+    """
+    masked, last = "task/layers/masked_lm_head_0", 0 if dense is None else 1
+    inner = {} if dense is None else _HUB.dense(f"sequence_head/{dense}", "task/layers/dense_0")
+    return {
+        **inner,
+        **_HUB.dense("sequence_head/classifier", f"task/layers/dense_{last}"),
+        **_HUB.dense("masked_lm_head/dense", f"{masked}/intermediate_dense"),
+        **_HUB.norm("masked_lm_head/norm", f"{masked}/intermediate_layer_norm"),
+        "masked_lm_head/decoder/bias": f"{masked}/vars/0",
+    }
+
+
+_POOLINGS = {"mean": "mean", "cls": "first", "max": "max"}
+
+
+def keras_hub_tasks(
+    dropout: tuple[str, ...] = ("classifier_dropout",),
+    *,
+    inner: bool = False,
+    masked_lm: Mapping[str, Any] | None = None,
+) -> dict[str, TaskNames]:
+    """KerasHub's classes of encoders with a head.
+
+    Args:
+        dropout: our config fields for the rate of a classifier.
+        inner: whether a classifier has a dense layer before the last.
+        masked_lm: our config fields that the head for masked tokens hard-codes.
+    """
+    classifier = TaskNames(
+        "sequence", {"dropout": dropout}, same={"hidden_dim": "hidden_size"} if inner else {}
+    )
+    return {
+        "TextClassifier": classifier,
+        "Classifier": classifier,  # its name before KerasHub
+        "MaskedLM": TaskNames("masked_lm", fixed=masked_lm or {}),
+        "TextEmbedder": TaskNames(
+            None,
+            options={
+                "pooling_mode": ("pooling", _POOLINGS),
+                "normalize": ("normalize", {True: True, False: False}),
+            },
+        ),
+    }
 
 
 def keras_hub(
@@ -148,8 +227,9 @@ def keras_hub_without_segments(model: str, tokenizer: Mapping[str, str]) -> Form
     """A backbone of KerasHub without segments, pooler, and the positions of padding."""
     return FormatNames(
         kinds=(model,),
-        weights=KERAS_HUB_JOINT,
+        weights=KERAS_HUB_JOINT | keras_hub_heads(dense="dense"),
         config=KERAS_HUB_CONFIG,
+        tasks=keras_hub_tasks(inner=True),
         fixed=dict(activation="gelu", norm_epsilon=1e-5, pad_id=1, num_segments=1, pooler=False),
         offset=2,
         absent={"segment_embedding/embeddings": ("num_segments", "hidden_size")},

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from bertfam_tf.models import bert, decoder, encoder, gpt, heads
+from bertfam_tf.models import bert, decoder, encoder, formats, gpt, heads
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.registry import TORCH, Family, TokenizerSpec, register
+from bertfam_tf.registry import TORCH, Family, FormatNames, TaskNames, TokenizerSpec, register
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,20 @@ HUGGINGFACE = replace(
 )
 
 
+KERAS_HUB = FormatNames(
+    kinds=("GPT2",),
+    weights=formats.KERAS_HUB_DECODER,
+    config={
+        **{k: v for k, v in formats.KERAS_HUB_CONFIG.items() if k != "num_segments"},
+        "dropout": ("dropout", "embedding_dropout", "attention_dropout"),
+    },
+    fixed=dict(activation="gelu_new", norm_epsilon=1e-5),
+    tokenizer=formats.BYTE_BPE_FILES,
+    tasks={"CausalLM": TaskNames("causal_lm")},
+    joined={"query_key_value": ("query_dense", "key_dense", "value_dense")},
+)
+
+
 def _size(width: int, num_layers: int, num_heads: int) -> dict:
     return dict(
         hidden_size=width,
@@ -113,5 +127,6 @@ register(
         heads=HEADS,
         objectives=("clm",),
         huggingface=HUGGINGFACE,
+        formats={"keras_hub": KERAS_HUB},
     )
 )

@@ -69,8 +69,8 @@ def masked_lm(
     return HeadSpec(
         "sequence_output",
         (
-            DenseSpec("dense", dense, width, activation),
-            NormSpec("norm", norm, epsilon),
+            DenseSpec("dense", dense, width, Field("lm_activation", activation)),
+            NormSpec("norm", norm, Field("lm_norm_epsilon", epsilon)),
             TiedOutputSpec(bias, decoder),
         ),
     )

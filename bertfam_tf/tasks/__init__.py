@@ -8,6 +8,7 @@ from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
 from bertfam_tf.tasks.multi_task import MultiTask
 from bertfam_tf.tasks.multiple_choice import MultipleChoice
+from bertfam_tf.tasks.precision import quantize_embeddings
 from bertfam_tf.tasks.publish import save_pretrained
 from bertfam_tf.tasks.reranker import Reranker
 from bertfam_tf.tasks.span_qa import SpanQA
@@ -37,6 +38,7 @@ __all__ = [
     "ZeroShotClassifier",
     "is_saved",
     "load",
+    "quantize_embeddings",
     "save_pretrained",
     "task_class",
     "trainable_tasks",

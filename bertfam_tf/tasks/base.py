@@ -140,7 +140,10 @@ class Task(Learner):
         """Loads a published checkpoint as this task, for ``fit`` (or ``predict``).
 
         The checkpoint's head is loaded if it has one (for classifiers and taggers: one for the
-        same labels); otherwise the head is initialized at random, which is logged.
+        same labels, or for as many without names, which then have the given ones in order);
+        otherwise the head is initialized at random, which is logged. Without ``max_length``, it is
+        the one that is stored: with the modules of sentence-transformers, with KerasHub's
+        preprocessor, or as the tokenizer's ``model_max_length``; at most the number of positions.
 
         Args:
             path: a directory, ``package:NAME``, or a hub id.

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf import parsing
+from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import resolve
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
 
 _log = logging.getLogger(__name__)
+
+_TOKENIZER, _LENGTH, _NO_LENGTH = "tokenizer_config.json", "model_max_length", 1 << 30
 
 
 class Published:
@@ -38,7 +41,7 @@ class Published:
 
     def __init__(self, directory: Path):
         self.model = directory
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, Any] = tokenizer_length(directory)
 
     def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
         """The tokenizer of the checkpoint, from that of its model."""
@@ -50,6 +53,24 @@ class Published:
     @staticmethod
     def write(task: Any, directory: Path) -> None:
         """Writes what this class reads, into the directory of the model."""
+
+
+def tokenizer_length(directory: Path) -> dict[str, Any]:
+    """``max_length`` from a tokenizer's ``model_max_length``, as transformers cuts texts by it.
+
+    Empty without one, or with the huge number that stands for none there.
+
+    Raises:
+        CheckpointError: for a file that is damaged, or a length below 1.
+    """
+    file = directory / _TOKENIZER
+    said = parsing.read_json(file, CheckpointError) if file.is_file() else {}
+    length = said.get(_LENGTH) if isinstance(said, dict) else None
+    if type(length) is not int or length > _NO_LENGTH:
+        return {}
+    if length < 1:
+        raise CheckpointError(f"{file} has {_LENGTH} = {length}, expected at least 1.")
+    return {"max_length": length}
 
 
 def open_task(
@@ -71,7 +92,9 @@ def open_task(
             given[name] = rest.pop(name)
     published = cls.published_type(resolve(path))
     checkpoint = Checkpoint(published.model, **rest)
-    stored = published.options
+    known = declared.names(kind)
+    # What a library's own files say comes before what its format has for all tasks.
+    stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
     options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
     head = cls.head_of(checkpoint.family.name)
     classes = declared.class_option(kind)
@@ -102,11 +125,17 @@ def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) 
             task.class_names,
             task.head.num_labels,
         )
-        if wanted and stored != wanted:
+        # Where the outputs have no names, those that are given name them in order.
+        if wanted and checkpoint.labels and stored != wanted:
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
             other = f"has {len(stored)} outputs, expected {count}"
     if other is None:
+        if checkpoint.outputs and task.problem_type not in (None, checkpoint.outputs):
+            raise CheckpointError(
+                f"The {head} head of {path} is one for {checkpoint.outputs}, expected one for "
+                f"{task.problem_type}, which {type(task).__name__} computes."
+            )
         checkpoint.fill_head(task.head, head)
     else:
         _log.warning("The %s head is initialized at random: that of %s %s.", head, path, other)

@@ -23,7 +23,7 @@ from bertfam_tf.checkpoints.huggingface import read_weights
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.tasks.pretrained import Published
+from bertfam_tf.tasks.pretrained import Published, tokenizer_length
 from bertfam_tf.text import Tokenizer, WordPieceTokenizer
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config.json"
-_TOKENIZER = "tokenizer_config.json"
 _LIBRARY = "sentence_transformers."
 _TORCH = "torch.nn.modules."
 # Their names of poolings, with the key of each in files from before version 5.
@@ -96,10 +95,8 @@ class _Directory(Published):
         self._lower_case = _typed(file, said, "do_lower_case", bool, False)
         length = _typed(file, said, "max_seq_length", int, None)
         if length is None:
-            file = folder / _TOKENIZER
-            length = _object(file).get("model_max_length")
-            if type(length) is not int or length > 1 << 30:  # 1e30 means none
-                return
+            self.options |= tokenizer_length(folder)
+            return
         if length < 1:
             raise CheckpointError(f"{file} has a maximum length of {length}, expected at least 1.")
         self.options["max_length"] = length

@@ -18,6 +18,13 @@ from bertfam_tf.names import unknown
 from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import PairOptions, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
+from bertfam_tf.tasks.precision import (
+    FLOAT,
+    checked_ranges,
+    quantize_embeddings,
+    quantized,
+    ranges_of,
+)
 from bertfam_tf.tasks.preprocessing import POOLED, Packed
 from bertfam_tf.tasks.sentence_transformers import Modules
 from bertfam_tf.text import Tokenizer
@@ -122,8 +129,9 @@ class TextEmbedder(Task):
     sentence-transformers: pooling, dense layers, normalization, prompts, and the maximum length.
     (That library cuts vectors to ``truncate_dim`` after their normalization: there, they are the
     same with ``encode(…, normalize_embeddings=True)``.) An export has a signature for each prompt,
-    by its name, if there are any that are not empty; ``serving_default`` uses the default one. The
-    task has no default loss: pass one to ``compile``.
+    by its name, if there are any that are not empty; ``serving_default`` uses the default one.
+    After ``export(…, precision="ubinary")``, with ``ranges`` for integers, all signatures return
+    bytes. The task has no default loss: pass one to ``compile``.
 
     Args:
         backbone: an encoder.
@@ -191,7 +199,7 @@ class TextEmbedder(Task):
             ),
             postprocess=lambda outputs, _: {"embedding": tf.cast(outputs, tf.float32)},
             to_python=lambda answers, _: answers["embedding"].numpy(),
-            signatures=self._prompt_signatures,
+            signatures=self._signatures,
         )
 
     @property
@@ -204,6 +212,8 @@ class TextEmbedder(Task):
         x: Any,
         *,
         prompt: str | EllipsisType | None = ...,
+        precision: str = FLOAT,
+        ranges: Any = None,
         batch_size: int = 32,
         verbose: Any = 0,
         steps: int | None = None,
@@ -216,15 +226,25 @@ class TextEmbedder(Task):
             x, batch_size, verbose, steps, callbacks: as for ``Task.predict``.
             prompt: the name of one of ``prompts``; None for no prompt; by default
                 ``default_prompt``.
+            precision, ranges: as for ``quantize_embeddings``: ``"float32"``, one byte for each
+                value with ``"int8"`` or ``"uint8"``, one bit with ``"binary"`` or ``"ubinary"``.
 
         Returns:
-            float32 (texts, width).
+            float32 (texts, width), or what ``quantize_embeddings`` returns for the precision.
 
         Raises:
-            ValueError: for a prompt that does not exist; and as ``Task.predict`` raises it.
+            ValueError: for a prompt that does not exist; as ``quantize_embeddings`` raises it; and
+                as ``Task.predict`` raises it.
             TypeError: for an argument that does not exist.
         """
         _refuse("predict", others, _arguments(TextEmbedder.predict))
+        checked_ranges(precision, ranges, self.outputs[0].shape[-1])
+        if precision != FLOAT:
+            found = self.predict(
+                x, prompt=prompt, batch_size=batch_size, verbose=verbose, steps=steps,
+                callbacks=callbacks,
+            )  # fmt: skip
+            return quantize_embeddings(found, precision, ranges)
         loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         if isinstance(prompt, EllipsisType):
             return super().predict(x, **loop)  # type: ignore[arg-type]
@@ -233,6 +253,21 @@ class TextEmbedder(Task):
                 f"There is no prompt {prompt!r}; there are: {', '.join(self.prompts) or 'none'}."
             )
         return self._answered(self._prompted[prompt], self._parts.to_python, x, **loop)
+
+    def ranges(self, x: Any, **kwargs: Any) -> np.ndarray:
+        """The smallest and the largest of each value in the embeddings of typical texts.
+
+        Args:
+            x: a few thousand texts.
+            **kwargs: of ``predict``.
+
+        Returns:
+            float32 (2, width), for ``precision="int8"`` and ``"uint8"``.
+
+        Raises:
+            ValueError, TypeError: as ``predict`` does.
+        """
+        return ranges_of(self.predict(x, **kwargs))
 
     @functools.cached_property
     def _prompted(self) -> dict[str | None, Callable[[Tensors], Tensors]]:
@@ -259,10 +294,28 @@ class TextEmbedder(Task):
 
         return {name: answers(text) for name, text in {None: "", **self.prompts}.items()}
 
-    def _prompt_signatures(self) -> dict[str, Signature]:
+    def _signatures(self, precision: str = FLOAT, ranges: Any = None) -> dict[str, Signature]:
+        limits = checked_ranges(precision, ranges, self.outputs[0].shape[-1])
+
+        def converted(function: Callable[[Tensors], Tensors], inputs: Any = None) -> Signature:
+            if precision == FLOAT:
+                return Signature(function, inputs)
+
+            @tf.autograph.experimental.do_not_convert
+            def answer(features: Tensors) -> Tensors:
+                found = function(features)
+                return {name: quantized(x, precision, limits) for name, x in found.items()}
+
+            # Of a value at the edge of two codes, rounding decides.
+            return Signature(answer, inputs, repeatable=False)
+
+        found = {
+            "serving_default": converted(self.answer),
+            "ids": converted(self.answer_ids, self.packed_specs),
+        }
         if not any(self.prompts.values()):
-            return {}
+            return found
         for name in ("serving_default", "ids"):
             if name in self.prompts:
                 raise ValueError(f"The prompt {name!r} has the name of another signature.")
-        return {name: Signature(self._prompted[name]) for name in self.prompts}
+        return found | {name: converted(self._prompted[name]) for name in self.prompts}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertfam_tf import registry
+from bertfam_tf import hub_presets, registry
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import CheckpointError, resolve
 from bertfam_tf.text import presets
@@ -47,6 +50,9 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
             of a kind that is not supported.
     """
     directory = resolve(path)
+    preset = hub_presets.tokenizer(directory)
+    if preset is not None:
+        return _of_preset(directory, *preset, **options)
     try:
         kind = find_kind(directory)
         try:
@@ -59,6 +65,22 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
             return tokenizer_class(other).load(directory, **options)
     except (ValueError, OSError) as error:
         raise CheckpointError(f"The tokenizer of {directory}: {error}") from error
+
+
+def _of_preset(
+    directory: Path, found: dict[str, Path], config: dict[str, Any], **options: Any
+) -> Tokenizer:
+    """The tokenizer of a KerasHub preset, from its files under Hugging Face's names."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name, file in found.items():
+            shutil.copyfile(file, folder / name)
+        (folder / CONFIG_FILE).write_text(json.dumps(config), "utf-8")
+        try:
+            return tokenizer_class(find_kind(folder)).load(folder, **options)
+        except (ValueError, OSError) as error:
+            said = str(error).replace(str(folder), str(directory))
+            raise CheckpointError(f"The tokenizer of {directory}: {said}") from error
 
 
 def tokenizer_class(kind: str) -> type[Tokenizer]:

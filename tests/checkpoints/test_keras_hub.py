@@ -188,8 +188,8 @@ DAMAGES = {
     "cut file": (_cut, r"model\.weights\.h5 cannot be read as HDF5; .*truncated"),
     "empty file": (lambda d: (d / WEIGHTS).write_bytes(b""), "cannot be read as HDF5"),
     "another class": (
-        _config(registered_name="keras_hub>GPT2Backbone"),
-        "is for KerasHub's 'GPT2Backbone'. Known: AlbertBackbone, BertBackbone",
+        _config(registered_name="keras_hub>GemmaBackbone"),
+        "is for KerasHub's 'GemmaBackbone'. Known: AlbertBackbone, BertBackbone",
     ),
     "no config": (_config(config=None), "has no 'config' of the backbone"),
     "unknown option": (_option(rotary=True), "options that are not supported: rotary"),

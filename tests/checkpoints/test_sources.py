@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib
+import json
 import os
 import sys
 import traceback
@@ -102,13 +103,13 @@ def hub(monkeypatch, tmp_path):
     directory = tmp_path / "snapshot"
     directory.mkdir()
 
-    def fetched(*files):
+    def fetched(*files, contents=None):
         def snapshot_download(repository, allow_patterns):
             assert repository == "google/bert"
             for file in files:
                 if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns):
                     (directory / file).parent.mkdir(parents=True, exist_ok=True)
-                    (directory / file).touch()
+                    (directory / file).write_text((contents or {}).get(file, ""))
             return str(directory)
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
@@ -150,6 +151,13 @@ REPOSITORIES = {
         "pytorch_model-00001-of-00001.bin",
     },
     "KerasHub": {"config.json", "model.weights.h5"},
+    "KerasHub with a head": {
+        "config.json",
+        "model.weights.h5",
+        "task.json",
+        "task.weights.h5",
+        "preprocessor.json",
+    },
     "TF1": {
         "bert_config.json",
         "bert_model.ckpt.index",
@@ -169,6 +177,42 @@ REPOSITORIES = {
 def test_what_is_fetched_from_the_hub(hub, kind):
     wanted = REPOSITORIES[kind] | TOKENIZERS
     assert hub(*wanted, *OTHERS) == {file for file in wanted if not file.endswith(".meta")}
+
+
+MODULES = {
+    "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "config.json",
+    "1_Pooling/config.json",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "weights"),
+    [
+        ("", {"model.safetensors", "2_Dense/model.safetensors"}),
+        ("", {"model.safetensors", "2_Dense/pytorch_model.bin"}),
+        ("", {"pytorch_model.bin", "2_Dense/model.safetensors"}),
+        ("0_Transformer", {"0_Transformer/model.safetensors", "2_Dense/pytorch_model.bin"}),
+        ("0_Transformer", {"0_Transformer/pytorch_model.bin", "2_Dense/pytorch_model.bin"}),
+    ],
+)
+def test_weights_in_the_folders_of_modules(hub, path, weights):
+    library = "sentence_transformers.models."
+    folders = {"Transformer": path, "Pooling": "1_Pooling", "Dense": "2_Dense"}
+    modules = [{"type": library + kind, "path": folder} for kind, folder in folders.items()]
+    others = {"onnx/model.onnx", "tf_model.h5"}
+    if "model.safetensors" in weights:
+        others.add("pytorch_model.bin")
+    contents = {"modules.json": json.dumps(modules)}
+    wanted = MODULES | weights
+    assert hub(*wanted, *others, contents=contents) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '[{"type": 1, "path": "../x"}]', '[{"type": "Dense", "path": "/a"}]']
+)
+def test_modules_that_are_not_valid_name_no_folder(hub, text):
+    wanted = {"modules.json", "pytorch_model.bin"}
+    assert hub(*wanted, "x/pytorch_model.bin", contents={"modules.json": text}) == wanted
 
 
 def test_no_pickle_is_fetched_where_there_is_safetensors(hub):

@@ -11,6 +11,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import bertfam_tf as bf
+from bertfam_tf import heads
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from tests.parity import relative
 
@@ -30,8 +31,18 @@ CASES = {
 }
 
 
+# Models with heads: the head, its number of labels, and where the classifier's pooler is.
+HEADS = {
+    "garden_bert_classifier": ("sequence", 3),
+    "garden_bert_v2_pooled": ("sequence", 3),
+    "garden_albert_tagger": ("tokens", 3),
+    "garden_bert_v2_span": ("span", None),
+    "garden_bert_masked_lm": ("masked_lm", None),
+}
+
+
 def test_every_fixture_is_a_case():
-    assert {directory.name for directory in FIXTURES.iterdir()} == set(CASES)
+    assert {directory.name for directory in FIXTURES.iterdir()} == set(CASES) | set(HEADS)
 
 
 def _differences(backbone, expected):
@@ -58,6 +69,23 @@ def test_outputs_are_those_of_the_library(name):
         other = {"gelu": "gelu_new", "gelu_new": "gelu"}[activation]
         wrong = _differences(bf.load_backbone(FIXTURES / name, activation=other), expected)
         assert min(wrong) > 1e-4, wrong
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_are_those_of_the_library(name):
+    head, count = HEADS[name]
+    checkpoint = Checkpoint(FIXTURES / name)
+    assert checkpoint.heads() == [head]
+    backbone = checkpoint.backbone()
+    layer = heads.build(backbone, head, count)
+    checkpoint.fill_head(layer, head)
+    names = ("token_ids", "padding_mask", "segment_ids")
+    with np.load(FIXTURES / name / "expected.npz") as expected:
+        found = layer(backbone({n: expected[n] for n in names}, outputs=layer.reads)).numpy()
+        real = expected["padding_mask"][..., None] if head != "sequence" else 1
+        difference = relative(found * real, expected["logits"] * real)
+    print(f"{name}: largest relative difference {difference:.1e}")
+    assert difference < 1e-5
 
 
 # Files written here, from a checkpoint with known values ------------------------------------------
@@ -305,6 +333,77 @@ def test_a_checkpoint_without_encoder(garden):
     tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(garden / "bert_model.ckpt"))
     with pytest.raises(CheckpointError, match=r"does not contain an encoder; it has .*\bx\b"):
         bf.load_backbone(garden)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("garden_bert_classifier", {"num_classes": 4}, r"has 4 num_classes, but .*\(16, 3\)"),
+        ("garden_bert_classifier", {"use_encoder_pooler": True}, "but the checkpoint has a pooler"),
+        (
+            "garden_bert_v2_pooled",
+            {"use_encoder_pooler": False},
+            "but the checkpoint has no pooler",
+        ),
+        (
+            "garden_albert_tagger",
+            {"class_names": ["O", "B"]},
+            r"has 2 class_names, but .*\(16, 3\)",
+        ),
+        ("garden_albert_tagger", {"class_names": [1, 2, 3]}, r"must be a list of strings, got \["),
+        ("garden_bert_masked_lm", {"mlm_activation": 7}, "lm_activation must be .* got 7"),
+    ],
+)
+def test_params_of_another_head(tmp_path, name, change, error):
+    directory = Path(shutil.copytree(FIXTURES / name, tmp_path / "garden"))
+    file = directory / "params.yaml"
+    params = yaml.safe_load(file.read_text())
+    ours = params["task"] if "class_names" in change else params["task"]["model"]
+    ours |= change
+    file.write_text(yaml.safe_dump(params))
+    with pytest.raises(CheckpointError, match=error):
+        Checkpoint(directory)
+
+
+def _with_vocabulary(name, directory):
+    """A copy of a fixture with a vocabulary, for tasks."""
+    shutil.copytree(FIXTURES / name, directory)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(43))]
+    (directory / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return directory
+
+
+def test_gardens_heads_are_those_of_tasks(tmp_path):
+    tagger = bf.TokenTagger.from_pretrained(
+        _with_vocabulary("garden_albert_tagger", tmp_path / "tagger")
+    )
+    assert tagger.tags == ["O", "B-X", "I-X"]
+    directory = _with_vocabulary("garden_bert_classifier", tmp_path / "classifier")
+    answers = bf.TextClassifier.from_pretrained(directory).predict(["w1 w2", "w3"])
+    assert [len(answer["scores"]) for answer in answers] == [3, 3]
+    bf.SpanQA.from_pretrained(_with_vocabulary("garden_bert_v2_span", tmp_path / "span"))
+
+
+def test_tensors_of_an_unknown_head_are_unexpected(tmp_path):
+    directory = Path(shutil.copytree(FIXTURES / "garden_bert_v2_span", tmp_path / "garden"))
+    reader = tf.train.load_checkpoint(str(directory / "ckpt-7"))
+    values = {
+        name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): tf.Variable(reader.get_tensor(name))
+        for name in reader.get_variable_to_shape_map()
+        if name.startswith(("encoder/", "model/layer_with_weights-1"))
+    }
+    trackable = tf.train.Checkpoint()
+    for name, variable in (values | {"model/adapter/kernel": tf.Variable([1.0])}).items():
+        node = trackable
+        *places, last = name.split("/")
+        for place in places:
+            if not hasattr(node, place):
+                setattr(node, place, tf.train.Checkpoint())
+            node = getattr(node, place)
+        setattr(node, last, variable)
+    trackable.write(str(directory / "ckpt-7"))
+    with pytest.raises(CheckpointError, match="Unexpected tensors: model/adapter/kernel"):
+        bf.load_backbone(directory)
 
 
 def test_numbered_layers_have_no_room_for_others(tmp_path):

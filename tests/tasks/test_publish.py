@@ -68,6 +68,26 @@ def test_from_pretrained_gives_the_task_back(name, family, tmp_path):
     assert _read(tmp_path / "out", "config.json") == _read(tmp_path / "again", "config.json")
 
 
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [(9, 9), (4096, None), (int(1e30), None), (1e30, None), (None, None), (True, None)],
+)
+def test_texts_are_cut_as_by_the_tokenizer(tiny_copy, stored, expected):
+    file = tiny_copy / "tokenizer_config.json"
+    said = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**said, "model_max_length": stored}))
+    expected = expected or bf.load_backbone(tiny_copy).max_length
+    for cls in (bf.TextClassifier, bf.TextEmbedder):
+        assert cls.from_pretrained(tiny_copy).max_length == expected
+        assert cls.from_pretrained(tiny_copy, max_length=7).max_length == 7
+
+
+def test_a_length_of_the_tokenizer_that_is_not_valid(tiny_copy):
+    (tiny_copy / "tokenizer_config.json").write_text('{"model_max_length": 0}')
+    with pytest.raises(CheckpointError, match=r"tokenizer_config.json has model_max_length = 0"):
+        bf.TextClassifier.from_pretrained(tiny_copy)
+
+
 def test_files(tmp_path):
     task = published.task("MultiLabelClassifier", "bert")
     task.save_pretrained(tmp_path / "out")

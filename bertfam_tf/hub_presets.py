@@ -1,0 +1,87 @@
+"""KerasHub's presets: the names of classes, and the files of a tokenizer.
+
+The families define the names (``registry.FormatNames``); KerasHub itself is not needed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf import parsing, registry
+from bertfam_tf.names import truncated_repr
+from bertfam_tf.registry import Family
+from bertfam_tf.sources import CheckpointError
+
+FORMAT = "keras_hub"
+BACKBONE = "Backbone"
+_CLASS = "Tokenizer"
+_TOKENIZER = "tokenizer.json"
+_ASSETS = Path("assets/tokenizer")
+# Options that change tokens -> the only values that are supported.
+_REQUIRED = {
+    "split": True,
+    "split_on_cjk": True,
+    "suffix_indicator": "##",
+    "oov_token": "[UNK]",
+    "unsplittable_tokens": None,
+}
+# Options with an equivalent in ``tokenizer_config.json``.
+_OPTIONS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "add_prefix_space": "add_prefix_space",
+}
+
+
+def class_name(stored: dict[str, Any]) -> str:
+    """The class of an object that Keras serialized, without its package."""
+    return str(stored.get("registered_name") or stored.get("class_name")).rpartition(">")[2]
+
+
+def family(file: Path, name: str, suffix: str) -> Family:
+    """The family of a class whose name ends in ``suffix``.
+
+    Raises:
+        CheckpointError: for an unknown class; the message names ``file`` and the known ones.
+    """
+    families = registry.of_format(FORMAT)
+    kind = name.removesuffix(suffix)
+    if kind not in families or not name.endswith(suffix):
+        known = ", ".join(sorted(kind + suffix for kind in families))
+        raise CheckpointError(f"{file} is for KerasHub's {truncated_repr(name)}. Known: {known}.")
+    return families[kind]
+
+
+def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
+    """A preset's tokenizer under Hugging Face's names; None for a preset without one.
+
+    Returns:
+        A dict from file names to files, and the entries of ``tokenizer_config.json``.
+
+    Raises:
+        CheckpointError: for an unknown class or option, or files that are missing or damaged.
+    """
+    file = directory / _TOKENIZER
+    if not (directory / _ASSETS).is_dir() or not file.is_file():
+        return None
+    stored = parsing.read_json(file, CheckpointError)
+    try:
+        name = str(stored["class_name"]).rpartition(">")[2]
+        config = dict(stored["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file} is not the config of a KerasHub tokenizer: {error!r}"
+        ) from error
+    record = family(file, name, _CLASS)
+    for key, supported in _REQUIRED.items():
+        if config.get(key, supported) != supported:
+            raise CheckpointError(
+                f"{file} has {key} = {truncated_repr(config[key])}, which is not supported; "
+                f"supported: {supported!r}."
+            )
+    found = {}
+    for theirs, ours in record.formats[FORMAT].tokenizer.items():
+        found[ours] = directory / _ASSETS / theirs
+        if not found[ours].is_file():
+            raise CheckpointError(f"{found[ours]} is missing.")
+    options = {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
+    return found, {"tokenizer_class": record.tokenizer.class_name, **options}

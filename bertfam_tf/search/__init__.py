@@ -1,0 +1,7 @@
+"""Search in the texts of a file by their embeddings: an example of the job, not a database."""
+
+from bertfam_tf.search.build import build
+from bertfam_tf.search.index import Hit, Index
+from bertfam_tf.search.model import embedder, fingerprint
+
+__all__ = ["Hit", "Index", "build", "embedder", "fingerprint"]

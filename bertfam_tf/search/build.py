@@ -1,0 +1,197 @@
+"""Builds an index; a build that was interrupted resumes after the last complete part."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from bertfam_tf import files
+from bertfam_tf.data import Row, Rows
+from bertfam_tf.names import unknown
+from bertfam_tf.search.model import fingerprint
+from bertfam_tf.search.storage import (
+    FILE,
+    PRECISIONS,
+    Description,
+    Part,
+    part_file,
+    read_description,
+    write_description,
+    write_part,
+)
+from bertfam_tf.tasks import TextEmbedder, quantize_embeddings
+from bertfam_tf.tasks.precision import ranges_of
+
+# A killed build repeats at most this many rows.
+_PART_ROWS = 1024
+_OF_BUILDING = ("ranges", "documents")
+_log = logging.getLogger(__name__)
+
+
+def build(
+    task: TextEmbedder,
+    rows: Rows,
+    directory: str | Path,
+    source: Mapping[str, Any],
+    *,
+    precision: str = "float32",
+    prompt: str | None = None,
+    batch_size: int = 32,
+    verbose: bool = True,
+    part_rows: int = _PART_ROWS,
+) -> int:
+    """Embeds the rows, and writes an index of them.
+
+    Rows without any text but white space are not documents. Vectors have length 1, also if the
+    task's do not: scores are cosines.
+
+    Args:
+        task: the model.
+        rows: with the features ``text`` and, if there are ids, ``id``.
+        directory: of the index; new, or that of an interrupted build of the same index.
+        source: identifies the file, as JSON values.
+        precision: ``"float32"``; ``"int8"``, a quarter of the size, with the ranges of the first
+            part; or ``"binary"``, a 32nd.
+        prompt: the name of the prompt before each document; None for none.
+        batch_size: of the model.
+        verbose: whether to show a progress bar.
+        part_rows: rows of a part.
+
+    Returns:
+        The number of documents.
+
+    Raises:
+        ValueError: for an unknown precision or prompt, a directory with something else, or rows
+            without any text.
+        BlockingIOError: if another process is building it.
+        OSError: if writing fails, for example because the disk is full; the next build resumes.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(unknown("precision of an index", precision, PRECISIONS))
+    if prompt is not None and prompt not in task.prompts:
+        raise ValueError(unknown("prompt", prompt, task.prompts))
+    target = Path(directory)
+    wanted = Description(
+        model=fingerprint(task),
+        family=task.backbone.family,
+        name=type(task).__name__,
+        width=task.outputs[0].shape[-1],
+        precision=precision,
+        prompt=prompt,
+        source=dict(source),
+        rows=rows.count,
+        part_rows=part_rows,
+    )
+    with files.exclusive_lock(target, target.with_name(f".{target.name}.lock")):
+        described = _started(target, wanted)
+        if described.documents is None:
+            described = _filled(task, rows, target, described, batch_size, verbose)
+    assert described.documents is not None
+    return described.documents
+
+
+def _started(target: Path, wanted: Description) -> Description:
+    """The description of an interrupted build, or of a new one."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if not (target / FILE).is_file():
+            raise ValueError(f"{target} exists and is not an index; choose another directory.")
+        found = read_description(target)
+        ours, theirs = asdict(wanted), asdict(found)
+        other = [name for name in ours if name not in _OF_BUILDING and ours[name] != theirs[name]]
+        if other:
+            raise ValueError(
+                f"{target} is an index of another {', '.join(other)}; choose another directory, or "
+                "remove it."
+            )
+        return found
+    target.mkdir(parents=True, exist_ok=True)
+    write_description(target, wanted)
+    return wanted
+
+
+def _filled(
+    task: TextEmbedder,
+    rows: Rows,
+    target: Path,
+    described: Description,
+    batch_size: int,
+    verbose: bool,
+) -> Description:
+    done, documents = 0, 0
+    while done < described.parts and part_file(target, done).is_file():
+        documents += Part(part_file(target, done), described).count
+        done += 1
+    if done:
+        _log.info("Resuming from row %d of %d.", done * described.part_rows, rows.count)
+    bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
+    left = islice(rows, done * described.part_rows, None)
+    for number in range(done, described.parts):
+        first = number * described.part_rows
+        batch = [
+            (first + i, row)
+            for i, row in enumerate(islice(left, described.part_rows))
+            if _text(row).strip()
+        ]
+        vectors = _unit_vectors(task, [row for _, row in batch], described, batch_size)
+        if described.precision == "int8" and described.ranges is None and len(vectors):
+            described = replace(described, ranges=ranges_of(vectors).tolist())
+            write_description(target, described)
+        write_part(
+            part_file(target, number),
+            described,
+            _stored(vectors, described),
+            [(place, _id(row, place), _text(row)) for place, row in batch],
+        )
+        documents += len(batch)
+        bar.update(min(first + described.part_rows, rows.count))
+    if not documents:
+        raise ValueError(f"No row of {described.source.get('input', 'the file')} has any text.")
+    described = replace(described, documents=documents)
+    write_description(target, described)
+    return described
+
+
+def _text(row: Row) -> bytes:
+    text = row.features["text"]
+    assert isinstance(text, bytes)
+    return text
+
+
+def _id(row: Row, place: int) -> bytes:
+    given = row.features.get("id", row.id)
+    if given is None:
+        return str(place).encode()
+    return given if isinstance(given, bytes) else str(given).encode()
+
+
+def _unit_vectors(
+    task: TextEmbedder, rows: list[Row], described: Description, batch_size: int
+) -> np.ndarray:
+    """The embeddings of rows, of length 1, in their order."""
+    if not rows:
+        return np.zeros((0, described.width), "float32")
+    # Batches of texts of similar length have little padding.
+    order = sorted(range(len(rows)), key=lambda i: len(_text(rows[i])))
+    found = task.predict(
+        [_text(rows[i]) for i in order], prompt=described.prompt, batch_size=batch_size
+    )
+    vectors = np.empty_like(found)
+    vectors[order] = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"The model returns NaN or infinity for {rows[0].location} or after it.")
+    return vectors
+
+
+def _stored(vectors: np.ndarray, described: Description) -> np.ndarray:
+    if described.precision == "float32" or not len(vectors):
+        width = described.stored_width
+        return vectors if len(vectors) else np.zeros((0, width), "float32")
+    name = "ubinary" if described.precision == "binary" else described.precision
+    return quantize_embeddings(vectors, name, described.ranges)

@@ -1,0 +1,175 @@
+"""Exact nearest neighbours among the vectors of an index, by faiss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertfam_tf.names import unknown
+from bertfam_tf.search.model import fingerprint
+from bertfam_tf.search.storage import FILE, parts, read_description
+from bertfam_tf.tasks import TextEmbedder, quantize_embeddings
+
+# Of int8 vectors, which are converted for the search, this many at a time.
+_CHUNK = 1 << 16
+# Of bits, the distances decide which documents are compared with the query's own values.
+_CANDIDATES = 10
+
+
+class Hit(NamedTuple):
+    """A document that a search found.
+
+    Fields:
+        row: its row in the file, from 0.
+        id: as in the file, or its row.
+        score: the cosine; of binary vectors, that of the query and the signs of the document's
+            values.
+        text: the document.
+    """
+
+    row: int
+    id: str
+    score: float
+    text: str
+
+
+class Index:
+    """The documents of a file, by the embeddings that ``build`` wrote. Vectors are kept in memory.
+
+    Args:
+        directory: of the index.
+
+    Attributes:
+        described: what ``index.json`` says.
+
+    Raises:
+        ValueError: for a directory that is not an index, is not complete, or is damaged; or
+            without faiss, which the message says how to install.
+    """
+
+    def __init__(self, directory: str | Path):
+        self.directory = Path(directory)
+        self.described = read_description(self.directory)
+        if self.described.documents is None:
+            raise ValueError(
+                f"{self.directory} is not complete; the same bertfam index command resumes."
+            )
+        self._faiss = _faiss()
+        self._parts = list(parts(self.directory, self.described))
+        self._counts = np.cumsum([0, *(part.count for part in self._parts)])
+        if self._counts[-1] != self.described.documents:
+            raise ValueError(
+                f"{self.directory / FILE} says {self.described.documents} documents, but its parts "
+                f"have {self._counts[-1]}."
+            )
+        self._vectors = np.concatenate([part.vectors() for part in self._parts])
+
+    def check(self, task: TextEmbedder) -> None:
+        """Raises a ``ValueError`` for another model than that of the index."""
+        said, width = self.described, task.outputs[0].shape[-1]
+        if (found := fingerprint(task)) != said.model:
+            raise ValueError(
+                f"{self.directory} was built by another model: a {said.family} {said.name} of "
+                f"{said.width} values, {said.model[:12]}; this one is a {task.backbone.family} "
+                f"{type(task).__name__} of {width}, {found[:12]}."
+            )
+
+    def search(
+        self, task: TextEmbedder, queries: list[str], *, top: int = 10, prompt: str | None = None
+    ) -> list[list[Hit]]:
+        """The nearest documents of each query, the best first.
+
+        Args:
+            task: the model of the index.
+            queries: texts.
+            top: the number of documents, at most all.
+            prompt: the name of the prompt before each query; None for none.
+
+        Raises:
+            ValueError: for another model, an unknown prompt, ``top`` below 1, or damaged texts.
+        """
+        if top < 1:
+            raise ValueError(f"top must be at least 1, got {top}.")
+        if prompt is not None and prompt not in task.prompts:
+            raise ValueError(unknown("prompt", prompt, task.prompts))
+        self.check(task)
+        if not queries:
+            return []
+        vectors = task.predict(queries, prompt=prompt)
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        scores, places = self.nearest(vectors.astype("float32"), top)
+        return [self._hits(*pair) for pair in zip(scores, places, strict=True)]
+
+    def nearest(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """The scores and numbers of the nearest documents, best first.
+
+        Args:
+            queries: float32 (queries, width), of length 1.
+            top: the number of documents, at most all.
+
+        Returns:
+            float32 and int64 (queries, top).
+        """
+        top = min(top, len(self._vectors))
+        if self.described.precision == "binary":
+            return self._nearest_bits(queries, top)
+        if self.described.precision == "float32":
+            return self._nearest_floats(queries, self._vectors, top)
+        low, high = np.asarray(self.described.ranges, "float32")
+        steps = (high - low) / 255
+        # A code c stands for the middle of its values, low + (c + 128.5) · steps. The product with
+        # it is computed from the code, so that vectors are only cast.
+        constant = queries @ (low + 128.5 * steps)
+        scaled = np.ascontiguousarray(queries * steps)
+        found = []
+        for start in range(0, len(self._vectors), _CHUNK):
+            codes = self._vectors[start : start + _CHUNK].astype("float32")
+            scores, places = self._nearest_floats(scaled, codes, min(top, len(codes)))
+            found.append((scores + constant[:, np.newaxis], places + start))
+        scores, places = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
+        return _best(scores, places, top)
+
+    def _nearest_floats(
+        self, queries: np.ndarray, vectors: np.ndarray, top: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        product = self._faiss.METRIC_INNER_PRODUCT
+        return self._faiss.knn(queries, np.ascontiguousarray(vectors), top, metric=product)
+
+    def _nearest_bits(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+        width = self.described.width
+        bits = quantize_embeddings(queries, "ubinary")
+        count = min(_CANDIDATES * top, len(self._vectors))
+        _, places = self._faiss.knn_hamming(bits, self._vectors, count)
+        signs = np.unpackbits(self._vectors[places], axis=-1, count=width) * np.float32(2) - 1
+        scores = np.einsum("qw,qcw->qc", queries, signs) / np.float32(np.sqrt(width))
+        return _best(scores, places.astype("int64"), top)
+
+    def _hits(self, scores: np.ndarray, places: np.ndarray) -> list[Hit]:
+        of_part = np.searchsorted(self._counts, places, side="right") - 1
+        found: dict[int, tuple[int, str, str]] = {}
+        for number in np.unique(of_part):
+            mine = places[of_part == number]
+            inside = (mine - self._counts[number]).tolist()
+            found |= dict(zip(mine.tolist(), self._parts[number].documents(inside), strict=True))
+        return [
+            Hit(found[place][0], found[place][1], float(score), found[place][2])
+            for place, score in zip(places.tolist(), scores, strict=True)
+        ]
+
+
+def _best(scores: np.ndarray, places: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best of each row; of equal scores the first document."""
+    order = np.lexsort((places, -scores), axis=1)[:, :top]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ValueError(
+            "searching needs the package faiss-cpu: pip install 'bertfam-tf[search]'"
+        ) from error
+    return faiss
