@@ -45,7 +45,7 @@ class CharacterCNN(keras.layers.Layer):
         own = {"dtype": self.dtype_policy}
         self.embedding = keras.layers.Embedding(vocab_size, width, name="embedding", **own)
         self.filters = [
-            keras.layers.Conv1D(count, size, name=f"filter_{f}", **own)
+            Filters(size, count, name=f"filter_{f}", **own)
             for f, (size, count) in enumerate(filters)
         ]
         self.highways = [Highway(name=f"highway_{h}", **own) for h in range(num_highways)]
@@ -56,7 +56,7 @@ class CharacterCNN(keras.layers.Layer):
         characters = (None, shape[-1], self.embedding.output_dim)
         for layer in self.filters:
             layer.build(characters)
-        found = (None, sum(layer.filters for layer in self.filters))
+        found = (None, sum(layer.count for layer in self.filters))
         for layer in (*self.highways, self.projection):
             layer.build(found)
 
@@ -64,14 +64,51 @@ class CharacterCNN(keras.layers.Layer):
         batch, length = ops.shape(token_ids)[0], ops.shape(token_ids)[1]
         # Every token is an example of its own.
         x = self.embedding(ops.reshape(token_ids, (-1, token_ids.shape[-1])))
-        x = ops.concatenate([ops.max(layer(x), axis=1) for layer in self.filters], axis=-1)
-        x = self.activation(x)  # (batch · length, filters)
+        x = self.activation(ops.concatenate([layer(x) for layer in self.filters], axis=-1))  # (batch · length, filters)
         for layer in self.highways:
             x = layer(x)
         return ops.reshape(self.projection(x), (batch, length, self.units))
 
     def compute_output_shape(self, shape):
         return (*shape[:2], self.units)
+
+
+class Filters(keras.layers.Layer):
+    """The maxima over all positions of a convolution.
+
+    A product of matrices: TensorFlow's convolutions return wrong shapes for no rows.
+
+    Args:
+        size: the positions that a filter reads.
+        count: the number of filters.
+
+    Call:
+        x: (rows, length, width), with a known length of at least ``size``.
+
+    Returns:
+        (rows, count).
+    """
+
+    def __init__(self, size: int, count: int, **kwargs):
+        super().__init__(**kwargs)
+        self.size = size
+        self.count = count
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(self.size, shape[-1], self.count), name="kernel")
+        self.bias = self.add_weight(shape=(self.count,), initializer="zeros", name="bias")
+
+    def call(self, x):
+        positions = x.shape[1] - self.size + 1
+        x = ops.concatenate([x[:, i : i + positions] for i in range(self.size)], axis=-1)
+        kernel = ops.reshape(self.kernel, (-1, self.count))
+        found = ops.matmul(ops.reshape(x, (-1, kernel.shape[0])), kernel)
+        found = ops.reshape(found, (-1, positions, self.count))
+        # Without a smallest value, Keras refuses no rows.
+        return ops.max(found, axis=1, initial=float("-inf")) + self.bias
+
+    def compute_output_shape(self, shape):
+        return shape[0], self.count
 
 
 class Highway(keras.layers.Layer):

@@ -79,7 +79,9 @@ class TokenPooling(keras.layers.Layer):
         if kind == "max":
             # The mask, not a value of it: all vectors of an example may be below any constant.
             chosen = ops.expand_dims(ops.greater(pooled, 0), -1)
-            largest = ops.max(ops.where(chosen, x, ops.full_like(x, float("-inf"))), axis=1)
+            least = float("-inf")
+            # Without a smallest value, Keras refuses a batch without examples.
+            largest = ops.max(ops.where(chosen, x, least), axis=1, initial=least)
             return ops.where(ops.greater(count, 0), largest, ops.zeros_like(largest))
         if kind == "mean":
             weights = pooled / ops.maximum(count, 1)
