@@ -117,8 +117,8 @@ class TokenizerSpec:
     """The tokenizer of a family's published checkpoints.
 
     Attributes:
-        kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"`` or
-            ``"words"``.
+        kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"``,
+            ``"words"`` or ``"characters"``.
         class_name: its class in transformers, without ``Fast``, as in ``tokenizer_config.json``.
         options: arguments of our tokenizer that the class implies and its files may omit, as plain
             data; special tokens by the field names of ``text.SpecialTokens``, the layout as a dict

@@ -63,9 +63,7 @@ def _inputs(backbone, rows=3, length=7, padding=0):
         "padding_mask": np.ones_like(tokens),
         "target_mapping": targets,
     }
-    padded = {
-        k: np.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, padding)]) for k, v in inputs.items()
-    }
+    padded = {k: np.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, padding)]) for k, v in inputs.items()}
     return {**padded, "token_ids": as_read(backbone, padded["token_ids"])}
 
 

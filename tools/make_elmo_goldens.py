@@ -1,13 +1,12 @@
 """Writes tests/goldens/elmo: small perturbed checkpoints and what AllenNLP's ELMo computes.
 
-    python3.11 -m venv build/elmo && build/elmo/bin/pip install torch==2.13.0 numpy==2.4.6 h5py==3.16.0
-    build/elmo/bin/pip install --no-deps allennlp==2.10.1
-    build/elmo/bin/python -m tools.make_elmo_goldens
+    make elmo-goldens
 
-Needs nothing else: AllenNLP's modules of the model run as they are, and of the rest of the library,
-whose dependencies are outdated, stand-ins are imported. Each directory holds ``options.json``, HDF5
-weights and, for batches of sentences of different lengths, character ids, outputs and gradients in
-float64. AllenNLP's ELMo carries its states from batch to batch; here each batch is the first one.
+Needs AllenNLP without its dependencies (tools/elmo-requirements.txt): its modules of the model run
+as they are, and stand-ins are imported for the rest of the library. Each directory holds
+``options.json``, HDF5 weights and, for batches of sentences of different lengths, character ids,
+outputs and gradients, computed in float64. AllenNLP's ELMo carries its states from batch to batch;
+here each batch is the first one.
 """
 
 import functools
@@ -28,7 +27,11 @@ import torch
 GOLDENS = Path(__file__).parent.parent / "tests" / "goldens" / "elmo"
 SENTENCES = {
     5: [["Ein", "Café", "."], ["日本語"], []],
-    8: [["x" * 70, "a\tb", "über" * 15, "U.S.", "'s", "0"], ["no", "😀"], ["one", "more", "word"]],
+    8: [
+        ["x" * 70, "x" + "é" * 40, "über", "U.S.", "'s", "0"],
+        ["no", "😀"],
+        ["one", "more", "word"],
+    ],
 }
 _OPTIONS: dict[str, Any] = {
     "lstm": {
@@ -62,7 +65,8 @@ VARIANTS: dict[str, dict[str, dict]] = {
 def reference() -> tuple[Any, Any, Any]:
     """AllenNLP's ``Elmo``, its function that adds sentence boundaries, and its mapper of words."""
     root = find_spec("allennlp")
-    assert root is not None and root.submodule_search_locations
+    assert root is not None
+    assert root.submodule_search_locations
     home = Path(root.submodule_search_locations[0])
     packages = ("", ".common", ".data", ".data.token_indexers", ".modules", ".nn")
     for package in packages:
@@ -92,9 +96,7 @@ def reference() -> tuple[Any, Any, Any]:
         ("tokenizers.token_class", "Token"),
     ):
         stand_in(f"data.{name}", **{contents: object})
-    stand_in(
-        "data.token_indexers.token_indexer", TokenIndexer=Registered, IndexedTokenList=dict
-    )
+    stand_in("data.token_indexers.token_indexer", TokenIndexer=Registered, IndexedTokenList=dict)
     # Weights are read from the file.
     stand_in("nn.initializers", block_orthogonal=lambda *_: None)
     elmo = importlib.import_module("allennlp.modules.elmo")
@@ -172,9 +174,20 @@ def gradients(elmo: Any, options: dict[str, dict]) -> dict[str, np.ndarray]:
 
 
 def run(
-    directory: Path, sentences: list[list[str]], scalars: list[float] | None = None, gamma: float = 1
+    directory: Path,
+    sentences: list[list[str]],
+    scalars: list[float] | None = None,
+    gamma: float = 1,
+    dtype: str = "float32",
 ) -> dict[str, np.ndarray]:
-    """Inputs, outputs and gradients of AllenNLP's ELMo in float64."""
+    """Inputs, outputs and gradients of AllenNLP's ELMo, computed in float64.
+
+    Args:
+        directory: the checkpoint.
+        sentences: words.
+        scalars, gamma: of the mix; None for zeros.
+        dtype: of what is returned.
+    """
     make, add_boundaries, mapper = reference()
     options = json.loads((directory / "options.json").read_text("utf-8"))
     elmo = make(
@@ -186,7 +199,9 @@ def run(
         keep_sentence_boundaries=True,
     ).double()
     with torch.no_grad():
-        for parameter, value in zip(elmo.scalar_mix_0.scalar_parameters, scalars or [], strict=bool(scalars)):
+        for parameter, value in zip(
+            elmo.scalar_mix_0.scalar_parameters, scalars or [], strict=bool(scalars)
+        ):
             parameter.fill_(value)
         elmo.scalar_mix_0.gamma.fill_(gamma)
     longest = max(map(len, sentences))
@@ -229,7 +244,7 @@ def run(
     given = {"token_ids": token_ids.numpy(), "padding_mask": mask.numpy()}
     return {
         **{name: value.astype("i4") for name, value in given.items()},
-        **{name: value.astype("f4") for name, value in found.items()},
+        **{name: value.astype(dtype) for name, value in found.items()},
     }
 
 

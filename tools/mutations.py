@@ -256,14 +256,20 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         "after, cell_after",
     ),
     "gate mirrored": lambda family: _edited(
-        layers.Highway, "call", "gate * self.transform(x) + (1 - gate)", "(1 - gate) * self.transform(x) + gate"
+        layers.Highway,
+        "call",
+        "gate * self.transform(x) + (1 - gate)",
+        "(1 - gate) * self.transform(x) + gate",
     ),
     "no sum of layers": lambda family: _rewired(family, "states + x if i else states", "states"),
     "a sum in layer 0": lambda family: _rewired(
         family, "states + x if i else states", "states + x"
     ),
     "mix not normalized": lambda family: _edited(
-        layers.ScalarMix, "call", "ops.softmax(ops.convert_to_tensor(self.scalars))", "self.scalars + 1 / 3"
+        layers.ScalarMix,
+        "call",
+        "ops.softmax(ops.convert_to_tensor(self.scalars))",
+        "self.scalars + 1 / 3",
     ),
     "no gamma": lambda family: _edited(
         layers.ScalarMix, "call", "ops.convert_to_tensor(self.gamma) *", ""

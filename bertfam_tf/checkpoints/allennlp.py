@@ -69,6 +69,9 @@ def _fields(file: Path, names: FormatNames) -> dict[str, Any]:
         given[f"{_FILTERS}.{each}"] = [pair[i] for pair in filters]
     if given.pop(_SKIP, None) is not True:
         raise CheckpointError(f"{file}: {_SKIP} must be true; other models are not supported.")
+    unknown = sorted(given.keys() - names.config.keys())
+    if unknown:
+        raise CheckpointError(f"{file} has options that are not supported: {join_names(unknown)}.")
     missing = sorted(names.config.keys() - given.keys())
     if missing:
         raise CheckpointError(f"{file} lacks {join_names(missing)}.")

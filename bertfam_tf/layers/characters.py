@@ -54,9 +54,9 @@ class CharacterCNN(keras.layers.Layer):
     def build(self, shape):
         self.embedding.build()
         characters = (None, shape[-1], self.embedding.output_dim)
-        for layer in self.filters:
-            layer.build(characters)
-        found = (None, sum(layer.count for layer in self.filters))
+        for each in self.filters:
+            each.build(characters)
+        found = (None, sum(each.count for each in self.filters))
         for layer in (*self.highways, self.projection):
             layer.build(found)
 
@@ -64,7 +64,8 @@ class CharacterCNN(keras.layers.Layer):
         batch, length = ops.shape(token_ids)[0], ops.shape(token_ids)[1]
         # Every token is an example of its own.
         x = self.embedding(ops.reshape(token_ids, (-1, token_ids.shape[-1])))
-        x = self.activation(ops.concatenate([layer(x) for layer in self.filters], axis=-1))  # (batch · length, filters)
+        x = ops.concatenate([each(x) for each in self.filters], axis=-1)
+        x = self.activation(x)  # (batch · length, filters)
         for layer in self.highways:
             x = layer(x)
         return ops.reshape(self.projection(x), (batch, length, self.units))

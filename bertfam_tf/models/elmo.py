@@ -93,6 +93,10 @@ def wire(config: ElmoConfig, parts: Parts) -> tuple[dict, dict]:
     }
 
 
+# Bounds the time to build a model from a hostile config.
+_MAX_CHARACTERS = 256
+
+
 def _check(config: ElmoConfig) -> None:
     widths, counts = config.filter_widths, config.filter_counts
     if not widths or len(widths) != len(counts) or min(*widths, *counts) < 1:
@@ -100,10 +104,10 @@ def _check(config: ElmoConfig) -> None:
             "filter_widths and filter_counts must be as many positive numbers each, got "
             f"{list(widths)} and {list(counts)}."
         )
-    if max(widths) > config.max_characters:
+    if not max(widths) <= config.max_characters <= _MAX_CHARACTERS:
         raise ValueError(
-            f"filter_widths must be at most max_characters, {config.max_characters}, got "
-            f"{max(widths)}."
+            f"max_characters must be from the largest of filter_widths, {max(widths)}, to "
+            f"{_MAX_CHARACTERS}, got {config.max_characters}."
         )
     for name, least in (("num_layers", 1), ("cell_size", 1), ("num_highways", 0)):
         if getattr(config, name) < least:

@@ -243,9 +243,7 @@ class EmbedderTrainer(Learner):
         """A step that keeps no activations but those of ``rows_in_memory`` texts."""
         batch = Batch(*keras.utils.unpack_x_y_sample_weight(data))
         shape = tf.shape(batch.inputs["padding_mask"])
-        rows = {
-            n: tf.reshape(x, [-1, 1, shape[2], *x.shape[3:]]) for n, x in batch.inputs.items()
-        }
+        rows = {n: tf.reshape(x, [-1, 1, shape[2], *x.shape[3:]]) for n, x in batch.inputs.items()}
         size = self._rows_in_memory
         assert size is not None
         number = -(-shape[0] * shape[1] // size)

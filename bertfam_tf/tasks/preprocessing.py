@@ -168,7 +168,8 @@ class PackedLists(Packed):
         packed = {name: tf.reshape(x, [*rows, *x.shape[3:]]) for name, x in packed.items()}
         shape = [batch, count, length]
         return {
-            name: tf.reshape(x, [*shape, *x.shape[2:]]) for name, x in super().inputs(packed).items()
+            name: tf.reshape(x, [*shape, *x.shape[2:]])
+            for name, x in super().inputs(packed).items()
         }
 
 

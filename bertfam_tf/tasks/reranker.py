@@ -141,8 +141,9 @@ class Reranker(Task):
     @property
     def packed_specs(self) -> dict[str, tf.TensorSpec]:
         """The inputs of ``answer_ids``, packed token ids of one document: int32 (batch, length)."""
-        specs = super().packed_specs
-        return {name: tf.TensorSpec([None, None], tf.int32, name) for name in specs}
+        specs = super().packed_specs.items()
+        # Without the axis of documents.
+        return {name: tf.TensorSpec([None, *x.shape[2:]], tf.int32, name) for name, x in specs}
 
     @property
     def answers_from_ids(self) -> bool:

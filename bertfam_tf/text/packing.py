@@ -217,9 +217,9 @@ class Packer:
             texts: one or two ragged int32 tensors (batch, (pieces), …).
 
         Returns:
-            int32 tensors (batch, length): ``token_ids`` (with the texts' further axes), ``padding_mask`` (1 at tokens, 0 at
-            padding) and ``segment_ids``.  The length is what ``padding`` says: by default that of
-            the longest example, and 1 for an empty batch.
+            int32 tensors (batch, length): ``token_ids`` (with the texts' further axes),
+            ``padding_mask`` (1 at tokens, 0 at padding) and ``segment_ids``.  The length is what
+            ``padding`` says: by default that of the longest example, and 1 for an empty batch.
 
         Raises:
             ValueError: the number of texts is not 1 or 2.

@@ -178,7 +178,7 @@ class Tokenizer(tf.Module):
 
     @property
     def token_shape(self) -> tuple[int, ...]:
-        """The shape of a token's ids: of one id, (); of a tokenizer of characters, (characters,)."""
+        """The shape of a token's ids: (), or (characters,) where tokens are read as these."""
         return ()
 
     @property

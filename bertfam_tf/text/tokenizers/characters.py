@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import CONFIG_FILE, read_json
 from bertfam_tf.text.kernels.graph import Pieces
 from bertfam_tf.text.special_tokens import Layout, SpecialTokens
@@ -25,6 +26,8 @@ LAYOUT = Layout(
 _BEGIN, _END, _FILL = 258, 259, 260
 _IDS = 262
 _OPTIONS = "*options.json"
+# Every word has as many ids, whatever a file says.
+_MAX_CHARACTERS = 256
 
 
 class CharacterTokenizer(Tokenizer):
@@ -44,14 +47,14 @@ class CharacterTokenizer(Tokenizer):
     Args:
         split: where texts are split into words: ``"spaces"`` or ``"punctuation"``, as
             `WordSplitter` takes it.
-        max_characters: the number of ids of each word.
+        max_characters: the number of ids of each word, from 3 to 256.
         special_tokens: the names of the special tokens; they are not found in text.
         layout: the positions of the special tokens; None for a sentence's begin and end around each
             text.
 
     Raises:
-        ValueError: `split` is unknown, `max_characters` is below 3, or special tokens are to be
-            found in text.
+        ValueError: `split` is unknown, `max_characters` is out of range, or special tokens are to
+            be found in text.
     """
 
     kind = "characters"
@@ -66,9 +69,10 @@ class CharacterTokenizer(Tokenizer):
         special_tokens: SpecialTokens = SPECIAL_TOKENS,
         layout: Layout | None = None,
     ) -> None:
-        if type(max_characters) is not int or max_characters < 3:
+        if type(max_characters) is not int or not 3 <= max_characters <= _MAX_CHARACTERS:
             raise ValueError(
-                f"max_characters must be an integer of at least 3, got {max_characters!r}"
+                f"max_characters must be an integer from 3 to {_MAX_CHARACTERS}, got "
+                f"{truncated_repr(max_characters)}"
             )
         if special_tokens.special_tokens_in_text or list(special_tokens)[3:]:
             raise ValueError(
@@ -132,7 +136,9 @@ class CharacterTokenizer(Tokenizer):
         Returns:
             string [batch], or a scalar for [words, characters].
         """
-        words = self.id_to_token(ids if tf.is_tensor(ids) else tf.ragged.constant(ids, inner_shape=self.token_shape))
+        if not tf.is_tensor(ids) and not isinstance(ids, tf.RaggedTensor):
+            ids = tf.ragged.constant(ids, tf.int32, inner_shape=self.token_shape)
+        words = self.id_to_token(ids)
         return tf.strings.reduce_join(words, axis=-1, separator=" ")
 
     # Files.
