@@ -57,8 +57,9 @@ class CharacterCNN(keras.layers.Layer):
         for each in self.filters:
             each.build(characters)
         found = (None, sum(each.count for each in self.filters))
-        for layer in (*self.highways, self.projection):
+        for layer in self.highways:
             layer.build(found)
+        self.projection.build(found)
 
     def call(self, token_ids):
         batch, length = ops.shape(token_ids)[0], ops.shape(token_ids)[1]

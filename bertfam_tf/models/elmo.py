@@ -187,6 +187,7 @@ register(
             "span": heads.span(DropoutSpec()),
             "choice": heads.pooled(width=1),
         },
+        objectives=("bilm",),
         formats={"allennlp": ALLENNLP},
         indices={"i": "num_layers", "f": "num_filters", "h": "num_highways"},
     )
