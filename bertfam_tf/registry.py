@@ -336,8 +336,8 @@ class FormatNames:
         ignored: regular expressions of tensor names that are not weights of the family.
         marker: a config key that only this family has.
         offset: the number of positions at the start of our table that the library's table lacks.
-        absent: our variables that the library lacks (filled with zeros) -> their shape, as config
-            fields.
+        absent: our variables that the library lacks (filled with zeros, gammas with ones) -> their
+            shape, as fields or properties of the config.
         tokenizer: the library's tokenizer files -> Hugging Face's names of these files.
     """
 

@@ -29,7 +29,7 @@ DEVICES = 4
 SIZE = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_heads=4, head_size=4)
 STEPS = 3
 LOSSES = "MaskedTokens NextTokens PairLabels PermutedTokens ReplacedTokens SpanBoundary".split()
-LOSSES += ["TranslatedTokens"]
+LOSSES += ["BidirectionalTokens", "TranslatedTokens"]
 MESHES = {"data": (4, 1), "model": (1, 4), "both": (2, 2)}
 
 

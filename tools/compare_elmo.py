@@ -193,9 +193,9 @@ def main() -> None:
 
 {said}
 
-Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; the mean of {len(SEEDS)} seeds (each of them).
-{EXAMPLES:,} examples, {EPOCHS} epochs. A dense layer is the head, on the maximum over tokens or on each
-word.
+Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; the mean of {len(SEEDS)} seeds, each of them.
+{EXAMPLES:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
+The head is a dense layer, on the maximum over tokens or on each word.
 
 | task | weights | features | tuned | tuned − features |
 |---|---|---|---|---|
