@@ -39,8 +39,8 @@ def test_words_are_at_the_positions_of_their_characters():
     ]
     assert inputs["token_ids"].shape == (4, 9, 50)
     np.testing.assert_array_equal(tf.reduce_sum(inputs["padding_mask"], axis=1), [6, 2, 9, 4])
-    inputs, words = _pack(4)(tf.constant(SENTENCES))
-    assert words.numpy().tolist()[2] == [0, 5, 3, 1]
+    inputs, words = _pack(6)(tf.constant(SENTENCES))
+    assert words.numpy().tolist()[2] == [0, 5, 3, 4, 6, 1]
 
 
 @pytest.mark.parametrize("unpadded", [False, True])
