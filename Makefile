@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint live data transformer-xl-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-all lint live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
@@ -42,6 +42,10 @@ browser: .venv/installed-browser
 # Its reference is gone from later transformers.
 transformer-xl-goldens: build/references/installed
 	build/references/bin/python -m tools.make_goldens transformer_xl
+
+# AllenNLP's modules of the model, without the rest of it.
+elmo-goldens: build/elmo/installed
+	build/elmo/bin/python -m tools.make_elmo_goldens
 
 # The three that prove the tokenizers, on real data (make data): ids of the reference's Python
 # classes, which need an environment of their own; all comparisons; speed and memory.
@@ -112,6 +116,12 @@ build/mediapipe/installed: tools/mediapipe-requirements.txt
 build/references/installed: tools/references-requirements.txt
 	$(PYTHON) -m venv build/references
 	build/references/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+build/elmo/installed: tools/elmo-requirements.txt
+	$(PYTHON) -m venv build/elmo
+	build/elmo/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	build/elmo/bin/python -m pip install --quiet --disable-pip-version-check --no-deps allennlp==2.10.1
 	touch $@
 
 .venv/bin/python:

@@ -659,7 +659,7 @@ def _tokenize(options: argparse.Namespace) -> None:
     pair = None if options.pair is None else os.fsencode(options.pair)
     if not (options.ids or options.json):
         special = [
-            f"{role} {tokenizer.id_to_token(index)} {index}"
+            f"{role} {tokenizer.id_to_token(index)}" + f" {index}" * (not tokenizer.token_shape)
             for role, index in tokenizer.special_ids.items()
         ]
         name = f"{type(tokenizer).__name__}, {tokenizer.vocab_size:,} pieces"
@@ -674,6 +674,8 @@ def _tokenize(options: argparse.Namespace) -> None:
                 print(json.dumps(shown | row, ensure_ascii=False))
             else:
                 print(f"\n{_visible(text)}", *([] if pair is None else [_visible(pair)]))
+                if tokenizer.token_shape:
+                    del row["token_ids"]  # which the pieces show
                 print(_table(row, [text, pair or b""]))
 
 

@@ -65,7 +65,7 @@ def layout_map(
     return result
 
 
-# The part of a backbone that embeds tokens, in every family.
+# The part of a backbone that embeds tokens, in every family with a vocabulary.
 _TOKENS = "token_embedding"
 
 

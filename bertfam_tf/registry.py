@@ -117,8 +117,8 @@ class TokenizerSpec:
     """The tokenizer of a family's published checkpoints.
 
     Attributes:
-        kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"`` or
-            ``"words"``.
+        kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"``,
+            ``"words"`` or ``"characters"``.
         class_name: its class in transformers, without ``Fast``, as in ``tokenizer_config.json``.
         options: arguments of our tokenizer that the class implies and its files may omit, as plain
             data; special tokens by the field names of ``text.SpecialTokens``, the layout as a dict
@@ -361,8 +361,8 @@ class FormatNames:
         ignored: regular expressions of tensor names that are not weights of the family.
         marker: a config key that only this family has.
         offset: the number of positions at the start of our table that the library's table lacks.
-        absent: our variables that the library lacks (filled with zeros) -> their shape, as config
-            fields.
+        absent: our variables that the library lacks (filled with zeros, gammas with ones) -> their
+            shape, as fields or properties of the config.
         tokenizer: the library's tokenizer files -> Hugging Face's names of these files.
         tasks: the library's classes of models with heads, by what follows the family's name.
         joined: a layer of ours that is several of the library's -> these, in order.

@@ -22,13 +22,14 @@ from bertfam_tf import heads, layouts, objectives, optimizers, registry
 from bertfam_tf.layers import filled_later
 from bertfam_tf.learner import Learner, Supervised, mean_loss
 from bertfam_tf.objectives import MaskedTokens, NextTokens
+from tests.tokens import as_read
 
 DEVICES = 4
 # Heads, hidden units and tokens can be shared by four devices.
 SIZE = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_heads=4, head_size=4)
 STEPS = 3
 LOSSES = "MaskedTokens NextTokens PairLabels PermutedTokens ReplacedTokens SpanBoundary".split()
-LOSSES += ["TranslatedTokens"]
+LOSSES += ["BidirectionalTokens", "TranslatedTokens"]
 MESHES = {"data": (4, 1), "model": (1, 4), "both": (2, 2)}
 
 
@@ -70,6 +71,7 @@ def batch(backbone: bf.models.Backbone, rows: int = 8, length: int = 9) -> dict[
         "language_ids": rng.integers(0, 2, shape),
         "position_ids": np.arange(length)[None].repeat(rows, 0),
     }
+    given["token_ids"] = as_read(backbone, given["token_ids"])
     return {name: given[name].astype("int32") for name in backbone.token_inputs}
 
 

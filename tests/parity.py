@@ -1,5 +1,7 @@
 """Compares a backbone with the reference implementation's results for the same weights."""
 
+from collections.abc import Mapping
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,14 +12,19 @@ from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.checkpoints.fill import oriented
 
 # Families with a reference implementation.
-FAMILIES = [name for name in bf.families() if registry.get(name).huggingface is not None]
+FAMILIES = [
+    name for name in bf.families() if registry.get(name).huggingface or registry.get(name).formats
+]
 # Both compute in float64, where rounding errors are about 1e-8.
 TOLERANCE = 1e-6
 # Rounding errors of this size occur in float32 with perturbed networks: the reference's own tiny
 # ALBERT differs by 1.1e-4 from its result in float64.
 FLOAT32_TOLERANCE = 2e-4
 # Outputs other than the hidden states, and their factors in the loss.
-DIRECTIONS = {"pooled_output": "pooled_direction", "query_output": "query_direction"}
+DIRECTIONS = {
+    name: f"{name.split('_')[0]}_direction"
+    for name in ("pooled_output", "query_output", "sequence_output")
+}
 
 
 def relative(ours, theirs, floor: float = 0.0) -> float:
@@ -91,9 +98,17 @@ def _compare_outputs(hidden, others, memory, expected) -> dict[str, float]:
     return result
 
 
+def weights_of(family: str) -> Mapping[str, str]:
+    """The family's table of weights in the reference's checkpoints."""
+    record = registry.get(family)
+    if record.huggingface is not None:
+        return record.huggingface.weights
+    (names,) = record.formats.values()
+    return {**names.weights, **{path: path for path in names.absent}}
+
+
 def _sources(backbone: keras.Model) -> dict[str, str]:
-    record = registry.get(backbone.family)
-    return record.expand(record.huggingface.weights, backbone.config)
+    return registry.get(backbone.family).expand(weights_of(backbone.family), backbone.config)
 
 
 def assert_equal(directory, family: str, *expected: dict[str, np.ndarray]) -> None:
@@ -200,6 +215,7 @@ def segments(backbone: keras.Model, expected: dict) -> list[dict[str, tf.Tensor]
     for start in range(0, length, step):
         part = slice(start, start + step)
         piece = {name: tf.constant(value[..., part]) for name, value in given.items()}
+        piece["token_ids"] = tf.constant(given["token_ids"][:, part])  # may have characters
         if "perm_mask" in piece:
             piece["perm_mask"] = piece["perm_mask"][:, part]
         pieces.append(piece)

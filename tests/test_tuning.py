@@ -57,12 +57,13 @@ def test_frozen_blocks(tiny):
 def test_each_weight_of_a_backbone_has_its_rate(family):
     backbone = bf.build(family, "tiny")
     factors = tuning.layer_factors(backbone, 0.5)
-    first = {factors[v.path] for v in backbone.get_layer("token_embedding").weights}
+    embedding = "token_encoder" if family == "elmo" else "token_embedding"
+    first = {factors[v.path] for v in backbone.get_layer(embedding).weights}
     assert first == {0.5 ** (backbone.config.num_layers + 1)}
     last = [layer for layer in backbone.layers if layer.name.startswith("layer_")][-1]
     assert {factors[v.path] for v in last.weights} == {0.5}
     rest = {v.path for v in backbone.weights} - factors.keys()
-    assert all(path.startswith(("pooler", "final_norm")) for path in rest)
+    assert all(path.startswith(("pooler", "final_norm", "scalar_mix")) for path in rest)
 
 
 def test_steps_are_as_long_as_their_factors():
@@ -100,7 +101,7 @@ def test_lora(task, tmp_path):
 @pytest.mark.parametrize("family", wirings())
 def test_where_there_is_nothing_for_lora(family):
     backbone = bf.build(family, "tiny")
-    if family in ("bilstm", "transformer_xl", "xlnet"):
+    if family in ("bilstm", "elmo", "transformer_xl", "xlnet"):
         with pytest.raises(ValueError, match="has no dense layers query"):
             tuning.add_lora(backbone, 2)
     else:

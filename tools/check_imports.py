@@ -51,7 +51,9 @@ ALLOWED = {
 KERAS_ONLY = {"registry", "names", "measured", "layers", "models", "heads", "layouts", "optimizers"}
 KERAS_ONLY |= {"learner"} | {
     f"objectives.{name}"
-    for name in "causal_lm masked_lm pairs permuted_lm predictions replaced span_boundary".split()
+    for name in """
+    bidirectional_lm causal_lm masked_lm pairs permuted_lm predictions replaced span_boundary
+    """.split()
 }
 _NOT_KERAS = ("tensorflow", "tensorflow_text", "keras_hub")
 _RANK = {top_level: rank for rank, layer in enumerate(LAYERS) for top_level in layer}

@@ -69,11 +69,17 @@ def _all(*mistakes: AbstractContextManager) -> Iterator[None]:
 def _renamed(family: str, rename: Callable[[str, str], tuple[str, str]]) -> AbstractContextManager:
     """Changes entries of the family's table of weights."""
     record = registry.get(family)
-    table = dict(rename(*entry) for entry in record.huggingface.weights.items())
-    if table == record.huggingface.weights:
+    format, names = (
+        (None, record.huggingface)
+        if record.huggingface is not None
+        else next(iter(record.formats.items()))
+    )
+    table = dict(rename(*entry) for entry in names.weights.items())
+    if table == names.weights:
         raise ValueError(f"The table of {family} has no such names.")
-    names = replace(record.huggingface, weights=table)
-    return mock.patch.dict(registry._FAMILIES, {family: replace(record, huggingface=names)})
+    names = replace(names, weights=table)
+    changed = {"formats": {format: names}} if format else {"huggingface": names}
+    return mock.patch.dict(registry._FAMILIES, {family: replace(record, **changed)})
 
 
 def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
@@ -87,7 +93,7 @@ def _swapped(family: str, one: str, other: str) -> AbstractContextManager:
 
 def _fused(family: str) -> bool:
     """Whether query, key and value are one tensor, as in decoders."""
-    return any("query_key_value" in path for path in registry.get(family).huggingface.weights)
+    return any("query_key_value" in path for path in parity.weights_of(family))
 
 
 def _queries_as_keys(family: str) -> AbstractContextManager:
@@ -126,14 +132,14 @@ def _has(part: str) -> Callable[[str], bool]:
     """Whether a family's table of weights has such a path or name."""
 
     def found(family: str) -> bool:
-        table = registry.get(family).huggingface.weights
+        table = parity.weights_of(family)
         return any(part in f"{path}={name}" for path, name in table.items())
 
     return found
 
 
 def _has_square_query(family: str) -> bool:
-    table = registry.get(family).huggingface.weights
+    table = parity.weights_of(family)
     return any("query/kernel" in path and name.endswith("|T") for path, name in table.items())
 
 
@@ -230,6 +236,44 @@ MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
         "attention_mask=mask,",
         "attention_mask=ops.logical_or(mask, ops.equal(distances, 0)),",
     ),
+    "directions swapped": lambda family: _swapped(family, "forward", "backward"),
+    "gates in another order": lambda family: _edited(
+        layers.ProjectedBidirectionalLSTM, "call", "candidate, keep,", "keep, candidate,"
+    ),
+    "no forget bias": lambda family: _edited(
+        layers.ProjectedBidirectionalLSTM, "call", "keep + 1", "keep"
+    ),
+    "cells not clipped": lambda family: _edited(
+        layers.ProjectedBidirectionalLSTM, "call", "self.cell_clip)", "0.0)"
+    ),
+    "states not clipped": lambda family: _edited(
+        layers.ProjectedBidirectionalLSTM, "call", "self.projection_clip)", "0.0)"
+    ),
+    "padding read": lambda family: _edited(
+        layers.ProjectedBidirectionalLSTM,
+        "call",
+        "ops.where(skip, hidden, after), ops.where(skip, cell, cell_after)",
+        "after, cell_after",
+    ),
+    "gate mirrored": lambda family: _edited(
+        layers.Highway,
+        "call",
+        "gate * self.transform(x) + (1 - gate)",
+        "(1 - gate) * self.transform(x) + gate",
+    ),
+    "no sum of layers": lambda family: _rewired(family, "states + x if i else states", "states"),
+    "a sum in layer 0": lambda family: _rewired(
+        family, "states + x if i else states", "states + x"
+    ),
+    "mix not normalized": lambda family: _edited(
+        layers.ScalarMix,
+        "call",
+        "ops.softmax(ops.convert_to_tensor(self.scalars))",
+        "self.scalars + 1 / 3",
+    ),
+    "no gamma": lambda family: _edited(
+        layers.ScalarMix, "call", "ops.convert_to_tensor(self.gamma) *", ""
+    ),
 }
 # The families in which a mistake can be made, if not all.
 _WHERE: dict[str, Callable[[str], bool]] = {
@@ -252,7 +296,10 @@ _WHERE: dict[str, Callable[[str], bool]] = {
     "gate activated": _has("feed_forward/gate"),
     "one base": _has("feed_forward/gate"),
     # Its first block has no norm before the attention.
-    "norms swapped": lambda family: not _has("feed_forward/gate")(family),
+    "norms swapped": lambda family: (
+        _has("attention_norm")(family) and not _has("feed_forward/gate")(family)
+    ),
+    **dict.fromkeys(("epsilon of layers", "no 1/√d", "mask ignored"), _has("attention")),
     "query sees itself": _has("mask_embedding"),
     "no relative shift": lambda family: (
         _has("position_bias")(family) or _has("relative_norm")(family)
@@ -270,6 +317,22 @@ _WHERE: dict[str, Callable[[str], bool]] = {
         ("trigrams mirrored", "padding trained", "feed-forwards swapped", "no sum inside"),
         _has("wide_norm"),
     ),
+    **dict.fromkeys(
+        (
+            "directions swapped",
+            "gates in another order",
+            "no forget bias",
+            "cells not clipped",
+            "states not clipped",
+            "padding read",
+            "gate mirrored",
+            "no sum of layers",
+            "a sum in layer 0",
+            "mix not normalized",
+            "no gamma",
+        ),
+        _has("scalar_mix"),
+    ),
 }
 _MEANING = """
 * **norms swapped**, **q/k biases swapped**: in the family's table of names.
@@ -283,6 +346,8 @@ _MEANING = """
 * **memory + 1**: it ends one position too early. **clusters + 1**: ids within a cluster.
 * **padding trained**: MobileBERT's token embeddings get gradients at padding.
 * **no sum inside**: its feed-forwards before the last have no residual sum.
+* **gate mirrored**: ELMo's highways. **padding read**: its LSTMs do not skip padding. **mix not
+  normalized**, **no gamma**: with the same numbers at the start, so that gradients alone differ.
 * –: does not apply to the family.
 """
 

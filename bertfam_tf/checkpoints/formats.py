@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from bertfam_tf.checkpoints import huggingface, keras_hub, tf_checkpoint
+from bertfam_tf.checkpoints import allennlp, huggingface, keras_hub, tf_checkpoint
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.sources import CheckpointError
 
 # In the order in which they are tried.
-FORMATS = [tf_checkpoint.FORMAT, keras_hub.FORMAT, huggingface.FORMAT]
+FORMATS = [allennlp.FORMAT, tf_checkpoint.FORMAT, keras_hub.FORMAT, huggingface.FORMAT]
 
 
 def register(format: Format) -> Format:

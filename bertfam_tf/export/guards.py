@@ -29,7 +29,8 @@ class InputLimits(NamedTuple):
     Fields:
         counts: input name to the number of valid ids, which are 0 to count - 1; inputs that are
             not listed are not checked.
-        length: the largest last dimension; None for no limit.
+        length: the largest length in tokens, the last of the dimensions that all inputs have; None
+            for no limit.
     """
 
     counts: Mapping[str, int] = {}
@@ -69,12 +70,16 @@ def with_input_checks(
 def _equal_shapes(inputs: dict[str, tf.Tensor]) -> Iterator[tf.Operation]:
     if len(inputs) == 1:
         return
-    common = min(tensor.shape.rank for tensor in inputs.values())
+    common = _length_axis(inputs) + 1
     shapes = [tf.shape(tensor) for tensor in inputs.values()]
     equal = tf.reduce_all([tf.reduce_all(shape[:common] == shapes[0][:common]) for shape in shapes])
     what = "number of rows" if common == 1 else f"first {common} dimensions"
     texts = [f"The {what} must be equal in {', '.join(inputs)}; their shapes are", *shapes]
     yield tf.debugging.Assert(equal, texts)
+
+
+def _length_axis(inputs: Mapping[str, Any]) -> int:
+    return min(each.shape.rank for each in inputs.values()) - 1
 
 
 def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.Operation]:
@@ -90,7 +95,7 @@ def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.
         )
     if limits.length is not None:
         name, values = next(iter(inputs.items()))
-        length = tf.shape(values)[-1]
+        length = tf.shape(values)[_length_axis(inputs)]
         yield tf.debugging.Assert(
             length <= limits.length,
             [f"Rows of {name} must have at most {limits.length} values, not", length],
@@ -166,5 +171,9 @@ def invalid_requests(
         too_long = limits.length + 1
         yield (
             f"rows of {too_long} values",
-            {name: np.resize(x, (*x.shape[:-1], too_long)) for name, x in good.items()},
+            {name: _lengthened(x, _length_axis(specs), too_long) for name, x in good.items()},
         )
+
+
+def _lengthened(x: np.ndarray, axis: int, length: int) -> np.ndarray:
+    return np.resize(x, (*x.shape[:axis], length, *x.shape[axis + 1 :]))

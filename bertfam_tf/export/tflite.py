@@ -148,7 +148,8 @@ class IdPacker:
         """Packs texts, or texts and text pairs, each string (batch,).
 
         Returns:
-            ``ids``, ``mask`` and ``segment_ids``, int32 (batch, length).
+            ``ids``, ``mask`` and ``segment_ids``, int32 (batch, length); ``ids`` with a last axis
+            of characters where the tokenizer has one.
         """
         return self.pad(self._packer([self.tokenizer.tokenize(tf.constant(x)) for x in texts]))
 
@@ -156,11 +157,17 @@ class IdPacker:
         """Pads the output of a ``Packer`` or a task, (batch, longest), to (batch, length)."""
         frame = self._packer.frame
         missing = self.length - packed["token_ids"].shape[1]
-        sides = [[0, 0], [missing, 0] if frame.layout.pad_left else [0, missing]]
+        side = [missing, 0] if frame.layout.pad_left else [0, missing]
         return {
-            name: np.pad(packed[packed_name], sides, constant_values=frame.padding[packed_name])
+            name: _padded(np.asarray(packed[packed_name]), side, frame.padding[packed_name])
             for name, packed_name in MOBILE_INPUTS.items()
         }
+
+
+def _padded(rows: np.ndarray, side: list[int], value: Any) -> np.ndarray:
+    """Pads (batch, length, …) with a value, or with a row for its last axis."""
+    filler = np.full((len(rows), sum(side), *rows.shape[2:]), value, rows.dtype)
+    return np.concatenate([filler, rows] if side[0] else [rows, filler], axis=1)
 
 
 class _Graph(NamedTuple):
@@ -188,11 +195,12 @@ def _text_graph(task: Task, length: int) -> _Graph:
 
 def _ids_graph(task: Task, length: int) -> _Graph:
     packer = IdPacker(task.tokenizer, length)
-    used = task.packed_specs
+    used, shape = task.packed_specs, task.tokenizer.token_shape
 
     def answer(ids: tf.Tensor, mask: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
         # Mobile APIs need three inputs; the converter would remove one that nothing reads.
-        ids = tf.maximum(ids, tf.minimum(segment_ids, 0))
+        unread = tf.reshape(segment_ids, [1, length, *[1] * len(shape)])
+        ids = tf.maximum(ids, tf.minimum(unread, 0))
         rows = dict(zip(MOBILE_INPUTS.values(), (ids, mask, segment_ids), strict=True))
         found = task.answer_ids({name: rows[name] for name in used})
         # What a threshold chooses is left out too: the APIs read one tensor of scores.
@@ -202,7 +210,10 @@ def _ids_graph(task: Task, length: int) -> _Graph:
             if value.dtype not in (tf.string, tf.bool)
         }
 
-    specs = [tf.TensorSpec([1, length], tf.int32, name) for name in MOBILE_INPUTS]
+    specs = [
+        tf.TensorSpec([1, length, *(shape if name == "ids" else ())], tf.int32, name)
+        for name in MOBILE_INPUTS
+    ]
     return _Graph(_traced(answer, specs), lambda texts: packer(*texts.values()))
 
 
@@ -236,7 +247,7 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
         raise ValueError(f"{target} does not end in .tflite, which mobile APIs expect.")
     if not 1 <= length <= task.max_length:
         raise ValueError(f"length must be from 1 to the task's {task.max_length}, got {length}.")
-    specs = [*task.feature_specs.values(), *task.packed_specs.values()]
+    specs = [*task.feature_specs.values(), task.packed_specs["padding_mask"]]
     if any(spec.shape.rank != (1 if spec.dtype == tf.string else 2) for spec in specs):
         raise ValueError(
             f"{type(task).__name__} takes a list of texts per example; a .tflite takes one text."

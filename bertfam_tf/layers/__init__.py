@@ -11,6 +11,7 @@ from bertfam_tf.layers.attention import (
 )
 from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.bottleneck import BottleneckBlock, NoNorm, Trigrams
+from bertfam_tf.layers.characters import CharacterCNN, Highway
 from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
 from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from bertfam_tf.layers.fused import Dense, LayerNormalization
@@ -29,6 +30,7 @@ from bertfam_tf.layers.masks import (
     zero_padding,
 )
 from bertfam_tf.layers.memory import prepend_memory, updated_memory
+from bertfam_tf.layers.mixing import ScalarMix
 from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, TokenPooling
 from bertfam_tf.layers.positions import (
     DisentangledScores,
@@ -40,7 +42,7 @@ from bertfam_tf.layers.positions import (
     rotate,
     symmetric_buckets,
 )
-from bertfam_tf.layers.recurrent import BidirectionalLSTM
+from bertfam_tf.layers.recurrent import BidirectionalLSTM, ProjectedBidirectionalLSTM
 from bertfam_tf.layers.relative import (
     QueryBias,
     RelativeAttention,
@@ -66,6 +68,7 @@ __all__ = [
     "BottleneckBlock",
     "CachedSelfAttention",
     "CausalPermutation",
+    "CharacterCNN",
     "DecoderMask",
     "Dense",
     "DisentangledScores",
@@ -75,6 +78,7 @@ __all__ = [
     "FirstTokenPooler",
     "GatedFeedForward",
     "HeadGate",
+    "Highway",
     "LastTokenPooling",
     "LayerNormalization",
     "MaskEmbedding",
@@ -82,6 +86,7 @@ __all__ = [
     "MergeRows",
     "NoNorm",
     "PositionEmbedding",
+    "ProjectedBidirectionalLSTM",
     "Projections",
     "QueryBias",
     "RealTokens",
@@ -89,6 +94,7 @@ __all__ = [
     "RelativeBias",
     "RelativePositions",
     "RotaryAngles",
+    "ScalarMix",
     "SegmentScores",
     "SelfAttention",
     "SinusoidalEmbedding",

@@ -8,17 +8,17 @@ class MergeRows(keras.layers.Layer):
     """The rows of all examples, one after the other.
 
     Call:
-        x: (batch, rows, length).
+        x: (batch, rows, length, …).
 
     Returns:
-        (batch * rows, length).
+        (batch * rows, length, …).
     """
 
     def call(self, x):
-        return ops.reshape(x, (-1, ops.shape(x)[2]))
+        return ops.reshape(x, (-1, ops.shape(x)[2], *x.shape[3:]))
 
     def compute_output_shape(self, shape):
-        return (None, shape[2])
+        return (None, *shape[2:])
 
 
 class SplitRows(keras.layers.Layer):
@@ -26,7 +26,7 @@ class SplitRows(keras.layers.Layer):
 
     Call:
         x: (batch * rows, width).
-        merged: the input of ``MergeRows``, (batch, rows, length).
+        merged: the input of ``MergeRows``, (batch, rows, length, …).
 
     Returns:
         (batch, rows, width).

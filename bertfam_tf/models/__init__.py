@@ -17,6 +17,7 @@ from bertfam_tf.models import (  # noqa: F401  (each registers itself)
     deberta,
     distilbert,
     electra,
+    elmo,
     gpt,
     gpt2,
     mobilebert,

@@ -178,7 +178,8 @@ class Backbone(keras.Model):
         outputs: names of the outputs that the model has; None for all.
 
     Call:
-        inputs: dict of int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at real
+        inputs: dict of int32 tensors (batch, length): ``token_ids``, in families that read
+            characters (batch, length, characters), ``padding_mask`` (1 at real
             tokens, 0 at padding) and, where the family has them, ``segment_ids`` (default zeros),
             ``position_ids`` (default 0, 1, 2, …) and ``language_ids``. Representations of earlier
             tokens, by default of none, are inputs too: ``memory``, a tuple with (batch, memory
@@ -279,8 +280,12 @@ class Backbone(keras.Model):
 
     @property
     def token_inputs(self) -> dict[str, Any]:
-        """The inputs (batch, length): those with a value for each token."""
-        return {n: spec for n, spec in self.input.items() if getattr(spec, "ndim", None) == 2}
+        """The inputs (batch, length, …): the token ids and others with a value for each token."""
+        return {
+            name: spec
+            for name, spec in self.input.items()
+            if name == "token_ids" or getattr(spec, "ndim", None) == 2
+        }
 
     def weights_of(self, *outputs: str) -> list[keras.Variable]:
         """The weights that the named outputs depend on, so no pooler's unless it is named."""

@@ -235,3 +235,51 @@ def keras_hub_without_segments(model: str, tokenizer: Mapping[str, str]) -> Form
         absent={"segment_embedding/embeddings": ("num_segments", "hidden_size")},
         tokenizer=tokenizer,
     )
+
+
+# AllenNLP ----------------------------------------------------------------------------------------
+
+
+def _lstm(direction: str, number: int) -> Mapping[str, str]:
+    cell, layer = f"RNN_{number}/RNN/MultiRNNCell/Cell{{i}}/LSTMCell/", f"layer_{{i}}/{direction}_"
+    return {
+        # One matrix for the input and the states.
+        f"{layer}input/kernel": f"{cell}W_0|0/2",
+        f"{layer}kernel": f"{cell}W_0|1/2",
+        f"{layer}input/bias": f"{cell}B",
+        f"{layer}projection": f"{cell}W_P_0",
+    }
+
+
+_CHARACTERS = "token_encoder/"
+ALLENNLP = FormatNames(
+    kinds=("elmo",),
+    weights={
+        f"{_CHARACTERS}embedding/embeddings": "char_embed",
+        f"{_CHARACTERS}filter_{{f}}/kernel": "CNN/W_cnn_{f}",
+        f"{_CHARACTERS}filter_{{f}}/bias": "CNN/b_cnn_{f}",
+        f"{_CHARACTERS}highway_{{h}}/gate/kernel": "CNN_high_{h}/W_carry",
+        f"{_CHARACTERS}highway_{{h}}/gate/bias": "CNN_high_{h}/b_carry",
+        f"{_CHARACTERS}highway_{{h}}/transform/kernel": "CNN_high_{h}/W_transform",
+        f"{_CHARACTERS}highway_{{h}}/transform/bias": "CNN_high_{h}/b_transform",
+        f"{_CHARACTERS}projection/kernel": "CNN_proj/W_proj",
+        f"{_CHARACTERS}projection/bias": "CNN_proj/b_proj",
+        **_lstm("forward", 0),
+        **_lstm("backward", 1),
+    },
+    config={
+        "char_cnn.n_characters": ("vocab_size",),
+        "char_cnn.max_characters_per_token": ("max_characters",),
+        "char_cnn.embedding.dim": ("embedding_size",),
+        "char_cnn.filters.widths": ("filter_widths",),
+        "char_cnn.filters.counts": ("filter_counts",),
+        "char_cnn.activation": ("activation",),
+        "char_cnn.n_highway": ("num_highways",),
+        "lstm.projection_dim": ("hidden_size",),
+        "lstm.dim": ("cell_size",),
+        "lstm.cell_clip": ("cell_clip",),
+        "lstm.proj_clip": ("projection_clip",),
+        "lstm.n_layers": ("num_layers",),
+    },
+    absent={"scalar_mix/scalars": ("num_states",), "scalar_mix/gamma": ()},
+)

@@ -8,6 +8,7 @@ from bertfam_tf.lazy import lazy
 
 # Imported on first use, because some need TensorFlow and Keras may run on another backend.
 _HOME = {
+    "BidirectionalTokens": "bidirectional_lm",
     "Boundaries": "span_boundary",
     "Corpus": "corpus",
     "Format": "examples",
@@ -21,11 +22,13 @@ _HOME = {
     "PermutedTokens": "permuted_lm",
     "ReplacedTokens": "replaced",
     "Segments": "formats",
+    "SentenceWords": "words",
     "Shards": "shards",
     "SpanBoundary": "span_boundary",
     "SpanBoundaryHead": "span_boundary",
     "TranslatedTokens": "masked_lm",
     "TranslationPairs": "translation",
+    "bidirectional_head": "bidirectional_lm",
     "doc_sentences": "formats",
     "full_sentences": "formats",
     "geometric": "masking",

@@ -266,7 +266,8 @@ class Task(Learner):
 
     @property
     def packed_specs(self) -> dict[str, tf.TensorSpec]:
-        """The model's inputs by name, packed token ids: int32 (batch, …, length)."""
+        """The model's inputs by name, packed token ids: int32 (batch, …, length), or with
+        characters after these."""
         inputs = self._parts.inputs
         return {n: tf.TensorSpec(inputs[n].shape, tf.int32, n) for n in PACKED if n in inputs}
 
@@ -825,11 +826,21 @@ def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> 
     positions, length = backbone.max_length, options.max_length
     if positions and length is not None and length > positions:
         raise ValueError(f"max_length {length} exceeds the model's {positions} positions.")
+    read = tuple(backbone.input["token_ids"].shape[2:])
+    if tokenizer.token_shape != read:
+        raise ValueError(
+            f"{type(tokenizer).__name__} makes {_ids(tokenizer.token_shape)} of each token, the "
+            f"{backbone.family} backbone reads {_ids(read)}."
+        )
     if tokenizer.vocab_size > backbone.config.vocab_size:
         raise ValueError(
             f"The tokenizer has {tokenizer.vocab_size} pieces, the model only "
             f"{backbone.config.vocab_size} embeddings."
         )
+
+
+def _ids(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} ids of characters" if shape else "one id"
 
 
 def _checked_language(backbone: Backbone, language_id: int | None) -> int | None:

@@ -89,7 +89,7 @@ class EmbedderTrainer(Learner):
         self._embedder = Untracked(embedder)
         with embedder.distribute_strategy.scope():
             inputs = {
-                name: keras.Input((None, None), dtype=spec.dtype, name=name)
+                name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
                 for name, spec in embedder.components.inputs.items()
             }
             vectors = embedder({name: layers.MergeRows()(x) for name, x in inputs.items()})
@@ -242,8 +242,8 @@ class EmbedderTrainer(Learner):
     def _cached_step(self, data: Any) -> Any:
         """A step that keeps no activations but those of ``rows_in_memory`` texts."""
         batch = Batch(*keras.utils.unpack_x_y_sample_weight(data))
-        shape = tf.shape(batch.inputs["token_ids"])
-        rows = {n: tf.reshape(x, [-1, 1, shape[2]]) for n, x in batch.inputs.items()}
+        shape = tf.shape(batch.inputs["padding_mask"])
+        rows = {n: tf.reshape(x, [-1, 1, shape[2], *x.shape[3:]]) for n, x in batch.inputs.items()}
         size = self._rows_in_memory
         assert size is not None
         number = -(-shape[0] * shape[1] // size)
@@ -328,8 +328,8 @@ class _Texts:
             [tf.reshape(texts, [-1])], tf.expand_dims(tf.tile(in_prompt, [batch]), 1)
         )
         inputs = first.inputs(packed)
-        shape = [batch, texts.shape[1] or count, tf.shape(packed["token_ids"])[1]]
-        return {name: tf.reshape(x, shape) for name, x in inputs.items()}
+        shape = [batch, texts.shape[1] or count, tf.shape(packed["padding_mask"])[1]]
+        return {name: tf.reshape(x, [*shape, *x.shape[2:]]) for name, x in inputs.items()}
 
 
 class _Similarity:

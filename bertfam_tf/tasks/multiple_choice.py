@@ -85,7 +85,7 @@ class MultipleChoice(Task):
         count = options.num_choices
         # The batch is the first axis, so that Keras' loops and strategies can split it.
         inputs = {
-            name: keras.Input((count, None), dtype=spec.dtype, name=name)
+            name: keras.Input((count, *spec.shape[1:]), dtype=spec.dtype, name=name)
             for name, spec in backbone.token_inputs.items()
         }
         flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}

@@ -63,7 +63,8 @@ class Packed:
 
     Returns:
         ``token_ids``, ``padding_mask`` and ``segment_ids``, and ``pooling_mask`` unless
-        ``pool_prompt``, int32 (batch, longest); in place of the longest row here and below what
+        ``pool_prompt``, int32 (batch, longest), token ids with the axes of
+        ``Tokenizer.token_shape`` after these; in place of the longest row here and below what
         the option ``padding`` says.
     """
 
@@ -156,15 +157,20 @@ class PackedLists(Packed):
         first = self.tokenizer.tokenize(texts)
         first = tf.gather(first, tf.repeat(tf.range(batch), count))
         packed = self.packer([first, self.tokenizer.tokenize(tf.reshape(others, [-1]))])
-        shape = [batch, count, tf.shape(packed["token_ids"])[1]]
-        return {name: tf.reshape(x, shape) for name, x in packed.items()}
+        shape = [batch, count, tf.shape(packed["padding_mask"])[1]]
+        return {name: tf.reshape(x, [*shape, *x.shape[2:]]) for name, x in packed.items()}
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        batch, count, length = tf.unstack(tf.shape(encoded["token_ids"]))
+        batch, count, length = tf.unstack(tf.shape(encoded["padding_mask"]))
         count = count if self.count is None else self.count
+        packed = {name: encoded[name] for name in PACKED if name in encoded}
         rows = [batch * count, length]
-        inputs = super().inputs({n: tf.reshape(encoded[n], rows) for n in PACKED if n in encoded})
-        return {name: tf.reshape(x, [batch, count, length]) for name, x in inputs.items()}
+        packed = {name: tf.reshape(x, [*rows, *x.shape[3:]]) for name, x in packed.items()}
+        shape = [batch, count, length]
+        return {
+            name: tf.reshape(x, [*shape, *x.shape[2:]])
+            for name, x in super().inputs(packed).items()
+        }
 
 
 class Windowed:
@@ -259,4 +265,7 @@ def model_inputs(
     inputs = backbone.complete(inputs)
     # Grappler does not see the rank of what comes out of a tokenizer's function or enters a loop,
     # and warns of every softmax for which it cannot estimate a cost.
-    return {name: tf.ensure_shape(inputs[name], [None, None]) for name in backbone.token_inputs}
+    return {
+        name: tf.ensure_shape(inputs[name], [None, *spec.shape[1:]])
+        for name, spec in backbone.token_inputs.items()
+    }

@@ -98,7 +98,7 @@ class Reranker(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, 1)
         inputs = {
-            name: keras.Input((None, None), dtype=spec.dtype, name=name)
+            name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
             for name, spec in backbone.token_inputs.items()
         }
         flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
@@ -107,7 +107,7 @@ class Reranker(Task):
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
             scores = self._scored(logits)
-            return {"score": scores if encoded["token_ids"].shape.rank == 3 else scores[:, 0]}
+            return {"score": scores if encoded["padding_mask"].shape.rank == 3 else scores[:, 0]}
 
         def to_python(answers: Tensors, _: Tensors) -> Any:
             scores = answers["score"].numpy()
@@ -141,8 +141,9 @@ class Reranker(Task):
     @property
     def packed_specs(self) -> dict[str, tf.TensorSpec]:
         """The inputs of ``answer_ids``, packed token ids of one document: int32 (batch, length)."""
-        specs = super().packed_specs
-        return {name: tf.TensorSpec([None, None], tf.int32, name) for name in specs}
+        specs = super().packed_specs.items()
+        # Without the axis of documents.
+        return {name: tf.TensorSpec([None, *x.shape[2:]], tf.int32, name) for name, x in specs}
 
     @property
     def answers_from_ids(self) -> bool:
@@ -265,15 +266,16 @@ class _PackedDocuments(PackedLists):
         return super().__call__(features) if rank == 2 else Packed.__call__(self, features)
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        if encoded["token_ids"].shape.rank == 3:
+        if encoded["padding_mask"].shape.rank == 3:
             return super().inputs(encoded)
         return {n: tf.expand_dims(x, 1) for n, x in Packed.inputs(self, encoded).items()}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        batch, count, length = tf.unstack(tf.shape(inputs["token_ids"]))
-        if inputs["token_ids"].shape[1] == 1:
+        batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
+        if inputs["padding_mask"].shape[1] == 1:
             return model(inputs, training=False)
-        rows = {n: tf.reshape(x, [batch * count, 1, length]) for n, x in inputs.items()}
+        shape = [batch * count, 1, length]
+        rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
         # Without rows, the model was called for one that is not there.
         return tf.reshape(in_parts(model, rows)[: batch * count], [batch, count])
 
@@ -323,7 +325,7 @@ class _Relevance(Targets):
             raise ValueError("A label is infinite.")
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        rank = encoded["token_ids"].shape.rank - 1
+        rank = encoded["padding_mask"].shape.rank - 1
         if labels.shape.rank != rank:
             expected = "a vector" if rank == 1 else "(examples, documents)"
             raise ValueError(

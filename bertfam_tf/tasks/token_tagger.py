@@ -319,7 +319,7 @@ class _WordWindows(Windowed):
 
         there = tf.where(inner.row_splits[1:] > inner.row_splits[:-1])
         first = tf.gather(inner.row_splits, there)
-        size = tf.size(inner.values, tf.int64) + 1
+        size = tf.shape(inner.values, tf.int64)[0] + 1
         word_of = tf.scatter_nd(first, tf.cast(there[:, 0] + 1, tf.int32), [size]) - 1
         begin = tf.gather(tf.cast(begins, tf.int32), windows["document"])
         index = tf.where(windows["max_context"], begin[:, tf.newaxis] + windows["piece"], 0)

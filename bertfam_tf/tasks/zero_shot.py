@@ -90,7 +90,7 @@ class ZeroShotClassifier(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, len(options.nli_labels))
         inputs = {
-            name: keras.Input((None, None), dtype=spec.dtype, name=name)
+            name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
             for name, spec in backbone.token_inputs.items()
         }
         flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
@@ -209,8 +209,9 @@ class _PackedLabels(PackedLists):
         return {**self.pairs(texts, tf.strings.join([before, labels, after])), _LABELS: labels}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        batch, count, length = tf.unstack(tf.shape(inputs["token_ids"]))
-        rows = {n: tf.reshape(x, [batch * count, 1, length]) for n, x in inputs.items()}
+        batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
+        shape = [batch * count, 1, length]
+        rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
         found = in_parts(model, rows)[: batch * count]
         return tf.reshape(found, [batch, count, model.output_shape[-1]])
 

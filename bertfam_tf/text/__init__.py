@@ -14,6 +14,7 @@ from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 _HOME = {
     "BPETokenizer": "tokenizers.bpe",
     "ByteBPETokenizer": "tokenizers.byte_bpe",
+    "CharacterTokenizer": "tokenizers.characters",
     "SentencePieceTokenizer": "tokenizers.sentencepiece",
     "UnigramTokenizer": "tokenizers.unigram",
     "Windows": "windows",

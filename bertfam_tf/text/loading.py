@@ -30,6 +30,7 @@ CLASSES = {
     "sentencepiece": "SentencePieceTokenizer",
     "unigram": "UnigramTokenizer",
     "words": "WordTokenizer",
+    "characters": "CharacterTokenizer",
 }
 
 
@@ -111,7 +112,7 @@ def find_kind(directory: Path) -> str:
         raise FileNotFoundError(
             f"{directory}: found no tokenizer, expected {CONFIG_FILE} or {MODEL_CONFIG_FILE} that "
             f"names its kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, "
-            "*.model, *.bpe, codes*, vocab.pkl"
+            "*.model, *.bpe, codes*, vocab.pkl, *options.json"
         )
     formats = [family.huggingface for family in registry.all_families()]
     known = sorted({each.model_type for each in formats if each is not None})
@@ -158,4 +159,7 @@ def _kind_of_files(directory: Path) -> str | None:
     # The names of OpenAI and fastBPE.
     if any(directory.glob("*.bpe")) or any(directory.glob("codes*")):
         return "bpe"
-    return "words" if has("vocab.pkl") else None
+    if has("vocab.pkl"):
+        return "words"
+    # AllenNLP's files of a model that reads characters.
+    return "characters" if any(directory.glob("*options.json")) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import tensorflow as tf
 
@@ -17,7 +17,8 @@ class Filled(NamedTuple):
     """Sequences that a `Frame` filled.
 
     Fields:
-        inputs: int32 (batch, length): ``token_ids``, ``padding_mask``, ``segment_ids``.
+        inputs: int32 (batch, length): ``token_ids``, ``padding_mask``, ``segment_ids``; token ids
+            have further axes where the tokenizer's do.
         position: int32, broadcasts to (batch, length): the position id of each token, counted
             without padding; negative or beyond the last token at padding.
         begins: for each text, int32 (batch, 1), the position of its first piece.
@@ -42,7 +43,7 @@ class Frame:
     Args:
         layout: the positions of the special tokens.
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
-            the padding is 0.
+            the padding is 0.  Rows of ids where those of the texts are rows.
         widths: what batches are padded to, ascending: the smallest that holds the longest row,
             which has to fit the last. None for the longest row.
 
@@ -51,7 +52,7 @@ class Frame:
     """
 
     def __init__(
-        self, layout: Layout, ids: Mapping[str, int], widths: Sequence[int] | None = None
+        self, layout: Layout, ids: Mapping[str, Any], widths: Sequence[int] | None = None
     ) -> None:
         missing = [e for e in layout.single + layout.pair if e not in TEXTS and e not in ids]
         if missing:
@@ -64,7 +65,7 @@ class Frame:
         self.widths = None if widths is None else tuple(widths)
 
     @property
-    def padding(self) -> dict[str, int]:
+    def padding(self) -> dict[str, Any]:
         """The value of each input at padding."""
         return {
             "token_ids": self.ids.get("pad", 0),
@@ -81,7 +82,7 @@ class Frame:
         """Adds special tokens to spans of one or two texts, and pads.
 
         Args:
-            values: for each text, int32 [pieces], the pieces of the whole batch, concatenated.
+            values: for each text, int32 [pieces, …], the pieces of the whole batch, concatenated.
             starts: for each text, int32 [batch], where in ``values`` the spans begin.
             counts: for each text, int32 [batch], the lengths of the spans.
         """
@@ -91,7 +92,7 @@ class Frame:
         special = [self.padding["token_ids"]]
         special += [self.ids[entry] for entry, _ in entries if entry not in TEXTS]
         table = tf.concat([special, *values], 0)
-        places = [len(special), len(special) + tf.size(values[0])]
+        places = [len(special), len(special) + tf.shape(values[0])[0]]
         begin = tf.zeros([tf.size(counts[0]), 1], tf.int32)
         begins, moves, text_begins, text_counts = [], [], [], []
         last, seen = "", 0
@@ -191,7 +192,7 @@ class Packer:
     def __init__(
         self,
         layout: Layout,
-        ids: Mapping[str, int],
+        ids: Mapping[str, Any],
         max_length: int,
         truncation: Truncation = "longest_first",
         padding: Padding = "longest",
@@ -213,12 +214,12 @@ class Packer:
         """Packs a batch.
 
         Args:
-            texts: one or two ragged int32 tensors (batch, (pieces)).
+            texts: one or two ragged int32 tensors (batch, (pieces), …).
 
         Returns:
-            int32 tensors (batch, length): ``token_ids``, ``padding_mask`` (1 at tokens, 0 at
-            padding) and ``segment_ids``.  The length is what ``padding`` says: by default that of
-            the longest example, and 1 for an empty batch.
+            int32 tensors (batch, length): ``token_ids`` (with the texts' further axes),
+            ``padding_mask`` (1 at tokens, 0 at padding) and ``segment_ids``.  The length is what
+            ``padding`` says: by default that of the longest example, and 1 for an empty batch.
 
         Raises:
             ValueError: the number of texts is not 1 or 2.

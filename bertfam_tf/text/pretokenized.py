@@ -13,11 +13,14 @@ def with_prefix_space(tokenizer: Tokenizer) -> Tokenizer:
     """Returns a tokenizer that tokenizes each word as if a space preceded it.
 
     A tokenizer that recognizes the beginning of a word by the preceding space, and was built
-    without `add_prefix_space`, is rebuilt with it; others are returned unchanged.
+    without `add_prefix_space`, is rebuilt with it; one whose tokens are words, and that would split
+    words at punctuation, is rebuilt to keep them whole; others are returned unchanged.
     """
     config = tokenizer.get_config()
     if config.get("add_prefix_space") is False:
         return tokenizer.from_config({**config, "add_prefix_space": True})
+    if config.get("split") == "punctuation":
+        return tokenizer.from_config({**config, "split": "spaces"})
     return tokenizer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,7 +38,7 @@ class Windows:
     def __init__(
         self,
         layout: Layout,
-        ids: Mapping[str, int],
+        ids: Mapping[str, Any],
         max_length: int,
         stride: int,
         max_question: int | None = None,
@@ -122,7 +123,7 @@ class Windows:
             "first_piece": first,
             "piece": piece,
             "max_context": _max_context(
-                filled, piece, of_document(begin), tf.size(documents.values)
+                filled, piece, of_document(begin), tf.shape(documents.values)[0]
             ),
         }
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import registry, sources
-from bertfam_tf.checkpoints import CheckpointError, convert, keras_hub, keras_weights, tf_checkpoint
+from bertfam_tf.checkpoints import CheckpointError, convert, hdf5, keras_hub, tf_checkpoint
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models import config_of
 from tools import file_mutations
@@ -185,7 +185,7 @@ def test_hdf5_holds_what_it_names(tmp_path, change, error):
         h5["fine"] = np.ones(4, "f4")
         change(h5, tmp_path / "secret")
     with pytest.raises(CheckpointError, match=rf"model\.weights\.h5: {error}"):
-        list(keras_weights.stored(tmp_path / keras_hub.WEIGHTS))
+        list(hdf5.read(tmp_path / keras_hub.WEIGHTS, ""))
 
 
 def test_compressed_hdf5_is_read(tmp_path):
@@ -193,7 +193,7 @@ def test_compressed_hdf5_is_read(tmp_path):
     with h5py.File(tmp_path / keras_hub.WEIGHTS, "w") as h5:
         h5.create_dataset("x", data=weights, compression="gzip")
         h5.create_dataset("bias", data=np.zeros(3072, "f4"), compression="gzip")
-    found = dict(keras_weights.stored(tmp_path / keras_hub.WEIGHTS))
+    found = dict(hdf5.read(tmp_path / keras_hub.WEIGHTS, ""))
     np.testing.assert_array_equal(found["x"].read(), weights)
     assert found["bias"].shape == (3072,)
 

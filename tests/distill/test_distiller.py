@@ -23,6 +23,7 @@ from bertfam_tf.distill import (
 )
 from bertfam_tf.distill.terms import Outputs
 from bertfam_tf.models import unpadding
+from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.distill.conftest import PIECES
 
@@ -166,14 +167,16 @@ def test_families_of_students(family, tokenizer):
     teacher = task_of(tokenizer, 2)
     # Those of the size are beyond this vocabulary.
     more = {"cutoffs": ()} if hasattr(bf.models.config_of(family, "tiny"), "cutoffs") else {}
-    made = bf.build(family, "tiny", num_layers=1, vocab_size=len(PIECES), **more)
+    characters = registry.get(family).tokenizer.kind == "characters"
+    own = CharacterTokenizer() if characters else tokenizer
+    made = bf.build(family, "tiny", num_layers=1, vocab_size=own.vocab_size, **more)
     student = bf.TextClassifier(
         made,
-        tokenizer,
+        own,
         ["no", "yes"],
         **({"language_id": 0} if "language_ids" in made.input else {}),
     )
-    terms = [SoftTargets(), HiddenStates(layers="last")]
+    terms = [SoftTargets()] if characters else [SoftTargets(), HiddenStates(layers="last")]
     if "attention_scores" in made.output:
         terms.append(AttentionProbabilities())
     distiller = Distiller(student, teacher, terms)

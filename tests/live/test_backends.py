@@ -15,11 +15,13 @@ sys.modules["tensorflow"] = None
 import numpy as np
 import bertfam_tf as bf
 from bertfam_tf import heads
+from tests.tokens import as_read
 tokens = np.array([[5, 6, 7]], "int32")
 for family in bf.families():
     more = {"num_languages": 1} if family == "xlm" else {}
     backbone = bf.build(family, "tiny", vocab_size=40, num_layers=1, **more)
-    outputs = backbone({"token_ids": tokens, "padding_mask": np.ones_like(tokens)})
+    given = as_read(backbone, tokens)
+    outputs = backbone({"token_ids": given, "padding_mask": np.ones_like(tokens)})
     print(family, *heads.build(backbone, "sequence", 3)(outputs).shape)
 """
 

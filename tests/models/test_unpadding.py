@@ -11,9 +11,10 @@ import bertfam_tf as bf
 from bertfam_tf import layers, registry
 from bertfam_tf.models import Backbone, unpadding
 from tests.selection import in_full
+from tests.tokens import as_read
 
 # Their attention or recurrence needs all positions: they compute padding in either mode.
-PADDED = {"bilstm", "gpt", "gpt2", "transformer_xl", "xlnet"}
+PADDED = {"bilstm", "elmo", "gpt", "gpt2", "transformer_xl", "xlnet"}
 LENGTHS = np.array([6, 2, 1, 4, 0])
 ON_THE_RIGHT = np.arange(6) < LENGTHS[:, None]
 MASKS = {
@@ -41,7 +42,8 @@ def _build(family, **more):
 
 def _given(backbone, mask, seed=0):
     rng = np.random.default_rng(seed)
-    given = {"token_ids": rng.integers(0, 40, mask.shape), "padding_mask": mask.astype("int32")}
+    tokens = as_read(backbone, rng.integers(0, 40, mask.shape))
+    given = {"token_ids": tokens, "padding_mask": mask.astype("int32")}
     if "segment_ids" in backbone.input:
         given["segment_ids"] = rng.integers(0, 2, mask.shape)
     if "language_ids" in backbone.input:

@@ -26,7 +26,7 @@ KINDS = {
     # Our classes, which do not correspond to a published class.
     "WordPieceTokenizer": "wordpiece", "ByteBPETokenizer": "byte_bpe", "BPETokenizer": "bpe",
     "SentencePieceTokenizer": "sentencepiece", "WordTokenizer": "words",
-    "UnigramTokenizer": "unigram",
+    "UnigramTokenizer": "unigram", "CharacterTokenizer": "characters",
 }  # fmt: skip
 MODELS = {
     "bert": "wordpiece", "distilbert": "wordpiece", "electra": "wordpiece", "mpnet": "wordpiece",
@@ -91,6 +91,7 @@ def bpe(**more):
         ({"encoder_bpe_40000.json": "", "vocab_40000.bpe": ""}, "bpe"),
         ({"vocab_xnli_15": "", "codes_xnli_15": ""}, "bpe"),
         ({"vocab.pkl": ""}, "words"),
+        ({"elmo_options.json": ""}, "characters"),
     ],
 )
 def test_by_files(tmp_path, files, module):
@@ -107,7 +108,7 @@ def test_by_files(tmp_path, files, module):
     [
         ({}, "found no tokenizer, expected tokenizer_config.json or config.json that names its "
              "kind, or one of vocab.txt, vocab.json with merges.txt, tokenizer.json, "
-             r"\*.model, \*.bpe, codes\*, vocab.pkl"),
+             r"\*.model, \*.bpe, codes\*, vocab.pkl, \*options.json"),
         ({"vocab.json": {}}, "found no tokenizer"),
         ({"tokenizer_config.json": {"tokenizer_class": "T5TokenizerFast"}},
          "tokenizer_config.json: the tokenizer_class 'T5Tokenizer' is not supported, expected one "

@@ -17,6 +17,7 @@ from bertfam_tf.train import Stage, copied_paths, copy_moments, grow, train_in_s
 from bertfam_tf.tuning import add_lora
 from tests.seeding import seed
 from tests.selection import in_full, wirings
+from tests.tokens import as_read
 
 # ALBERT's layers share their weights, and a BiLSTM's first layer reads embeddings of another width.
 OVERRIDES = {"albert": {"sharing": "none"}, "bilstm": {"embedding_size": 16}}
@@ -37,7 +38,8 @@ def _built(family, **overrides):
 def _inputs(backbone):
     rng = np.random.default_rng(0)
     mask = (np.arange(7) < np.array([7, 4])[:, None]).astype("int32")
-    inputs = {"token_ids": rng.integers(1, 50, (2, 7)) * mask, "padding_mask": mask}
+    tokens = as_read(backbone, rng.integers(1, 50, (2, 7)) * mask)
+    inputs = {"token_ids": tokens, "padding_mask": mask}
     return inputs | {name: mask * 0 for name in backbone.token_inputs if name not in inputs}
 
 

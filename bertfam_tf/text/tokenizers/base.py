@@ -177,6 +177,11 @@ class Tokenizer(tf.Module):
     # Names and ids.
 
     @property
+    def token_shape(self) -> tuple[int, ...]:
+        """The shape of a token's ids: (), or (characters,) where tokens are read as these."""
+        return ()
+
+    @property
     def vocabulary(self) -> list[str]:
         """The pieces, in the order of their ids."""
         return list(self._state.pieces)
@@ -235,7 +240,7 @@ class Tokenizer(tf.Module):
         return self.special_id("eos")
 
     @property
-    def special_ids(self) -> dict[str, int]:
+    def special_ids(self) -> dict[str, Any]:
         """The ids of the special tokens that the vocabulary has, by role."""
         tokens = {role: self.special_tokens.of(role) for role in ROLES}
         ids = self._state.ids
