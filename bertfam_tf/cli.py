@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         "--report", metavar="FILE", help="write a page about a classifier's mistakes (HTML)"
     )
 
+    several = "one of several tasks that were saved together"
     analyze = command(
         "analyze", _analyze, "show which words made an answer, attention, and which heads matter"
     )
@@ -146,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument(
         "--output", required=True, metavar="DIR", help="of the page and the pictures"
     )
+    analyze.add_argument("--task", metavar="NAME", help=several)
     analyze.add_argument("--target", help="the label that is explained (default: the answer)")
     analyze.add_argument(
         "--word", type=int, metavar="N", help="of a tagger: the word that is explained, from 0"
@@ -160,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     predict = command("predict", _predict, "print predictions, one line of JSON per text")
     predict.add_argument("model", help="a saved task, or the output directory of a recipe")
     predict.add_argument("text", nargs="*", help="texts (default: lines of standard input)")
+    predict.add_argument("--task", metavar="NAME", help=several)
     predict.add_argument("--input", metavar="FILE", help="read a file of any size, with --output")
     predict.add_argument(
         "--output", metavar="FILE", help="one line of JSON per row; an interrupted run resumes"
@@ -219,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
         "directory", help="parent of the version's directory; with --tflite, the file"
     )
     export.add_argument("--version", type=int, help="version number (default: the next one)")
+    export.add_argument("--task", metavar="NAME", help=f"{several} (default: all)")
     export.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "int8-weights", "int8"),
@@ -425,7 +429,7 @@ def _analyze(options: argparse.Namespace) -> None:
 
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    task = _saved_task(options.model)
+    task = _saved_task(options.model, options.task)
     if options.heads:
         _analyze_heads(options, task, output)
         return
@@ -478,7 +482,7 @@ def _predict(options: argparse.Namespace) -> None:
     from bertfam_tf.train import as_json
 
     texts = options.text or [line.rstrip("\n") for line in sys.stdin]
-    task = _saved_task(options.model)
+    task = _saved_task(options.model, options.task)
     _check_top(options.top, task)
     for answer in task.predict(texts):
         print(json.dumps(as_json(answer, task, options.top), ensure_ascii=False))
@@ -508,7 +512,7 @@ def _predict_file(options: argparse.Namespace) -> None:
     if (directory / RECIPE).is_file():
         data = load_run(directory / RECIPE).data
         directory = directory / MODEL
-    task = _saved_task(options.model)
+    task = _saved_task(options.model, options.task)
     _check_top(options.top, task)
     named = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
@@ -613,7 +617,7 @@ def _export(options: argparse.Namespace) -> None:
         # Several texts of an example are separated by tabs.
         lines = Path(options.calibration).read_text("utf-8").splitlines()
         given["calibration"] = [tuple(line.split("\t")) for line in lines]
-    task = _saved_task(options.model)
+    task = _saved_task(options.model, options.task, several=not options.tflite)
     if options.tflite:
         print(task.export_tflite(options.directory, **given))
         return
@@ -780,12 +784,31 @@ def _vocabulary(options: argparse.Namespace) -> None:
     print(f"{tokenizer.vocab_size:,} entries in {options.output}")
 
 
-def _saved_task(path: str) -> Any:
+def _saved_task(path: str, name: str | None = None, *, several: bool = False) -> Any:
+    """A saved task.
+
+    Args:
+        path: its directory, or the output directory of a recipe.
+        name: of one of several tasks that were saved together.
+        several: whether all of them together will do.
+
+    Raises:
+        ValueError: for several tasks of which none is named, or a name of one task or none.
+    """
     from bertfam_tf import tasks
     from bertfam_tf.train.directory import MODEL, RECIPE
 
     directory = Path(path)
-    return tasks.load(directory / MODEL if (directory / RECIPE).is_file() else directory)
+    found = tasks.load(directory / MODEL if (directory / RECIPE).is_file() else directory)
+    if not isinstance(found, tasks.MultiTask):
+        if name is not None:
+            raise ValueError(f"{path} is a {type(found).__name__}, without a task named {name!r}")
+        return found
+    if name is None and not several:
+        raise ValueError(f"{path} has several tasks; choose one with --task: {', '.join(found)}")
+    if name is not None and name not in found.tasks:
+        raise ValueError(unknown("task", name, found.tasks))
+    return found if name is None else found[name]
 
 
 if __name__ == "__main__":

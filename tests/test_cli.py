@@ -479,3 +479,43 @@ def test_an_interruption_is_one_line(trained, monkeypatch, capsys):
     monkeypatch.setattr(bf.TextClassifier, "export", interrupt)
     assert main(["export", str(trained[0]), "x"]) == 130
     assert capsys.readouterr().err == "bertfam export: interrupted\n"
+
+
+def test_one_of_several_tasks(smallest, tmp_path, capsys):
+    backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
+    tasks = {
+        "film": bf.TextClassifier(backbone, tokenizer, labels=["a", "b"], pair=False),
+        "score": bf.TextRegressor(backbone, tokenizer, pair=False),
+    }
+    bf.MultiTask(tasks).save(tmp_path / "saved")
+    saved = str(tmp_path / "saved")
+    assert main(["predict", saved, "it is", "--task", "film"]) == 0
+    assert json.loads(capsys.readouterr().out)["label"] in ("a", "b")
+    assert main(["predict", saved, "it is"]) == 2
+    assert "choose one with --task: film, score" in capsys.readouterr().err
+    assert main(["predict", saved, "it is", "--task", "filn"]) == 2
+    assert "'film'" in capsys.readouterr().err
+    assert main(["export", saved, str(tmp_path / "export")]) == 0
+    tasks["film"].save(tmp_path / "film")
+    assert main(["predict", str(tmp_path / "film"), "it is", "--task", "film"]) == 2
+    assert "is a TextClassifier, without a task" in capsys.readouterr().err
+
+
+def test_analyze(trained, tmp_path, capsys):
+    """Which words made an answer; which heads a run needs; a report of its mistakes."""
+    run = str(trained[0])
+    assert main(["analyze", run, "a good film", "--output", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["word"] for each in found["words"]] == ["a", "good", "film"]
+    assert "a good film".split()[1] in (tmp_path / "example.html").read_text()
+    assert (tmp_path / "words.png").is_file()
+    assert (tmp_path / "attention.png").is_file()
+    assert main(["analyze", run, "--heads", "--output", str(tmp_path)]) == 0
+    changes = json.loads((tmp_path / "heads.json").read_text())
+    assert changes["metric"] == "accuracy"
+    assert (tmp_path / "heads.png").is_file()
+    assert main(["analyze", run, "--output", str(tmp_path)]) == 2
+    assert "needs the texts of an example, or --heads" in capsys.readouterr().err
+    assert main(["analyze", run, "--heads", "--metric", "f2", "--output", str(tmp_path)]) == 2
+    assert main(["evaluate", run, "--report", str(tmp_path / "report.html")]) == 0
+    assert "Confusion" in (tmp_path / "report.html").read_text()
