@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     families = command("families", _families, "print all families with the parameters of each size")
     families.add_argument("name", nargs="*", help="families to print (default: all)")
 
+    command("doctor", _doctor, "print versions, devices, and what is missing for which feature")
+
     train = command("train", _train, "fine-tune with a recipe; an interrupted run resumes")
     train.add_argument("recipe", help="a YAML file")
     train.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
@@ -317,6 +319,15 @@ def _families(options: argparse.Namespace) -> None:
         rest = [entry["tokenizer"], ", ".join(entry["objectives"]), ", ".join(entry["heads"])]
         rows += [[name, size, f"{count:,}", *rest] for size, count in entry["parameters"].items()]
     _print_table(rows, right=2)
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from bertfam_tf import doctor
+
+    findings = doctor.check()
+    print(doctor.table(findings))
+    if any(finding.problem is not None for finding in findings):
+        raise ValueError("something is missing or does not run; see the lines with →")
 
 
 def _print_table(rows: list[list[str]], right: int | None = None) -> None:

@@ -26,7 +26,7 @@ LAYERS = [
     {"tasks"},
     {"train", "serve"},
     {"distill", "export", "search"},
-    {"analysis"},
+    {"analysis", "doctor"},
     {"cli"},
 ]
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs

@@ -1,0 +1,141 @@
+"""What this installation has: versions, devices, and what is missing for which feature."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from importlib import metadata
+from typing import Any, NamedTuple
+
+_NEEDED = ("tensorflow", "tensorflow-text", "keras", "keras-nlp", "tensorflow-datasets")
+
+
+class Extra(NamedTuple):
+    """A feature that needs more packages.
+
+    Fields:
+        feature: what it is for.
+        modules: names that are imported.
+        extra: of ``pip install 'bertfam_tf[…]'``; None for a package of its own.
+        package: of ``pip install``, if ``extra`` is None.
+    """
+
+    feature: str
+    modules: tuple[str, ...]
+    extra: str | None
+    package: str | None = None
+
+    @property
+    def install(self) -> str:
+        name = self.package if self.extra is None else f"'bertfam_tf[{self.extra}]'"
+        return f"pip install {name}"
+
+
+EXTRAS = (
+    Extra("serve over REST and gRPC", ("grpc", "starlette", "uvicorn"), "serve"),
+    Extra("the server's page", ("nicegui",), "ui"),
+    Extra("pictures", ("matplotlib",), "plots"),
+    Extra("index and search", ("faiss",), "search"),
+    Extra("train vocabularies", ("tokenizers",), "vocabulary"),
+    Extra("XLM's tokenizer", ("sacremoses",), "xlm"),
+    Extra("checkpoints in PyTorch's format", ("torch",), None, "torch"),
+    Extra("pandas.DataFrame", ("pandas",), None, "pandas"),
+)
+
+
+class Finding(NamedTuple):
+    """One line of ``check``.
+
+    Fields:
+        name: what was looked at.
+        found: what is there.
+        problem: what to do if it is not right; None if it is.
+    """
+
+    name: str
+    found: str
+    problem: str | None = None
+
+
+def check() -> list[Finding]:
+    """What is installed and what runs here, in the order in which problems are to be mended."""
+    findings = [Finding("Python", f"{platform.python_version()} on {platform.machine()}")]
+    for name in _NEEDED:
+        version = _version(name)
+        problem = None if version else "pip install bertfam_tf"
+        findings.append(Finding(name, version or "missing", problem))
+    if all(finding.problem is None for finding in findings):
+        findings += _runtime()
+    for extra in EXTRAS:
+        there = all(map(importlib.util.find_spec, extra.modules))
+        findings.append(Finding(extra.feature, "yes" if there else f"no: {extra.install}"))
+    return findings
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _runtime() -> list[Finding]:
+    """Keras' backend, devices, and whether a text is answered."""
+    import keras
+
+    backend = keras.backend.backend()
+    findings = [Finding("Keras' backend", backend)]
+    if backend != "tensorflow":
+        return findings
+    import tensorflow as tf
+
+    devices = ", ".join(device.name for device in tf.config.list_logical_devices())
+    findings.append(Finding("devices", devices))
+    built, text = tf.__version__.split(".")[:2], (_version("tensorflow-text") or "").split(".")[:2]
+    if built != text:
+        findings.append(
+            Finding(
+                "tensorflow-text",
+                f"for TensorFlow {'.'.join(text)}, beside {tf.__version__}",
+                f"pip install 'tensorflow-text=={'.'.join(built)}.*'",
+            )
+        )
+    findings.append(_answer())
+    return findings
+
+
+def _answer() -> Finding:
+    """Tokenizes and encodes a text with a small new model."""
+    name = "a small model in a graph"
+    try:
+        import tensorflow as tf
+
+        from bertfam_tf.models import build
+        from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
+
+        tokenizer = WordPieceTokenizer(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "it", "works"]
+        )
+        backbone = build("bert", "tiny", vocab_size=tokenizer.vocab_size, num_layers=1)
+
+        @tf.function
+        def encode(texts: Any) -> Any:
+            ids = tokenizer.tokenize(texts).to_tensor()
+            mask = tf.ones_like(ids)
+            return backbone({"token_ids": ids, "padding_mask": mask})["sequence_output"]
+
+        shape = encode(tf.constant(["it works"])).shape
+        return Finding(name, f"answers with {tuple(shape)}")
+    except Exception as error:  # whatever is wrong is what is to be shown
+        return Finding(name, "fails", f"{type(error).__name__}: {error}")
+
+
+def table(findings: list[Finding]) -> str:
+    """One line for each finding, and what to do about the problems."""
+    width = max(len(finding.name) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.name.ljust(width)}  {finding.found}")
+        if finding.problem is not None:
+            lines.append(f"{' ' * width}  → {finding.problem}")
+    return "\n".join(lines)
