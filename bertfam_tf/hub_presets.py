@@ -22,8 +22,10 @@ _REQUIRED = {
     "split_on_cjk": True,
     "suffix_indicator": "##",
     "oov_token": "[UNK]",
-    "unsplittable_tokens": None,
 }
+# Normalizations before SentencePiece's own, which KerasHub does not have.
+_BEFORE = ("lower_case", "strip_accents", "unify_spaces", "unify_quotes", "split_digit_comma")
+_SPECIAL = "unsplittable_tokens"
 # Options with an equivalent in ``tokenizer_config.json``.
 _OPTIONS = {
     "lowercase": "do_lower_case",
@@ -78,10 +80,18 @@ def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
                 f"{file} has {key} = {truncated_repr(config[key])}, which is not supported; "
                 f"supported: {supported!r}."
             )
+    special = [v for v in record.tokenizer.options.values() if isinstance(v, str)]
+    stated = config.get(_SPECIAL) or []
+    if not isinstance(stated, list) or not all(token in special for token in stated):
+        raise CheckpointError(
+            f"{file} has {_SPECIAL} = {truncated_repr(stated)}, expected some of "
+            f"{', '.join(special)}."
+        )
     found = {}
     for theirs, ours in record.formats[FORMAT].tokenizer.items():
         found[ours] = directory / _ASSETS / theirs
         if not found[ours].is_file():
             raise CheckpointError(f"{found[ours]} is missing.")
-    options = {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
+    options = {name: False for name in _BEFORE if record.tokenizer.options.get(name)}
+    options |= {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
     return found, {"tokenizer_class": record.tokenizer.class_name, **options}

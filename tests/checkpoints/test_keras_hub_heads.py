@@ -1,5 +1,6 @@
 """KerasHub presets of models with a head: compared with the library; what is refused."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+import sentencepiece
 
 import bertfam_tf as bf
 from bertfam_tf import heads
@@ -147,6 +149,98 @@ def test_pairs_get_the_same_probabilities(classifier):
     found = np.stack([answer["scores"] for answer in pairs.predict(PAIRS)])
     expected = theirs.predict(tuple(np.array(each) for each in PAIRS.values()))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _byte_pieces(special):
+    """A vocabulary of byte-level BPE: special tokens, all bytes, and two merges."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    characters = [*map(chr, printable), *(chr(256 + i) for i in range(len(others)))]
+    pieces = [*special, *characters, "\u0120g", "oo"]
+    return {piece: i for i, piece in enumerate(pieces)}, ["\u0120 g", "o o"]
+
+
+def _sentencepiece(**options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*TEXTS[:3], "a film, a cast"] * 20),
+        model_writer=model,
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+_BERT_PIECES = dict(
+    pad_id=0, unk_id=1, bos_id=2, eos_id=3, pad_piece="<pad>", bos_piece="[CLS]", eos_piece="[SEP]",
+    user_defined_symbols="[MASK]",
+)  # fmt: skip
+_DEBERTA_PIECES = dict(
+    pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]",
+    unk_piece="[UNK]",
+)  # fmt: skip
+# The family's classes, its tokenizer, and settings of its backbone.
+TOKENIZERS = {
+    "Roberta": (lambda kind: kind(*_byte_pieces(["<s>", "<pad>", "</s>", "<mask>"])), {}),
+    "XLMRoberta": (lambda kind: kind(_sentencepiece(unk_id=0, bos_id=1, eos_id=2)), {}),
+    "Albert": (lambda kind: kind(_sentencepiece(**_BERT_PIECES)), dict(embedding_dim=8)),
+    "DebertaV3": (lambda kind: kind(_sentencepiece(**_DEBERTA_PIECES)), dict(bucket_size=4)),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_texts_of_other_tokenizers(tmp_path, kind):
+    make, settings = TOKENIZERS[kind]
+    of = lambda name: getattr(keras_hub.models, kind + name)  # noqa: E731
+    tokenizer = make(of("Tokenizer"))
+    sizes = {**SMALL, "vocabulary_size": tokenizer.vocabulary_size() + 1, "max_sequence_length": 24}
+    preprocessor = of("TextClassifierPreprocessor")(tokenizer, sequence_length=24)
+    theirs = of("TextClassifier")(
+        of("Backbone")(**sizes, **settings),
+        num_classes=2,
+        activation="softmax",
+        preprocessor=preprocessor,
+    )
+    _perturbed(theirs).save_to_preset(str(tmp_path))
+    ours = bf.TextClassifier.from_pretrained(tmp_path)
+    assert ours.max_length == 24
+    texts = ["a good film", "it is bad", "A Film, 9,9", "a good film is good " * 4]
+    for text in texts:
+        found = ours.tokenizer.tokenize(text).numpy().tolist()
+        assert found == np.array(tokenizer(text)).tolist()
+    found = np.stack([answer["scores"] for answer in ours.predict(texts)])
+    np.testing.assert_allclose(found, theirs.predict(np.array(texts)), atol=1e-5)
+
+
+def test_language_models_score_and_continue_as_theirs(tmp_path):
+    tokenizer = keras_hub.models.GPT2Tokenizer(*_byte_pieces(["<|endoftext|>"]))
+    sizes = {**SMALL, "vocabulary_size": tokenizer.vocabulary_size(), "max_sequence_length": 24}
+    backbone = keras_hub.models.GPT2Backbone(**sizes)
+    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=24)
+    theirs = _perturbed(keras_hub.models.GPT2CausalLM(backbone, preprocessor=preprocessor))
+    theirs.save_to_preset(str(tmp_path))
+    ours = bf.CausalLM.from_pretrained(tmp_path)
+    assert ours.max_length == 24
+    text = "a good film"
+    ids = np.array(tokenizer(text))[None]
+    logits = theirs({"token_ids": ids, "padding_mask": np.ones_like(ids)})
+    chosen = -keras.ops.sparse_categorical_crossentropy(
+        ids[:, 1:], logits[:, :-1], from_logits=True
+    )
+    [answer] = ours.predict([text])
+    assert answer["tokens"] == ids.shape[1] - 1
+    expected = float(keras.ops.sum(chosen))
+    assert answer["log_likelihood"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_special_tokens_of_ones_own_are_refused(tmp_path):
+    tokenizer = keras_hub.models.GPT2Tokenizer(*_byte_pieces(["<|endoftext|>"]))
+    tokenizer.save_to_preset(str(tmp_path))
+    _json("tokenizer.json", unsplittable_tokens=["<|endoftext|>", "<x>"])(tmp_path)
+    with pytest.raises(CheckpointError, match=r"unsplittable_tokens = .*'<x>'.*expected some of"):
+        bf.load_tokenizer(tmp_path)
 
 
 def test_labels_name_the_outputs_in_order(classifier):

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import CheckpointError, convert
+from bertfam_tf.tasks.pretrained import tokenizer_length
 from bertfam_tf.text import WordTokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
 from bertfam_tf.tuning import add_lora
@@ -80,6 +81,12 @@ def test_texts_are_cut_as_by_the_tokenizer(tiny_copy, stored, expected):
     for cls in (bf.TextClassifier, bf.TextEmbedder):
         assert cls.from_pretrained(tiny_copy).max_length == expected
         assert cls.from_pretrained(tiny_copy, max_length=7).max_length == 7
+
+
+def test_no_length_of_the_tokenizer_leaves_the_default(tmp_path):
+    """Models with any number of positions would else take texts of 1e30 tokens."""
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"model_max_length": {int(1e30)}}}')
+    assert tokenizer_length(tmp_path) == {}
 
 
 def test_a_length_of_the_tokenizer_that_is_not_valid(tiny_copy):
