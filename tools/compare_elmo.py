@@ -202,7 +202,7 @@ def main() -> None:
 
 {said}
 
-Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each of {len(options.seeds)} seed(s).
+Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each seed.
 {EXAMPLES:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
 The head is a dense layer, on the maximum over tokens or on each word.
 
