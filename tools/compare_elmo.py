@@ -207,7 +207,8 @@ def main() -> None:
 
 Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each of the seeds.
 {EXAMPLES:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
-The head is a dense layer, on the maximum over tokens or on each word.
+The head is a dense layer, on the maximum over tokens or on each word. One class for all
+sentences scores 50.9 on SST-2.
 
 | task | weights | features | tuned | tuned − features |
 |---|---|---|---|---|
