@@ -50,6 +50,7 @@ SIZE = dict(
 WORDS, LENGTH, BATCH, RATE = 8000, 40, 64, 2e-3
 RATES = {"features": 5e-3, "tuned": 1e-3}
 EXAMPLES, EPOCHS = 1500, 4
+STARTS = ("trained", "random")
 
 
 def sentences() -> list[str]:
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="in AllenNLP's format")
     parser.add_argument("--minutes", type=float, default=8, help="of training ELMo (%(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of each run")
+    parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=STARTS)
     parser.add_argument("--quick", action="store_true", help="little of everything")
     options = parser.parse_args()
     if options.checkpoint:
@@ -176,7 +178,8 @@ def main() -> None:
     print(said, flush=True)
     lines = []
     for task in ("SST-2", "CoNLL-2003"):
-        for start, source in (("trained", backbone), ("random", backbone.config)):
+        for start in options.starts:
+            source = backbone if start == "trained" else backbone.config
             found = {}
             for way in RATES:
                 found[way] = [
@@ -202,9 +205,10 @@ def main() -> None:
 
 {said}
 
-Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each seed.
+Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each of the seeds.
 {EXAMPLES:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
-The head is a dense layer, on the maximum over tokens or on each word.
+The head is a dense layer, on the maximum over tokens or on each word. One class for all
+sentences scores 50.9 on SST-2.
 
 | task | weights | features | tuned | tuned − features |
 |---|---|---|---|---|
