@@ -132,7 +132,7 @@ SIZES = {
         rate=2e-4,
         start=ENCODER,
         dropout=0.0,
-        pair_weight=10.0,
+        pair_weight=100.0,
     ),
     # As many tokens in a step, and positions for paragraphs. Tagging is what limits the books.
     "masking": Sizes(
