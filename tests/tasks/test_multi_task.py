@@ -37,6 +37,11 @@ def _tasks(path, **options):
 
 
 @pytest.fixture(scope="module")
+def model(smallest):
+    return bf.MultiTask(_tasks(smallest))
+
+
+@pytest.fixture(scope="module")
 def trained(smallest):
     model = bf.MultiTask(_tasks(smallest))
     history = model.fit(DATA, batch_size=2, epochs=2, validation_data=DATA, verbose=0).history
@@ -143,8 +148,7 @@ def test_only_some_tasks_are_validated(smallest):
     assert set(model.evaluate(part, verbose=0)["film"]) == {"loss", "f1"}
 
 
-def test_save_and_load(trained, tmp_path):
-    model, _ = trained
+def test_save_and_load(model, tmp_path):
     model.save(tmp_path / "saved")
     with safe_open(tmp_path / "saved" / "model.safetensors", "np") as stored:
         names = set(stored.keys())
@@ -160,8 +164,7 @@ def test_save_and_load(trained, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["task", "weight", "tasks"])
-def test_a_changed_file_is_refused(trained, tmp_path, change):
-    model, _ = trained
+def test_a_changed_file_is_refused(model, tmp_path, change):
     model.save(tmp_path / "saved")
     file = tmp_path / "saved" / "bertfam.json"
     stored = json.loads(file.read_text())
@@ -177,9 +180,8 @@ def test_a_changed_file_is_refused(trained, tmp_path, change):
         bf.load(tmp_path / "saved")
 
 
-def test_export(trained, tmp_path):
+def test_export(model, tmp_path):
     """One SavedModel, a signature for each task, the backbone's weights once."""
-    model, _ = trained
     directory = model.export(tmp_path / "export", batching=BatchingOptions())
     served = load(directory)
     wanted = {"film", "score", "words", "words_entities"}
@@ -198,8 +200,7 @@ def test_export(trained, tmp_path):
     assert (directory / "assets" / "labels_words.txt").read_text() == "O\nB-X\nI-X\n"
 
 
-def test_export_with_smaller_weights(trained, tmp_path):
-    model, _ = trained
+def test_export_with_smaller_weights(model, tmp_path):
     served = load(model.export(tmp_path / "export", dtype="bfloat16"))
     found = served.run("film", {"text": np.array([b"a good film"], object)})["scores"]
     np.testing.assert_allclose(

@@ -8,11 +8,11 @@ import bertfam_tf.text
 ROOM = Path(bertfam_tf.text.__file__).parent
 ORDER = [
     {"kernels"},
-    {"special_tokens", "pickles"},
+    {"special_tokens", "pickles", "splitting"},
     {"files"},
     {"presets", "tokenizer_json"},
     {"tokenizers"},
-    {"packing", "splitting", "characters", "pretokenized", "loading", "json_writer", "training"},
+    {"packing", "characters", "pretokenized", "loading", "json_writer", "training"},
     {"windows", "published"},
 ]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bertfam_tf import optimizers
 from bertfam_tf.config import TrainConfig
-from bertfam_tf.learner import Learner, Supervised, _counts
+from bertfam_tf.learner import Learner, Supervised
 from bertfam_tf.train.divergence import StopAtDivergence
 from bertfam_tf.train.steps import StepLog
 from tests.extending.test_objective import Correct, Length, data, learner
@@ -49,10 +49,12 @@ def test_what_a_step_measures(parts):
 
 
 def test_numbers_of_examples_and_tokens():
+    x = keras.Input((3,))
+    count_batch = Learner(x, x).count_batch
     mask = np.array([[[1, 1, 0], [1, 0, 0]]])
-    assert [*_counts({"padding_mask": mask})] == [1, 2, 3]
-    assert [*_counts({"begins": np.zeros(2), "token_ids": np.zeros((2, 5))})] == [2, 2, 10]
-    assert [*_counts(np.zeros((4, 3)))] == [4, 4, 0]
+    assert [*count_batch({"padding_mask": mask})] == [1, 2, 3]
+    assert [*count_batch({"begins": np.zeros(2), "token_ids": np.zeros((2, 5))})] == [2, 2, 10]
+    assert [*count_batch(np.zeros((4, 3)))] == [4, 4, 0]
 
 
 def test_a_log_goes_on_after_the_step_of_a_checkpoint(tmp_path):
