@@ -2,6 +2,7 @@
 
     python -m tools.compare_pretraining books    # masked tokens, unigrams; dynamic, static masks
     python -m tools.compare_pretraining sop      # next sentence and sentence order prediction
+    python -m tools.compare_pretraining pairs    # the same, without masks, from a trained model
     python -m tools.compare_pretraining masking  # words, entities, noun phrases, spans; SBO
     python -m tools.compare_pretraining electra  # replaced and masked tokens, at equal compute
 
@@ -80,7 +81,6 @@ class Sizes:
         rate, tuning_rate, tagger_rate: peaks of the learning rate.
         start: the checkpoint whose weights models begin with; None for random ones.
         dropout: rate.
-        pair_weight: of the loss of pairs beside that of masked tokens, in ``sop``.
     """
 
     layers: int = 3
@@ -102,7 +102,6 @@ class Sizes:
     tagger_rate: float = 3e-4
     start: str | None = None
     dropout: float = 0.1
-    pair_weight: float = 1.0
 
     def fields(self, family: str = "bert") -> dict[str, Any]:
         """Config fields of the model."""
@@ -120,19 +119,18 @@ class Sizes:
 
 SIZES = {
     "books": Sizes(),
-    # From random weights, with dropout, or beside masked tokens with a weight of 1, whose gradient
-    # is many times longer, neither task is learnt in as many steps.
-    "sop": Sizes(
+    "sop": Sizes(steps=1000, probe=(300, 2)),
+    # Random weights learn neither task in as many steps, nor does this model beside masked tokens.
+    "pairs": Sizes(
         layers=6,
         hidden=384,
         heads=12,
         batch=32,
         steps=600,
         probe=(300, 2),
-        rate=2e-4,
+        rate=1e-4,
         start=ENCODER,
         dropout=0.0,
-        pair_weight=100.0,
     ),
     # As many tokens in a step, and positions for paragraphs. Tagging is what limits the books.
     "masking": Sizes(
@@ -267,8 +265,15 @@ class Part:
         recipe = self.recipe(name, seed, objectives, **changes)
         return self.cells(f"{name}/{seed}", lambda: pretrain(recipe))
 
-    def checkpoint(self, name: str, seed: int) -> Path:
-        return self.folder / name / str(seed) / "model"
+    def checkpoint(self, name: str, seed: int) -> Path | str:
+        """Of a cell, or what those begin with that are not trained."""
+        trained = self.folder / name / str(seed) / "model"
+        return self.sizes.start if self.alone and name == "none" else trained  # type: ignore
+
+    @property
+    def alone(self) -> bool:
+        """Whether pairs are learnt without masked tokens."""
+        return self.sizes.start is not None
 
 
 def vocabulary() -> Path:
@@ -404,11 +409,15 @@ def compare_pairs(part: Part) -> list[str]:
     for name, paper in PAPER_PAIRS.items():
         losses, of_pairs, scores = [], [], {"nsp": [], "sop": []}
         for seed in part.seeds:
-            pair = {} if name == "none" else {name: part.sizes.pair_weight}
-            weights = {"masked_lm": 1.0, **pair}
-            found = part.pretrained(name, seed, weights)
-            losses.append(found.get("masked_lm", found["loss"]))
-            of_pairs += [found["pair"]] if "pair" in found else []
+            weights = {"masked_lm": 1.0, **({} if name == "none" else {name: 1.0})}
+            if part.alone:
+                del weights["masked_lm"]
+            masking = MaskingConfig(rate=0.0) if part.alone else MaskingConfig()
+            if weights:
+                found = part.pretrained(name, seed, weights, masking=masking)
+                of_pairs += [found["pair"]] if "pair" in found else []
+                of_pairs += [found["loss"]] if part.alone else []
+                losses += [] if part.alone else [found.get("masked_lm", found["loss"])]
             for task, of_task in scores.items():
                 probed = part.cells(
                     f"{name}/{seed}/{task}",
@@ -418,20 +427,24 @@ def compare_pairs(part: Part) -> list[str]:
                 pairs = probed["pairs"]
         columns = " | ".join(spread(found) for found in scores.values())
         published = ", ".join(f"{score:.1f}" for score in paper)
-        mean = statistics.mean(losses)
-        pair = f"{statistics.mean(of_pairs):.3f}" if of_pairs else ""
-        lines.append(f"| {name} | {mean:.3f} | {pair} | {columns} | {published} |")
+        masked, pair = (f"{statistics.mean(x):.3f}" if x else "" for x in (losses, of_pairs))
+        lines.append(f"| {name} | {masked} | {pair} | {columns} | {published} |")
     steps, passes = part.sizes.probe
     error = 100 * math.sqrt(0.25 / max(pairs // passes, 1))
     return [
         f"A pooler and a linear head for pairs are trained from random weights for {steps} steps "
         "on the output of the encoder, whose weights are frozen, in the same way for all models "
         f"and both tasks. {pairs} held-out pairs from {passes} passes over the two held-out books, "
-        f"of {pairs // passes} each, with a standard error of up to {error:.1f} points. Without a "
-        "loss of pairs, the model is trained on the batches of NSP. (The paper does not say how "
+        f"of {pairs // passes} each, with a standard error of up to {error:.1f} points. "
+        + (
+            "Models are trained on pairs alone, without masked tokens; the one without a loss of "
+            "pairs is the checkpoint itself. (The"
+            if part.alone
+            else "Without a loss of pairs, the model is trained on the batches of NSP. (The"
+        )
+        + " paper does not say how "
         "models were scored on a task that they were not trained for; its columns are accuracies.) "
-        "Nats are losses on the held-out books after pretraining, of pairs 0.693 for a coin. The "
-        f"loss of pairs has a weight of {part.sizes.pair_weight:g} beside that of masked tokens.",
+        "Nats are losses on the held-out books after pretraining, of pairs 0.693 for a coin.",
         "",
         *lines,
     ]
@@ -942,6 +955,7 @@ def classify(
 PARTS: dict[str, tuple[str, Callable[[Part], list[str]]]] = {
     "books": ("Masked tokens beside unigrams, dynamic and static masks", compare_books),
     "sop": ("Next sentence and sentence order prediction", compare_pairs),
+    "pairs": ("The same without masked tokens, from MiniLM-L6", compare_pairs),
     "masking": ("Units of masking, with and without NSP and SBO", compare_masking),
     "electra": ("Replaced and masked tokens at equal compute", compare_electra),
 }
@@ -965,7 +979,10 @@ def report(name: str, part: Part) -> str:
             "",
             f"Models have {sizes.layers} layers of width {sizes.hidden} and BERT's uncased "
             "vocabulary"
-            + (f", begin with the weights of {sizes.start}, without dropout" if sizes.start else "")
+            + (
+                f", and begin with the weights of {sizes.start}, without dropout"
+                * bool(sizes.start)
+            )
             + f"; {sizes.batch} × {sizes.length} tokens in a step, {sizes.steps} steps "
             "where nothing else is said."
             + (
