@@ -410,14 +410,14 @@ def compare_pairs(part: Part) -> list[str]:
         losses, of_pairs, scores = [], [], {"nsp": [], "sop": []}
         for seed in part.seeds:
             weights = {"masked_lm": 1.0, **({} if name == "none" else {name: 1.0})}
-            if part.alone:
-                del weights["masked_lm"]
-            masking = MaskingConfig(rate=0.0) if part.alone else MaskingConfig()
-            if weights:
-                found = part.pretrained(name, seed, weights, masking=masking)
+            if not part.alone:
+                found = part.pretrained(name, seed, weights)
+                losses.append(found.get("masked_lm", found["loss"]))
                 of_pairs += [found["pair"]] if "pair" in found else []
-                of_pairs += [found["loss"]] if part.alone else []
-                losses += [] if part.alone else [found.get("masked_lm", found["loss"])]
+            elif name != "none":
+                plain = MaskingConfig(rate=0.0)
+                found = part.pretrained(name, seed, {name: 1.0}, masking=plain)
+                of_pairs.append(found["loss"])
             for task, of_task in scores.items():
                 probed = part.cells(
                     f"{name}/{seed}/{task}",
@@ -969,6 +969,7 @@ def report(name: str, part: Part) -> str:
     total = sum(cell["seconds"] for cell in part.cells.found.values())
     packages = machine.versions(("tensorflow", "keras"))
     seeds = list(map(str, part.seeds))
+    start = f", begin with the weights of {sizes.start}, without dropout" if sizes.start else ""
     return "\n".join(
         [
             f"# {title}",
@@ -978,12 +979,7 @@ def report(name: str, part: Part) -> str:
             f"{total / 60:.0f} minutes of processor time.",
             "",
             f"Models have {sizes.layers} layers of width {sizes.hidden} and BERT's uncased "
-            "vocabulary"
-            + (
-                f", and begin with the weights of {sizes.start}, without dropout"
-                * bool(sizes.start)
-            )
-            + f"; {sizes.batch} × {sizes.length} tokens in a step, {sizes.steps} steps "
+            f"vocabulary{start}; {sizes.batch} × {sizes.length} tokens in a step, {sizes.steps} steps "
             "where nothing else is said."
             + (
                 " One seed: differences have no spread to be compared with."
