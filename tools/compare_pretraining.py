@@ -979,8 +979,8 @@ def report(name: str, part: Part) -> str:
             f"{total / 60:.0f} minutes of processor time.",
             "",
             f"Models have {sizes.layers} layers of width {sizes.hidden} and BERT's uncased "
-            f"vocabulary{start}; {sizes.batch} × {sizes.length} tokens in a step, {sizes.steps} steps "
-            "where nothing else is said."
+            f"vocabulary{start}; {sizes.batch} × {sizes.length} tokens in a step, {sizes.steps} "
+            "steps where nothing else is said."
             + (
                 " One seed: differences have no spread to be compared with."
                 if len(seeds) == 1
