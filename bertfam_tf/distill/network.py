@@ -33,7 +33,8 @@ class Network:
         self.inputs: Mapping[str, Any] = (
             self.backbone.token_inputs if self.task is None else self.task.components.inputs
         )
-        if any(len(each.shape) != 2 for each in self.inputs.values()):
+        own = {name: len(each.shape) for name, each in self.backbone.token_inputs.items()}
+        if any(len(each.shape) != own.get(name, 2) for name, each in self.inputs.items()):
             raise ValueError(f"A {type(model).__name__} cannot be the {role} of a distillation.")
 
     @property
