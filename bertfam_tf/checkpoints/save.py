@@ -117,7 +117,8 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     names = huggingface.names_of(record)
     table = {p: n for head, spec in record.heads.items() for p, n in spec.weights(head).items()}
     found = _tensors(record, table, checkpoint.head_tensors(), checkpoint.config)
-    values = huggingface.describe(record, backbone.config) | _label_values(checkpoint.labels)
+    labels = checkpoint.labels or _unnamed_labels(checkpoint)
+    values = huggingface.describe(record, backbone.config) | _label_values(labels)
     known = checkpoint.heads()
     # An uncertain class is not written: transformers would initialize its head randomly.
     if checkpoint.languages:
@@ -133,6 +134,16 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
         _write(temporary, values, tensors, found, names.prefix if with_head else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
     return target
+
+
+def _unnamed_labels(checkpoint: Checkpoint) -> list[str] | None:
+    """transformers' default names for the labels of a stored head, if they are not two: it takes
+    their number from the config, where two is the default."""
+    for name, spec in checkpoint.family.heads.items():
+        found = checkpoint.head_labels(name) if spec.has_labels else None
+        if found is not None and len(found) != 2:
+            return found
+    return None
 
 
 @contextmanager

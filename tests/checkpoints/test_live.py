@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf.checkpoints import convert
+from bertfam_tf.checkpoints import CheckpointError, convert
 from tests.checkpoints.test_save import CHECKPOINTS, FIXTURES, HEADS, _family, _name
 from tests.parity import relative
 
@@ -48,21 +48,56 @@ def test_transformers_computes_the_same_before_and_after(directory, tmp_path):
         assert torch.equal(before.pooler_output, after.pooler_output)
 
 
-@pytest.mark.parametrize("name", sorted(directory.name for directory in FIXTURES.iterdir()))
+def _with(output):
+    """Names of the fixtures of which this output is expected."""
+    found = []
+    for file in sorted(FIXTURES.glob("*/expected.npz")):
+        with np.load(file) as expected:
+            found += [file.parent.name] if output in expected else []
+    return found
+
+
+def _inputs_of(expected):
+    return {
+        "input_ids": torch.tensor(expected["token_ids"]).long(),
+        "attention_mask": torch.tensor(expected["padding_mask"]).long(),
+        "token_type_ids": torch.tensor(expected["segment_ids"]).long(),
+    }
+
+
+@pytest.mark.parametrize("name", _with("pooled_output"))
 def test_a_converted_checkpoint_computes_what_its_library_did(name, tmp_path):
     convert(FIXTURES / name, tmp_path / "out")
     model = _load(tmp_path / "out")
     with np.load(FIXTURES / name / "expected.npz") as expected, torch.no_grad():
-        mask = expected["padding_mask"]
-        found = model(
-            input_ids=torch.tensor(expected["token_ids"]).long(),
-            attention_mask=torch.tensor(mask).long(),
-            token_type_ids=torch.tensor(expected["segment_ids"]).long(),
-        )
-        real = mask[..., None]
+        found = model(**_inputs_of(expected))
+        real = expected["padding_mask"][..., None]
         sequence = expected["sequence_output"] * real
         assert relative(found.last_hidden_state.numpy() * real, sequence) < 1e-5
         assert relative(found.pooler_output.numpy(), expected["pooled_output"]) < 1e-5
+
+
+@pytest.mark.parametrize("name", _with("logits"))
+def test_a_converted_head_computes_what_its_library_did(name, tmp_path):
+    if "masked_lm" in name:
+        with pytest.raises(CheckpointError, match="cannot represent lm_activation"):
+            convert(FIXTURES / name, tmp_path / "out")
+        return
+    convert(FIXTURES / name, tmp_path / "out")
+    kind = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0]
+    model, report = getattr(transformers, kind).from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    # A pooler that the class does not read is converted too.
+    report["unexpected_keys"] = {n for n in report["unexpected_keys"] if "pooler" not in n}
+    assert not any(report.values()), report
+    with np.load(FIXTURES / name / "expected.npz") as expected, torch.no_grad():
+        found = model.eval()(**_inputs_of(expected))
+        logits = getattr(found, "logits", None)
+        if logits is None:
+            logits = torch.stack([found.start_logits, found.end_logits], dim=-1)
+        real = expected["padding_mask"][..., None] if expected["logits"].ndim == 3 else 1
+        assert relative(logits.numpy() * real, expected["logits"] * real) < 1e-5
 
 
 @pytest.mark.parametrize("directory", _of_theirs(HEADS), ids=_name)
