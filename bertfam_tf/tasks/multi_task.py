@@ -489,4 +489,6 @@ def _columns(given: Any) -> tuple[Any, Any, Any]:
 
 def _empty(spec: Any) -> Any:
     """A batch without examples."""
-    return tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
+    found = tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
+    # Of no known size, as the batches of the task: Keras adds tensors of sizes 0 and 1 wrongly.
+    return tf.raw_ops.PlaceholderWithDefault(input=found, shape=spec.shape)
