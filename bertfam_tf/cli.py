@@ -807,10 +807,8 @@ def _saved_task(path: str, name: str | None = None, *, several: bool = False) ->
         ValueError: for several tasks of which none is named, or a name of one task or none.
     """
     from bertfam_tf import tasks
-    from bertfam_tf.train.directory import MODEL, RECIPE
 
-    directory = Path(path)
-    found = tasks.load(directory / MODEL if (directory / RECIPE).is_file() else directory)
+    found = tasks.load(_model_directory(path))
     if not isinstance(found, tasks.MultiTask):
         if name is not None:
             raise ValueError(f"{path} is a {type(found).__name__}, without a task named {name!r}")

@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from bertfam_tf.analysis.tokens import Example, packed_example, texts_of_example
 from bertfam_tf.tasks import Task
@@ -68,16 +67,11 @@ def attention_maps(task: Task, x: Any) -> AttentionMaps:
         ValueError: for a backbone without attention, for a task whose examples are several rows,
             or for other texts than the task takes.
     """
-    example = packed_example(task, texts_of_example(task, x))
-    return AttentionMaps(example, probabilities(task, example.inputs))
-
-
-def probabilities(task: Task, inputs: dict[str, tf.Tensor]) -> list[np.ndarray]:
-    """Of each layer float32 (heads, queries, keys), of one row."""
     backbone = task.backbone
     if "attention_scores" not in backbone.output:
         raise ValueError(f"The {backbone.family} backbone has no attention.")
+    example = packed_example(task, texts_of_example(task, x))
     name = "attention_probabilities"
-    kept = {n: x for n, x in inputs.items() if n in backbone.token_inputs}
+    kept = {n: x for n, x in example.inputs.items() if n in backbone.token_inputs}
     found = backbone(kept, training=False, outputs=name)[name]
-    return [keras.ops.convert_to_numpy(each)[0] for each in found]
+    return AttentionMaps(example, [keras.ops.convert_to_numpy(each)[0] for each in found])

@@ -116,11 +116,7 @@ def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Pa
     panel = figure.subplots()
     limit = max(float(np.nanmax(np.abs(values))), 1e-9)
     image = panel.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    for (i, j), value in np.ndenumerate(values):
-        if not np.isnan(value):
-            dark = abs(value) > 0.6 * limit
-            colour = "white" if dark else "black"
-            panel.text(j, i, f"{value:+.3f}", ha="center", va="center", fontsize=6, color=colour)
+    _write_values(panel, values, "+.3f", np.abs(values) > 0.6 * limit)
     panel.set_xticks([*range(columns), columns + 1], [*map(str, range(columns)), "all"], fontsize=8)
     panel.set_yticks(range(rows), [f"layer {i}" for i in range(rows)], fontsize=8)
     panel.set_xlabel("head that is switched off")
@@ -171,15 +167,23 @@ def draw_similarity(
     figure = _figure(0.5 * columns + 1.8, 0.45 * rows + 1.2)
     panel = figure.subplots()
     image = panel.imshow(found, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    for (i, j), value in np.ndenumerate(found):
-        colour = "white" if value < 0.6 else "black"
-        panel.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
+    _write_values(panel, found, ".2f", found < 0.6)
     panel.set_xticks(range(columns))
     panel.set_yticks(range(rows))
     panel.set_xlabel(f"layers of {names[1]}")
     panel.set_ylabel(f"layers of {names[0]}")
     figure.colorbar(image, ax=panel, shrink=0.8)
     return _write(figure, file)
+
+
+def _write_values(panel: Any, values: np.ndarray, format: str, dark: np.ndarray) -> None:
+    """Writes numbers into the cells of a heat map, in white where it is dark; none for NaN."""
+    for (i, j), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            colour = "white" if dark[i, j] else "black"
+            panel.text(
+                j, i, f"{value:{format}}", ha="center", va="center", fontsize=6, color=colour
+            )
 
 
 def _plain(texts: Sequence[str]) -> list[str]:

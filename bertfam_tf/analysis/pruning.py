@@ -12,6 +12,7 @@ import numpy as np
 from bertfam_tf.analysis.heads import Importance, attentions, feed_forwards
 from bertfam_tf.layouts import splits
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import Task
 
 _HEADS, _UNITS = "heads_per_layer", "intermediate_size"
@@ -80,7 +81,7 @@ def prune(
     config = backbone.config
     known = {field.name for field in dataclasses.fields(config)}
     changed: dict[str, Any] = {}
-    kept: dict[int, tuple[int, int, Sequence[int]]] = {}  # by id of the variable
+    kept: dict[str, tuple[int, int, Sequence[int]]] = {}  # by path of the variable
     if heads:
         if _HEADS not in known:
             raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
@@ -111,26 +112,25 @@ def prune(
             _keep(kept, layer, np.sort(np.argsort(-scores, kind="stable")[:units]).tolist())
         changed[_UNITS] = units
     made = Backbone(backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy)
-    pairs = [(made, backbone)]
+    if heads and [each.num_heads for each in attentions(made)] != changed[_HEADS]:
+        raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
     pruned: Any = made
     if isinstance(model, Task):
         pruned = type(model)(made, model.tokenizer, **model.options.stored())
-        pairs = [(pruned, model)]
-    for new, old in pairs:
-        values = {variable.path: variable for variable in old.weights}
-        for variable in new.weights:
-            source = values[variable.path]
-            variable.assign(_part(source, *kept[id(source)]) if id(source) in kept else source)
+    values = plain_weights(model)
+    for variable in pruned.weights:
+        value = values[variable.path]
+        variable.assign(_part(value, *kept[variable.path]) if variable.path in kept else value)
     return pruned
 
 
 def _keep(kept: dict, layer: keras.layers.Layer, parts: Sequence[int]) -> None:
     for variable, axis, count in splits(layer):
-        kept[id(variable)] = (axis, count, parts)
+        kept[variable.path] = (axis, count, parts)
 
 
-def _part(variable: keras.Variable, axis: int, count: int, parts: Sequence[int]) -> np.ndarray:
-    """The values of a variable without the parts of its axis that are taken out."""
-    values = np.moveaxis(keras.ops.convert_to_numpy(variable), axis, 0)
+def _part(value: np.ndarray, axis: int, count: int, parts: Sequence[int]) -> np.ndarray:
+    """The values of a weight without the parts of its axis that are taken out."""
+    values = np.moveaxis(value, axis, 0)
     by_part = values.reshape(count, -1, *values.shape[1:])[list(parts)]
     return np.moveaxis(by_part.reshape(-1, *values.shape[1:]), 0, axis)

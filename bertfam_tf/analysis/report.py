@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bertfam_tf.data.inputs import examples
 from bertfam_tf.files import write
 from bertfam_tf.tasks import TextClassifier
 
@@ -198,7 +199,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
 
     Args:
         task: a classifier with one label for each example.
-        x, y: texts and labels, as lists or arrays.
+        x, y: texts and labels, as ``fit`` takes them in lists, arrays or pandas; no data sets.
         batch_size: examples in a batch.
 
     Raises:
@@ -206,6 +207,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
     """
     if not isinstance(task, TextClassifier) or not hasattr(task, "temperature"):
         raise ValueError(f"Reports are for TextClassifier, got {type(task).__name__}.")
+    x, y, _ = examples(x, y, None, task.fields)
     y = [each.decode() if isinstance(each, bytes) else each for each in y]
     task.components.targets.check(y)
     names = task.class_names

@@ -274,12 +274,14 @@ def encode(
             given["return_scores"] = False
         return given
 
-    hidden_states, attention_scores = [x], []
+    hidden_states, attention_scores, masks = [x], [], []
     for i, each in enumerate(blocks):
-        x, *scores = each(x, **arguments(i))
+        given = arguments(i)
+        x, *scores = each(x, **given)
         x = after(x, mask)
         hidden_states.append(x)
         attention_scores += scores
+        masks += [given["attention_mask"]] if scores else []
     if plain and blocks:
         before = hidden_states[-2]
         first = layers.first_tokens(before, layout)  # (batch, hidden)
@@ -298,7 +300,6 @@ def encode(
         ]
         projected = dict(zip(_PROJECTED, map(list, zip(*found, strict=True)), strict=True))
     hidden_states = [layers.pad(each, layout) for each in hidden_states]
-    masks = [call_with(i)["attention_mask"] for i in range(len(attention_scores))]
     outputs = {
         **projected,
         **probabilities(parts, attention_scores, masks),

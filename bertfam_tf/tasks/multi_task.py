@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class MultiTask(Learner):
                 **{"name": "multi_task", **kwargs},
             )
         self._validation: tf.data.Dataset | None = None
-        self._not_validated: list[str] = []
+        self._validated: frozenset[str] = frozenset()
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -226,7 +226,7 @@ class MultiTask(Learner):
         ).apply(tf.data.experimental.assert_cardinality(total))
         validation = None
         if validation_data is not None:
-            self._not_validated = [name for name in self if name not in validation_data]
+            self._validated = frozenset(validation_data)
             parts = self._complete(self._streams(validation_data, batch_size), specs)
             validation = reduce(tf.data.Dataset.concatenate, parts)
         if not self.compiled:
@@ -258,7 +258,8 @@ class MultiTask(Learner):
         if x is not None and x is self._validation:
             # Keras' fit() evaluates the data set that our fit() made.
             found = super().evaluate(x, **kwargs)
-            return {key: found[key] for key in self._validated(found)}
+            others = tuple(f"{name}_" for name in self if name not in self._validated)
+            return {key: value for key, value in found.items() if not key.startswith(others)}
         kwargs.pop("return_dict", None)
         scores = {}
         for name, given in x.items():
@@ -293,11 +294,6 @@ class MultiTask(Learner):
 
     def count_batch(self, inputs: Any) -> Any:
         return sum(super(MultiTask, self).count_batch(each) for each in inputs.values())
-
-    def _validated(self, names: Iterable[str]) -> list[str]:
-        """Those of losses and metrics that are not of a task without validation data."""
-        others = tuple(f"{name}_" for name in self._not_validated)
-        return [name for name in names if not name.startswith(others)]
 
     # Storing ---------------------------------------------------------------------------------
 

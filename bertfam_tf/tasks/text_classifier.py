@@ -118,9 +118,10 @@ class TextClassifier(Task):
         """
         if "temperature" not in names(self.options_type):
             raise ValueError(f"{type(self).__name__} has no temperature.")
+        logits_of = tf.function(lambda inputs: self(inputs, training=False), autograph=False)
         logits, labels = [], []
         for batch in self.training_batches(x, y, batch_size=batch_size):
-            logits.append(np.asarray(self(batch[0], training=False), "float64"))
+            logits.append(np.asarray(logits_of(batch[0]), "float64"))
             labels.append(np.asarray(batch[1]))
         self.temperature = best_temperature(np.concatenate(logits), np.concatenate(labels))
         return self.temperature

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf import analysis
+from bertfam_tf import analysis, registry, tuning
 from bertfam_tf.analysis.heads import attentions
 from bertfam_tf.sources import CheckpointError
+from bertfam_tf.text import CharacterTokenizer
+from tests.test_families import _build, _inputs
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull plot"]
 LABELS = ["neutral", "negative", "positive", "negative"]
@@ -235,3 +237,75 @@ def test_refused(classifier):
         analysis.prune(gpt, {0: [0]})
     with pytest.raises(ValueError, match="no attention"):
         attentions(bf.build("bilstm", "tiny"))
+
+
+OF_DIFFERENT_LAYERS = {
+    "bert",
+    "distilbert",
+    "electra",
+    "roberta",
+    "spanbert",
+    "tinybert",
+    "xlm",
+    "xlm_roberta",
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", bf.families())
+def test_every_family_is_pruned_or_refused(family):
+    """Units and heads are taken out where layers may differ; outputs stay as without them."""
+    backbone = _build(family)
+    if not any("attention" in variable.path for variable in backbone.weights):
+        return
+    inputs = _inputs(backbone, rows=2, length=6)
+    heads = {0: [0]}
+    if family not in OF_DIFFERENT_LAYERS:
+        with pytest.raises(ValueError, match=r"the same number of heads|share their heads"):
+            analysis.prune(backbone, heads)
+        return
+    pruned = analysis.prune(backbone, heads)
+    with analysis.without_heads(backbone, heads):
+        expected = backbone(inputs)["sequence_output"]
+    found = pruned(inputs)["sequence_output"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert pruned.count_params() < backbone.count_params()
+
+
+def test_lora_is_kept(smallest):
+    task = bf.TextClassifier.from_pretrained(smallest)
+    tuning.add_lora(task.backbone, 2)
+    for weight in task.weights:
+        if "lora" in weight.path:
+            weight.assign(np.full(weight.shape, 0.1))
+    with analysis.without_heads(task.backbone, {0: [1]}):
+        expected = _scores(task)
+    np.testing.assert_allclose(_scores(analysis.prune(task, {0: [1]})), expected, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "family", [name for name in bf.families() if "sequence" in registry.get(name).heads]
+)
+def test_every_family_is_explained_or_refused(family, tiny):
+    record = registry.get(family)
+    more = {"cutoffs": ()} if "cutoffs" in record.config.__dataclass_fields__ else {}
+    characters = record.tokenizer.kind == "characters"
+    tokenizer = CharacterTokenizer() if characters else bf.load_tokenizer(tiny)
+    backbone = bf.build(family, "tiny", num_layers=2, vocab_size=tokenizer.vocab_size, **more)
+    options = {"language_id": 0} if "language_ids" in backbone.input else {}
+    task = bf.TextClassifier(backbone, tokenizer, ["no", "yes"], **options)
+    if characters:
+        with pytest.raises(ValueError, match="no embeddings of tokens"):
+            analysis.explain(task, TEXTS[0])
+    else:
+        found = analysis.explain(task, TEXTS[0], "no", steps=64)
+        difference = found.score - found.baseline
+        assert abs(found.tokens.sum() - difference) < 0.01 * max(abs(difference), 0.1)
+        assert [word.text for word, _ in found.words] == TEXTS[0].split()
+    if "attention_scores" not in backbone.output:
+        with pytest.raises(ValueError, match="no attention"):
+            analysis.attention_maps(task, TEXTS[0])
+        return
+    for each in analysis.attention_maps(task, TEXTS[0]).layers:
+        np.testing.assert_allclose(each.sum(axis=-1), 1, rtol=1e-5)

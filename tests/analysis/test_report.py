@@ -1,6 +1,7 @@
 """Reports of classifiers, and their calibration."""
 
 import numpy as np
+import pandas
 import pytest
 
 import bertfam_tf as bf
@@ -49,6 +50,8 @@ def test_of_a_task(tiny):
     np.testing.assert_array_equal(found.scores, scores)
     pairs = report(task, (TEXTS, TEXTS), np.array([0, 1, 2, 0, 1])) if task.pair else None
     assert pairs is None or pairs.texts[0].count("|") == 1
+    frame = pandas.DataFrame({"text": TEXTS, "other": labels})
+    assert report(task, frame, pandas.Series(labels)).texts == found.texts
     with pytest.raises(ValueError, match="'sad'"):
         report(task, TEXTS, ["sad"] * 5)
     with pytest.raises(ValueError, match="got TextEmbedder"):

@@ -10,10 +10,12 @@ import tensorflow as tf
 from safetensors import safe_open
 
 import bertfam_tf as bf
+from bertfam_tf import registry
 from bertfam_tf.export import BatchingOptions
 from bertfam_tf.serve import load
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.tasks.multi_task import _counts
+from bertfam_tf.text import CharacterTokenizer
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull", "plot", "we play"]
 PAIRS = (TEXTS, TEXTS[::-1])
@@ -261,3 +263,27 @@ def test_weights_of_losses(smallest):
     history = model.fit(DATA, batch_size=8, verbose=0).history
     total = 2 * history["score_loss"][0] + history["words_loss"][0]
     np.testing.assert_allclose(history["loss"][0], total, rtol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "family", [name for name in bf.families() if "sequence" in registry.get(name).heads]
+)
+def test_families(family, smallest):
+    """A task without examples in a step changes nothing, whatever the family does with no rows."""
+    fields = registry.get(family).config.__dataclass_fields__
+    more = {"cutoffs": ()} if "cutoffs" in fields else {}
+    characters = registry.get(family).tokenizer.kind == "characters"
+    tokenizer = CharacterTokenizer() if characters else bf.load_tokenizer(smallest)
+    backbone = bf.build(family, "tiny", num_layers=1, vocab_size=tokenizer.vocab_size, **more)
+    options = {"language_id": 0} if "language_ids" in backbone.input else {}
+    tasks = {
+        name: bf.TextClassifier(backbone, tokenizer, ["no", "yes"], pair=False, **options)
+        for name in ("one", "other")
+    }
+    model = bf.MultiTask(tasks)
+    data = {name: (TEXTS, ["no", "yes"] * 3) for name in tasks}
+    history = model.fit(data, batch_size=2, verbose=0).history
+    assert np.isfinite(history["one_loss"]).all()
+    assert np.isfinite(history["other_loss"]).all()
+    assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
