@@ -159,6 +159,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="score the dev split of a run without each head, and without each layer's heads",
     )
+    analyze.add_argument(
+        "--pairs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --heads: also without each pair of the N heads that change the score most",
+    )
     analyze.add_argument("--metric", help="with --heads (default: the first but the loss)")
 
     predict = command("predict", _predict, "print predictions, one line of JSON per text")
@@ -450,7 +457,8 @@ def _analyze(options: argparse.Namespace) -> None:
     maps = analysis.attention_maps(task, texts)
     analysis.write_page(output / "example.html", maps, found)
     analysis.draw_words(found, output / "words.png")
-    analysis.draw_heads(maps, output / "attention.png")
+    patterns = analysis.patterns(maps) if maps.example.words else None
+    analysis.draw_heads(maps, output / "attention.png", patterns)
     words = [{"word": word.text, "share": round(share, 6)} for word, share in found.words]
     scores = {"target": found.target, "score": found.score, "baseline": found.baseline}
     print(json.dumps({**scores, "words": words}, ensure_ascii=False))
@@ -482,6 +490,12 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
         "without_head": [each.tolist() for each in found.heads],
         "without_layer": found.layers.tolist(),
     }
+    if options.pairs:
+        sizes = {(i, j): abs(x) for i, row in enumerate(found.heads) for j, x in enumerate(row)}
+        heads = sorted(sorted(sizes, key=sizes.__getitem__, reverse=True)[: options.pairs])
+        pairs = analysis.pair_ablation(task.backbone, lambda: scores()[metric], heads)
+        analysis.draw_pairs(pairs, heads, output / "pairs.png", metric)
+        changes |= {"pairs_of": heads, "without_pair": pairs.tolist()}
     write(output / "heads.json", (json.dumps(changes, indent=1) + "\n").encode())
     print(json.dumps({"metric": metric, "score": found.score}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -141,6 +141,49 @@ def ablation(backbone: Backbone, score: Callable[[], float], *, verbose: bool = 
         progress.add(1)
     single, whole = np.array(changes[: sum(counts)]), np.array(changes[sum(counts) :])
     return Ablation(base, np.split(single, np.cumsum(counts)[:-1]), whole)
+
+
+def pair_ablation(
+    backbone: Backbone,
+    score: Callable[[], float],
+    heads: Sequence[tuple[int, int]] | None = None,
+    *,
+    verbose: bool = True,
+) -> np.ndarray:
+    """Scores a model without each pair of heads.
+
+    Args:
+        backbone, score, verbose: as of ``ablation``.
+        heads: pairs are made of these, each as (layer, head); None for all, whose pairs are many:
+            2,556 of 72 heads.
+
+    Returns:
+        float64 (heads, heads), symmetric: the score without both, less that of the whole model; on
+        the diagonal that without one head.
+
+    Raises:
+        ValueError: for a layer or head that is not there.
+    """
+    if heads is None:
+        heads = [
+            (i, head)
+            for i, each in enumerate(attentions(backbone))
+            for head in range(each.num_heads)
+        ]
+    changes = np.zeros((len(heads),) * 2)
+    base = score()
+    progress = keras.utils.Progbar(
+        len(heads) * (len(heads) + 1) // 2, verbose=int(verbose), unit_name="model"
+    )
+    for i, first in enumerate(heads):
+        for j, second in enumerate(heads[: i + 1]):
+            switched: dict[int, list[int]] = {}
+            for layer, head in {first, second}:
+                switched.setdefault(layer, []).append(head)
+            with without_heads(backbone, switched):
+                changes[i, j] = changes[j, i] = score() - base
+            progress.add(1)
+    return changes
 
 
 def importance(

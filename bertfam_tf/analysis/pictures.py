@@ -11,8 +11,16 @@ import numpy as np
 from bertfam_tf.analysis.attention import AttentionMaps
 from bertfam_tf.analysis.attribution import Attribution
 from bertfam_tf.analysis.heads import Ablation
+from bertfam_tf.analysis.patterns import Pattern
 from bertfam_tf.files import atomic
 
+_COLOURS = {
+    Pattern.VERTICAL: "tab:blue",
+    Pattern.DIAGONAL: "tab:orange",
+    Pattern.VERTICAL_DIAGONAL: "tab:purple",
+    Pattern.BLOCK: "tab:green",
+    Pattern.HETEROGENEOUS: "tab:gray",
+}
 # In inches.
 _CELL, _WORD, _BAR = 0.9, 0.13, 0.22
 
@@ -38,12 +46,17 @@ def _write(figure: Any, file: str | Path) -> Path:
     return target
 
 
-def draw_heads(maps: AttentionMaps, file: str | Path) -> Path:
+def draw_heads(
+    maps: AttentionMaps, file: str | Path, found: Sequence[Sequence[Pattern]] | None = None
+) -> Path:
     """Draws the attention of all heads: a row for each layer; queries are rows of a panel.
+
+    The darkest colour is the head's largest probability.
 
     Args:
         maps: from ``attention_maps``.
         file: the PNG file to write.
+        found: from ``patterns``, for frames in their colours; None for none.
 
     Raises:
         ValueError: without matplotlib.
@@ -59,12 +72,49 @@ def draw_heads(maps: AttentionMaps, file: str | Path) -> Path:
             if j >= len(layer):
                 panel.axis("off")
                 continue
-            panel.imshow(layer[j], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            panel.imshow(layer[j], cmap="Blues", vmin=0, aspect="auto")
+            if found is not None:
+                for side in panel.spines.values():
+                    side.set(color=_COLOURS[found[i][j]], linewidth=2)
             if i == 0:
                 panel.set_title(f"head {j}", fontsize=7)
             if j == 0:
                 panel.set_ylabel(f"layer {i}", fontsize=7)
+    if found is not None:
+        _legend(figure)
     return _write(figure, file)
+
+
+def draw_patterns(shares: np.ndarray, file: str | Path) -> Path:
+    """Draws how many of the heads of each layer have each pattern.
+
+    Args:
+        shares: from ``pattern_shares``.
+        file: the PNG file to write.
+
+    Raises:
+        ValueError: without matplotlib.
+        OSError: if the file cannot be written.
+    """
+    figure = _figure(6.0, 1.4 + 0.3 * len(shares))
+    panel = figure.subplots()
+    left = np.zeros(len(shares))
+    for column, pattern in zip(shares.T, Pattern, strict=True):
+        panel.barh(range(len(shares)), column, left=left, color=_COLOURS[pattern])
+        left += column
+    panel.set_yticks(range(len(shares)), [f"layer {i}" for i in range(len(shares))], fontsize=8)
+    panel.invert_yaxis()
+    panel.set_xlim(0, 1)
+    panel.set_xlabel("share of heads and examples")
+    _legend(figure)
+    return _write(figure, file)
+
+
+def _legend(figure: Any) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [Patch(color=colour, label=pattern.value) for pattern, colour in _COLOURS.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize=7)
 
 
 def draw_attention(maps: AttentionMaps, layer: int, head: int, file: str | Path) -> Path:
@@ -122,6 +172,74 @@ def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Pa
     panel.set_xlabel("head that is switched off")
     panel.set_title(f"change of {score}, {found.score:.3f} with all heads", fontsize=9)
     figure.colorbar(image, ax=panel, shrink=0.8)
+    return _write(figure, file)
+
+
+def draw_pairs(
+    changes: np.ndarray,
+    heads: Sequence[tuple[int, int]],
+    file: str | Path,
+    score: str = "score",
+) -> Path:
+    """Draws a heat map of the change of a score without pairs of heads.
+
+    Args:
+        changes: from ``pair_ablation``.
+        heads: their (layer, head).
+        file: the PNG file to write.
+        score: its name.
+
+    Raises:
+        ValueError: without matplotlib.
+        OSError: if the file cannot be written.
+    """
+    size = 2.0 + 0.42 * len(heads)
+    figure = _figure(size + 0.8, size)
+    panel = figure.subplots()
+    limit = max(float(np.abs(changes).max()), 1e-9)
+    image = panel.imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit)
+    _write_values(panel, changes, "+.2g", np.abs(changes) > 0.6 * limit)
+    names = [f"{layer}.{head}" for layer, head in heads]
+    panel.set_xticks(range(len(heads)), names, rotation=90, fontsize=8)
+    panel.set_yticks(range(len(heads)), names, fontsize=8)
+    panel.set_xlabel("layer.head")
+    panel.set_title(f"change of {score} without both heads", fontsize=9)
+    figure.colorbar(image, ax=panel, shrink=0.8)
+    return _write(figure, file)
+
+
+def draw_projection(
+    points: np.ndarray,
+    file: str | Path,
+    labels: Sequence[str] | None = None,
+    share: float | None = None,
+) -> Path:
+    """Draws vectors in two dimensions.
+
+    Args:
+        points: float (texts, 2), from ``project``.
+        file: the PNG file to write.
+        labels: of the texts, which get a colour each; None for one colour.
+        share: of the variance that the points keep, for the title; None for no title.
+
+    Raises:
+        ValueError: for another number of labels than points, or without matplotlib.
+        OSError: if the file cannot be written.
+    """
+    names = [""] * len(points) if labels is None else list(map(str, labels))
+    if len(names) != len(points):
+        raise ValueError(f"labels must be as many as points, {len(points)}, got {len(names)}.")
+    figure = _figure(6.0, 4.8)
+    panel = figure.subplots()
+    for name in dict.fromkeys(names):
+        chosen = points[[each == name for each in names]]
+        panel.scatter(*chosen.T, s=14, alpha=0.7, label=_plain([name])[0])
+    panel.set_xticks([])
+    panel.set_yticks([])
+    if labels is not None:
+        panel.legend(fontsize=8)
+    if share is not None:
+        panel.set_title(f"first two principal components, {share:.0%} of the variance", fontsize=9)
     return _write(figure, file)
 
 

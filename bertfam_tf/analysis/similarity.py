@@ -53,3 +53,47 @@ def _cka(x: np.ndarray, y: np.ndarray) -> float:
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)
     norms = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
     return float(np.linalg.norm(y.T @ x) ** 2 / norms) if norms else 0.0
+
+
+def mean_vectors(task: Task, texts: Any, *, layer: int = -1, batch_size: int = 32) -> np.ndarray:
+    """The mean hidden state of each text's tokens.
+
+    Args:
+        task: the task.
+        texts: examples, as ``predict`` takes them.
+        layer: index of a layer; 0 is the embeddings' output, -1 the last layer.
+        batch_size: examples in a batch.
+
+    Returns:
+        float64 (texts, width).
+
+    Raises:
+        ValueError: for a layer that is not there.
+    """
+    found = _states(task, texts, batch_size)
+    if not -len(found) <= layer < len(found):
+        raise ValueError(f"layer must be from 0 to {len(found) - 1}, got {layer}.")
+    return found[layer]
+
+
+def project(vectors: np.ndarray) -> tuple[np.ndarray, float]:
+    """Vectors in two dimensions: their first two principal components.
+
+    Args:
+        vectors: float (texts, width), such as ``mean_vectors`` or an embedder's predictions.
+
+    Returns:
+        float64 (texts, 2), and the share of the variance that they keep.
+
+    Raises:
+        ValueError: for other shapes, fewer than three vectors, or width 1.
+    """
+    vectors = np.asarray(vectors, "float64")
+    if vectors.ndim != 2 or len(vectors) < 3 or vectors.shape[1] < 2:
+        raise ValueError(
+            "vectors must have the shape (texts, width), at least three of width 2, got "
+            f"{vectors.shape}."
+        )
+    left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
+    squares = values**2
+    return left[:, :2] * values[:2], float(squares[:2].sum() / max(squares.sum(), 1e-300))
