@@ -254,6 +254,12 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="batch concurrent requests inside the graph",
     )
+    export.add_argument(
+        "--attention",
+        type=int,
+        metavar="TOKENS",
+        help="add a signature that returns the attention of so many tokens, for the server's page",
+    )
     export.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
     phone = export.add_argument_group("with --tflite")
     phone.add_argument(
@@ -627,7 +633,7 @@ def _model_directory(path: str) -> str | Path:
     return Path(path) / MODEL if (Path(path) / RECIPE).is_file() else path
 
 
-_FOR_SERVING = ("version", "dtype", "batching", "fallback")
+_FOR_SERVING = ("version", "dtype", "batching", "fallback", "attention")
 _FOR_PHONES = ("inputs", "quantize", "length")
 
 

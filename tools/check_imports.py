@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 
 LAYERS = [
-    {"lazy", "names", "files", "generation"},
+    {"lazy", "names", "files", "attention_html", "generation"},
     {"parsing"},
     {"registry", "sources", "config", "measured"},
     {"hub_presets"},

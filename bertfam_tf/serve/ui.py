@@ -9,6 +9,7 @@ from other hosts. NiceGUI supports one app per process, so there can be only one
 
 import asyncio
 import contextlib
+import html
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from starlette.responses import RedirectResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from bertfam_tf.attention_html import attention_html, page
 from bertfam_tf.serve import ui_answers
 from bertfam_tf.serve.status import ServingError
 from bertfam_tf.serve.ui_html import STYLE, markup
@@ -139,6 +141,9 @@ class _ModelForm:
                 answer = await run.io_bound(
                     ui_answers.run_example, current, texts, timeout_ms=_TIMEOUT_MS
                 )
+                maps = await run.io_bound(
+                    ui_answers.run_attention, current, texts, timeout_ms=_TIMEOUT_MS
+                )
             except ServingError as error:
                 ui.notify(error.message, type="negative", multi_line=True)
                 return
@@ -148,13 +153,35 @@ class _ModelForm:
                 return
             shown.clear()
             with shown:
-                # `markup` escapes all texts.
-                ui.html(markup(answer), sanitize=False).classes("answer")
+                _show(answer, maps)
             shown.set_visibility(True)
 
         button.on_click(run_model)
         for box in boxes.values():
             box.on("keydown.ctrl.enter", run_model)
+
+
+def _show(answer: ui_answers.Answer, maps: tuple[list[str], list[Any]] | None) -> None:
+    """The answer, and in a tab beside it the attention, if there is any."""
+    # `markup` escapes all texts.
+    content = markup(answer)
+    if maps is None:
+        ui.html(content, sanitize=False).classes("answer")
+        return
+    with ui.tabs().props("no-caps align=left") as tabs:
+        first, second = ui.tab("Answer"), ui.tab("Attention")
+    with ui.tab_panels(tabs, value=first).classes("w-full"):
+        with ui.tab_panel(first):
+            ui.html(content, sanitize=False).classes("answer")
+        with ui.tab_panel(second):
+            # A document of its own, whose script cannot reach this one.
+            inner = html.escape(page("Attention", attention_html(*maps)), quote=True)
+            height = 200 + 22 * len(maps[0])
+            ui.html(
+                f'<iframe sandbox="allow-scripts" srcdoc="{inner}" '
+                f'style="width: 100%; height: {height}px; border: 0"></iframe>',
+                sanitize=False,
+            ).classes("w-full")
 
 
 def _box(field: ui_answers.Field) -> ui.textarea:

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.serve.status import ServingError, invalid
 
-_ENTITIES, _CLASSIFY = "entities", "classify"
+_ENTITIES, _CLASSIFY, _ATTENTION = "entities", "classify", "attention"
 _NO_TAG = "O"
 _MAX_CELLS = 20
 
@@ -102,6 +102,38 @@ def run_example(servable: ServableLike, texts: Mapping[str, str], *, timeout_ms:
         if needed <= outputs.keys():
             return read(outputs, texts, _Labels(servable, texts, timeout_ms))
     return [NamedValue(key, _shown(value)) for key, value in sorted(outputs.items())]
+
+
+def run_attention(
+    servable: ServableLike, texts: Mapping[str, str], *, timeout_ms: int = 0
+) -> tuple[list[str], list[np.ndarray]] | None:
+    """The attention of one example: names of tokens, and of each layer (heads, queries, keys).
+
+    None for a model without the signature `attention` for these texts.
+
+    Args:
+        servable: the model.
+        texts: a text for each field of `input_fields`.
+        timeout_ms: as for `Servable.run`.
+
+    Raises:
+        ServingError: as `input_fields` and `Servable.run`.
+    """
+    inputs = {
+        field.name: _array(texts[field.name], field.lines) for field in input_fields(servable)
+    }
+    if not _has_inputs(servable, _ATTENTION, inputs):
+        return None
+    found = servable.run(_ATTENTION, inputs, timeout_ms=timeout_ms)
+    if not {"tokens", "count", "attention"} <= found.keys():
+        return None
+    count = int(found["count"][0])
+    layers = found["attention"][0][:, :, :count, :count]
+    # Layers with fewer heads have zeros in place of others.
+    return (
+        [_text(token) for token in found["tokens"][0][:count]],
+        [layer[layer.any(axis=(1, 2))] for layer in layers],
+    )
 
 
 class _Labels(NamedTuple):

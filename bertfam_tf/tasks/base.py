@@ -23,6 +23,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected, unknown
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
+from bertfam_tf.tasks.attention import attention_signature
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.parts import Parts, Signature
 from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, POOLED, Packed, token_counts
@@ -213,23 +214,28 @@ class Task(Learner):
         """Whether ``answer_ids`` returns the same as ``answer`` does for texts."""
         return self._parts.answer_ids is None
 
-    def signatures(self, **options: Any) -> dict[str, Signature]:
+    def signatures(self, *, attention: int | None = None, **options: Any) -> dict[str, Signature]:
         """The signatures of an export by name: ``serving_default`` takes texts, ``ids`` token ids.
 
         Args:
+            attention: adds a signature ``attention``, which takes texts, with maps of this number
+                of tokens: ``attention.attention_signature``.
             **options: options of this task's export, which the class documents.
 
         Raises:
             TypeError: for an option that does not exist.
+            ValueError: as ``attention_signature`` raises it.
         """
         make = self._parts.signatures
         known = inspect.signature(make).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
             _refuse("export", options.keys() - known.keys(), known)
+        more = {} if attention is None else {"attention": attention_signature(self, attention)}
         return {
             "serving_default": Signature(self.answer),
             "ids": Signature(self.answer_ids, self.packed_specs),
             **make(**options),
+            **more,
         }
 
     @property

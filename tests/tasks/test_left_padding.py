@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 
 import bertfam_tf as bf
 from tests.seeding import seed
@@ -76,3 +77,17 @@ def test_fit_save_and_export(checkpoint, tmp_path):
     expected = [answer["scores"] for answer in task.predict(TEXTS)]
     np.testing.assert_array_equal([a["scores"] for a in again.predict(TEXTS)], expected)
     task.export(tmp_path / "export")  # compares what it wrote with the task
+
+
+def test_attention_does_not_depend_on_the_padding(classifier):
+    """Tokens are counted from the first one."""
+    answer = classifier.signatures(attention=24)["attention"].function
+    together = answer({"text": tf.constant(TEXTS)})
+    for row, text in enumerate(TEXTS):
+        alone = answer({"text": tf.constant([text])})
+        assert together["count"][row] == alone["count"][0]
+        np.testing.assert_array_equal(together["tokens"][row], alone["tokens"][0])
+        np.testing.assert_allclose(together["attention"][row], alone["attention"][0], atol=1e-6)
+        count = int(alone["count"][0])
+        sums = alone["attention"][0].numpy().sum(axis=-1)
+        np.testing.assert_allclose(sums[:, :, :count], 1, atol=1e-5)
