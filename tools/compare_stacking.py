@@ -1,9 +1,10 @@
 """Progressive stacking against training from scratch, at equal compute: held-out loss of masked LM.
 
     python -m tools.compare_stacking            # writes tools/results/stacking.md and stacking.png
+    python -m tools.compare_stacking --switches # when to switch, later and later; 20 minutes
     python -m tools.compare_stacking --quick    # a minute; writes nothing
 
-All runs take 40 minutes of one CPU core.
+All other runs take 40 minutes of one CPU core; `--switches` writes stacking_switches.md.
 `--quick` has models that are too small and runs that are too short to say anything about stacking.
 Finished runs are stored in the folder of `--cache`, from which the next call resumes.
 
@@ -48,6 +49,8 @@ RATE = 0.15
 # The paper's steps with a quarter, a half and all of the layers, 50,000, 20,000 and 330,000; then
 # two to five times as many before the last stage.
 SHARES = [[0.125 * k, 0.05 * k, 1 - 0.175 * k] for k in (1, 2, 3.5, 5)]
+# Up to a last stage that has nearly no steps.
+LATE = [[0.125 * k, 0.05 * k, 1 - 0.175 * k] for k in (1, 3.5, 5, 5.4, 5.6, 5.68, 5.71)]
 # Gong et al. 2019: GLUE's score of 12 layers × 768, and training time to the same quality.
 PAPER = {"scratch": ("77.4", "100 %"), "stack, fresh moments": ("78.4", "about 75 %")}
 METHODS = {
@@ -303,7 +306,12 @@ def switches(runs: Sequence[dict[str, Any]], scratch: dict[str, Any]) -> list[st
         )
     late = [steps_of(found) for found in runs if found["points"][-1][1] >= last]
     if late:
-        return [*lines, "", f"The first switch that is too late to pay: {late[0]}."]
+        return [
+            *lines,
+            "",
+            f"The first of these switches that is too late to pay: {late[0]}. This agrees with the "
+            "paper, which finds a time after which a switch no longer pays.",
+        ]
     return [
         *lines,
         "",
@@ -449,6 +457,40 @@ def report(options: argparse.Namespace, text: Text, cells: Cells) -> str:
     return "\n".join(lines)
 
 
+def report_switches(options: argparse.Namespace, text: Text, cells: Cells) -> str:
+    """The text of the results file of `--switches`."""
+    method = options.methods[1]
+    lines = [
+        "# Progressive stacking: when to switch",
+        "",
+        f"`python -m tools.compare_stacking --switches`, {datetime.date.today()}. One core of "
+        f"{machine.cpu()}; {machine.versions(('tensorflow', 'keras'))}. Settings are those of "
+        f"[stacking.md](stacking.md): {method}, at equal compute, held-out loss in nats for each "
+        "masked token. The learning rate has one line for all stages, which ends at 0: a late "
+        "switch leaves the new layers few steps, at a low rate.",
+        "",
+    ]
+    layers = options.layers[0]
+    for seed in options.seeds:
+        scratch = cells(
+            f"{layers}/scratch/{seed}",
+            lambda seed=seed: run(options, text, layers, "scratch", seed, LATE[0]),
+        )
+        runs = []
+        for shares in LATE:
+            name = f"{layers}/{method}/{seed}/" + ",".join(f"{share:g}" for share in shares)
+            runs.append(
+                cells(
+                    name,
+                    lambda seed=seed, shares=shares: run(
+                        options, text, layers, method, seed, shares
+                    ),
+                )
+            )
+        lines += [f"## {layers} layers, seed {seed}", "", *switches(runs, scratch), ""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--corpus", choices=("books", "wikitext"), default="books")
@@ -471,6 +513,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=15)
     parser.add_argument("--held-out", type=int, default=512, help="number of rows")
     parser.add_argument("--cache", type=Path, default=ROOT / "runs" / "pretraining")
+    parser.add_argument("--switches", action="store_true", help="when to switch, alone")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.quick:
@@ -485,13 +528,15 @@ def main() -> None:
         parser.error(f"--methods must be scratch and at least one other, got {options.methods}.")
     with tempfile.TemporaryDirectory() as directory:
         text = Text.read(options, Path(directory))
-        lists = ("layers", "shares", "methods", "seeds", "cache")
+        lists = ("layers", "shares", "methods", "seeds", "cache", "switches")
         settings = {k: v for k, v in vars(options).items() if k not in lists}
         folder = Path(directory) if options.quick else options.cache
-        content = report(options, text, Cells(folder / "stacking.json", settings))
+        write = report_switches if options.switches else report
+        content = write(options, text, Cells(folder / "stacking.json", settings))
     print(content)
     if not options.quick:
-        (RESULTS / "stacking.md").write_text(content, "utf-8")
+        name = "stacking_switches.md" if options.switches else "stacking.md"
+        (RESULTS / name).write_text(content, "utf-8")
 
 
 if __name__ == "__main__":
