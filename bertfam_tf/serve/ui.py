@@ -106,7 +106,7 @@ class _ModelForm:
     def __init__(self, models: ServedModels) -> None:
         self._models = models
         names = models.names()
-        self._name = names[0]
+        self._name, self._question = names[0], ""
         if len(names) > 1:
             ui.select(names, value=self._name, label="Model", on_change=self._choose).classes(
                 "w-60"
@@ -117,15 +117,25 @@ class _ModelForm:
         self._name = event.value
         self._form.refresh()
 
+    def _choose_question(self, event: Any) -> None:
+        self._question = event.value
+        self._form.refresh()
+
     @ui.refreshable_method
     def _form(self) -> None:
         try:
             version, servable = self._models.find(self._name)
-            fields = ui_answers.input_fields(servable)
+            questions = ui_answers.questions(servable)
+            question = self._question if self._question in questions else questions[0]
+            fields = ui_answers.input_fields(servable, question)
         except ServingError as error:
             ui.label(error.message)
             return
         ui.label(f"{self._name}, version {version}").classes("text-slate-500")
+        if len(questions) > 1:
+            ui.select(
+                questions, value=question, label="Task", on_change=self._choose_question
+            ).classes("w-60")
         with ui.card().classes("card shadow-sm"):
             boxes = {field.name: _box(field) for field in fields}
             button = ui.button("Ask").props("unelevated no-caps").classes("ask")
@@ -139,10 +149,10 @@ class _ModelForm:
                 # Looked up again: there may be a newer version.
                 _, current = self._models.find(self._name)
                 answer = await run.io_bound(
-                    ui_answers.run_example, current, texts, timeout_ms=_TIMEOUT_MS
+                    ui_answers.run_example, current, texts, question, timeout_ms=_TIMEOUT_MS
                 )
                 maps = await run.io_bound(
-                    ui_answers.run_attention, current, texts, timeout_ms=_TIMEOUT_MS
+                    ui_answers.run_attention, current, texts, question, timeout_ms=_TIMEOUT_MS
                 )
             except ServingError as error:
                 ui.notify(error.message, type="negative", multi_line=True)

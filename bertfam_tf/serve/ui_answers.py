@@ -16,6 +16,7 @@ from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.serve.status import ServingError, invalid
 
 _ENTITIES, _CLASSIFY, _ATTENTION = "entities", "classify", "attention"
+_PREDICT = "tensorflow/serving/predict"
 _NO_TAG = "O"
 _MAX_CELLS = 20
 
@@ -58,15 +59,35 @@ class Field(NamedTuple):
     lines: bool
 
 
-def input_fields(servable: ServableLike) -> list[Field]:
-    """The inputs of the signature `serving_default`, in reading order.
+def questions(servable: ServableLike) -> list[str]:
+    """The signatures that the page can ask: `serving_default`, or those of several tasks.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT for a model without a signature that takes texts alone.
+    """
+    if DEFAULT_SIGNATURE in servable.signatures:
+        return [DEFAULT_SIGNATURE]
+    names = []
+    for name, definition in sorted(servable.signatures.items()):
+        base, _, kind = name.rpartition("_")
+        views = kind in (_ENTITIES, _ATTENTION) and base in servable.signatures
+        texts = all(info.dtype == tf.string.as_datatype_enum for info in definition.inputs.values())
+        if texts and definition.method_name == _PREDICT and not views:
+            names.append(name)
+    if not names:
+        raise invalid("The model has no signature that takes texts.")
+    return names
+
+
+def input_fields(servable: ServableLike, question: str = DEFAULT_SIGNATURE) -> list[Field]:
+    """The inputs of a signature, in reading order.
 
     Raises:
         ServingError: INVALID_ARGUMENT for a model with inputs that are not texts.
     """
-    definition = servable.signatures.get(DEFAULT_SIGNATURE)
+    definition = servable.signatures.get(question)
     if definition is None:
-        raise invalid(f"The model has no signature {DEFAULT_SIGNATURE}.")
+        raise invalid(f"The model has no signature {question}.")
     fields = []
     for name in sorted(definition.inputs, key=_reading_order):
         info = definition.inputs[name]
@@ -77,22 +98,27 @@ def input_fields(servable: ServableLike) -> list[Field]:
     return fields
 
 
-def run_example(servable: ServableLike, texts: Mapping[str, str], *, timeout_ms: int = 0) -> Answer:
+def run_example(
+    servable: ServableLike,
+    texts: Mapping[str, str],
+    question: str = DEFAULT_SIGNATURE,
+    *,
+    timeout_ms: int = 0,
+) -> Answer:
     """Runs the model on one example and returns its answer.
 
     Args:
         servable: the model.
         texts: a text for each field of `input_fields`.
+        question: one of `questions`.
         timeout_ms: as for `Servable.run`.
 
     Raises:
         ServingError: as `input_fields` and `Servable.run`.
     """
-    fields = input_fields(servable)
-    inputs = {field.name: _array(texts[field.name], field.lines) for field in fields}
-    name = DEFAULT_SIGNATURE
-    if _has_inputs(servable, _ENTITIES, inputs):
-        name = _ENTITIES
+    inputs = _inputs(servable, texts, question)
+    entities = _view(question, _ENTITIES)
+    name = entities if _has_inputs(servable, entities, inputs) else question
     outputs = {
         key: value[0]
         for key, value in servable.run(name, inputs, timeout_ms=timeout_ms).items()
@@ -105,7 +131,11 @@ def run_example(servable: ServableLike, texts: Mapping[str, str], *, timeout_ms:
 
 
 def run_attention(
-    servable: ServableLike, texts: Mapping[str, str], *, timeout_ms: int = 0
+    servable: ServableLike,
+    texts: Mapping[str, str],
+    question: str = DEFAULT_SIGNATURE,
+    *,
+    timeout_ms: int = 0,
 ) -> tuple[list[str], list[np.ndarray]] | None:
     """The attention of one example: names of tokens, and of each layer (heads, queries, keys).
 
@@ -114,17 +144,16 @@ def run_attention(
     Args:
         servable: the model.
         texts: a text for each field of `input_fields`.
+        question: one of `questions`.
         timeout_ms: as for `Servable.run`.
 
     Raises:
         ServingError: as `input_fields` and `Servable.run`.
     """
-    inputs = {
-        field.name: _array(texts[field.name], field.lines) for field in input_fields(servable)
-    }
-    if not _has_inputs(servable, _ATTENTION, inputs):
+    inputs, name = _inputs(servable, texts, question), _view(question, _ATTENTION)
+    if not _has_inputs(servable, name, inputs):
         return None
-    found = servable.run(_ATTENTION, inputs, timeout_ms=timeout_ms)
+    found = servable.run(name, inputs, timeout_ms=timeout_ms)
     if not {"tokens", "count", "attention"} <= found.keys():
         return None
     count = int(found["count"][0])
@@ -134,6 +163,16 @@ def run_attention(
         [_text(token) for token in found["tokens"][0][:count]],
         [layer[layer.any(axis=(1, 2))] for layer in layers],
     )
+
+
+def _inputs(servable: ServableLike, texts: Mapping[str, str], question: str) -> dict[str, Any]:
+    fields = input_fields(servable, question)
+    return {field.name: _array(texts[field.name], field.lines) for field in fields}
+
+
+def _view(question: str, kind: str) -> str:
+    """The signature that answers a question in another form."""
+    return kind if question == DEFAULT_SIGNATURE else f"{question}_{kind}"
 
 
 class _Labels(NamedTuple):

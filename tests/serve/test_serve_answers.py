@@ -16,6 +16,7 @@ from bertfam_tf.serve.ui_answers import (
     Scores,
     TextPart,
     input_fields,
+    questions,
     run_example,
 )
 from bertfam_tf.serve.ui_html import markup
@@ -71,6 +72,27 @@ def test_models_that_take_no_texts():
     del ids.signatures["serving_default"]
     with pytest.raises(ServingError, match="no signature serving_default"):
         input_fields(ids)
+
+
+def test_signatures_of_several_tasks():
+    """Each has its own name, and the entities of a tagger another one."""
+    outputs = {"label": strings(b"good"), "scores": floats([0.9, 0.1])}
+    marked = {"tokens": strings(b"Ada"), "count": np.array([1])}
+    model = servable({"text": 1}, {}, film=outputs, names={}, names_entities=marked)
+    del model.signatures["serving_default"]
+    for definition in model.signatures.values():
+        definition.method_name = "tensorflow/serving/predict"
+    ids = model.signatures["ids"] = meta_graph_pb2.SignatureDef()
+    ids.inputs["token_ids"].dtype = tf.int32.as_datatype_enum
+    assert questions(model) == ["film", "names"]
+    run_example(model, {"text": "a"}, "film")
+    run_example(model, {"text": "a"}, "names")
+    assert [name for name, _ in model.asked] == ["film", "names_entities"]
+    assert questions(servable({"text": 1}, {})) == ["serving_default"]
+    for name in ("film", "names", "names_entities"):
+        del model.signatures[name]
+    with pytest.raises(ServingError, match="no signature that takes texts"):
+        questions(model)
 
 
 def test_texts_are_one_row_of_bytes():
