@@ -274,7 +274,7 @@ class Runs:
 
     def from_general(self, path: Path, teacher: Task) -> Task:
         """A student for a teacher's task, with the backbone of a general distillation."""
-        return type(teacher)(bf.load(path).backbone, teacher.tokenizer, **teacher.options.stored())
+        return teacher.with_backbone(bf.load(path).backbone)
 
     # Training on a task -------------------------------------------------------------------------
 
@@ -416,18 +416,14 @@ def systems(runs: Runs, task: str) -> dict[str, Callable[[Task], Task]]:
 
     def plain(**student: Any) -> Callable[[Task], Task]:
         def make(teacher: Task) -> Task:
-            encoder = bf.TextClassifier(
-                load_backbone(ENCODER), teacher.tokenizer, **teacher.options.stored()
-            )
+            encoder = teacher.with_backbone(load_backbone(ENCODER))
             return runs.fine_tune(student_of(encoder, **student), task)
 
         return make
 
     # Patient distillation (arXiv 1908.09355).
     def pkd(teacher: Task) -> Task:
-        encoder = type(teacher)(
-            load_backbone(ENCODER), teacher.tokenizer, **teacher.options.stored()
-        )
+        encoder = teacher.with_backbone(load_backbone(ENCODER))
         student = student_of(encoder, 3)
         terms = [SoftTargets(temperature=5.0, weight=0.5), FirstTokens(weight=10.0)]
         weight = runs.sizes.label_loss[task]

@@ -114,9 +114,7 @@ def prune(
     made = Backbone(backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy)
     if heads and [each.num_heads for each in attentions(made)] != changed[_HEADS]:
         raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
-    pruned: Any = made
-    if isinstance(model, Task):
-        pruned = type(model)(made, model.tokenizer, **model.options.stored())
+    pruned = model.with_backbone(made) if isinstance(model, Task) else made
     values = plain_weights(model)
     for variable in pruned.weights:
         value = values[variable.path]

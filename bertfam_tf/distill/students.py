@@ -56,9 +56,7 @@ def student_of(
         config = {**shared, "num_layers": backbone.config.num_layers}
     config |= {**fields, **({} if num_layers is None else {"num_layers": num_layers})}
     made = Backbone(family, config, dtype=backbone.dtype_policy)
-    student: Any = made
-    if isinstance(teacher, Task):
-        student = type(teacher)(made, teacher.tokenizer, **teacher.options.stored())
+    student = teacher.with_backbone(made) if isinstance(teacher, Task) else made
     if layers is not None:
         warm_start(student, teacher, layers)
     return student

@@ -238,6 +238,10 @@ class Task(Learner):
             **more,
         }
 
+    def with_backbone(self, backbone: Backbone) -> Self:
+        """A new task with the same tokenizer and options on another backbone; its head is new."""
+        return type(self)(backbone, self.tokenizer, **self.options.stored())
+
     @property
     def components(self) -> Parts:
         """The components that ``parts`` returned."""

@@ -61,9 +61,7 @@ def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> 
     """
     if isinstance(model, Backbone):
         return _grow(model, num_layers, growth)
-    task = type(model)(
-        _grow(model.backbone, num_layers, growth), model.tokenizer, **model.options.stored()
-    )
+    task = model.with_backbone(_grow(model.backbone, num_layers, growth))
     _copy_rest(model, task, copied_paths(model.backbone, task.backbone, growth))
     return task
 
