@@ -69,11 +69,11 @@ class Sizes:
     dev: int = 1100
     switched: int = 20
     examples: int = 400
-    explained: int = 100
+    explained: int = 60
     deleted: int = 5
 
 
-SIZES = Sizes(labels={"sst2": 4000, "mrpc": 3668, "cola": 8551})
+SIZES = Sizes(labels={"sst2": 4000, "mrpc": 3668, "cola": 4000})
 QUICK = Sizes(
     labels=dict.fromkeys(TASKS, 64), epochs=1, dev=24, switched=3, examples=8, explained=4
 )
