@@ -33,12 +33,11 @@ def registered(tmp_path_factory):
     (folder / "made_up.py").write_text(lines, "utf-8")
     with (
         mock.patch.dict(registry._FAMILIES),
-        mock.patch.dict(sys.modules),
         mock.patch.object(models, "__path__", [*models.__path__, str(folder)]),
     ):
         models._register_families()
         yield
-    del models.made_up
+    del models.made_up, sys.modules["bertfam_tf.models.made_up"]
 
 
 @pytest.mark.parametrize(
