@@ -1,6 +1,7 @@
 # make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python.
 # make test: checks, and each family, task, export, format and tokenizer once.
 # make test-all: checks and every test.
+# make docs: the documentation, as pages in build/docs.
 # make data: the public data sets that some tests, recipes and measurements read, into data/.
 # PYTHON: 3.11, 3.12 or 3.13.
 PYTHON ?= python3.11
@@ -8,7 +9,7 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-all lint docs docs-links live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
@@ -24,6 +25,14 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Warnings of Sphinx, and links that lead nowhere, are errors. It needs no network.
+docs: .venv/installed-docs
+	$(BIN)/python -m tools.docs
+
+# Asks every external link, so it needs the network.
+docs-links: .venv/installed-docs
+	$(BIN)/python -m tools.docs linkcheck
 
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
@@ -134,6 +143,10 @@ build/elmo/installed: tools/elmo-requirements.txt
 
 .venv/installed-test: .venv/installed
 	$(PIP) -e ".[serve,test]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(PIP) -e ".[serve,docs]"
 	touch $@
 
 .venv/installed-browser: .venv/installed-test

@@ -45,6 +45,7 @@ setup(
         "plots": ["matplotlib"],
         "garden": ["tf-models-official>=2.20,<2.21"],
         "search": ["faiss-cpu"],
+        "docs": ["furo", "myst-parser", "sphinx"],
         "vocabulary": ["tokenizers"],
         "xlm": ["sacremoses"],
         "bench": ["aiohttp", "matplotlib", "psutil", "scipy", "tokenizers", "tqdm"],

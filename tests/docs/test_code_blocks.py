@@ -1,10 +1,9 @@
 """Runs the code blocks of README.md and of the pages in docs/ and serving/.
 
 Python blocks of a page run one after the other in one namespace, in a folder with the paths that
-the page names; ``world`` has these and the values that a page does not define. A block that chooses a
-backend of Keras, and those after it up to the next section, run in a process of their own. Of other
-blocks, the commands are parsed, and the cheap ones run. ``<!-- not run: reason -->`` before a block
-leaves it out.
+the page names; ``world`` has these and the values that a page does not define. A block that chooses
+Keras' backend, and those after it up to the next section, run in a process of their own. Of other
+blocks, the commands are parsed. ``<!-- not run: reason -->`` before a block leaves it out.
 """
 
 import ast
@@ -246,27 +245,6 @@ def _check_options(source: str, arguments: list[str]) -> None:
         option = argument.partition("=")[0]
         if re.fullmatch(r"--[a-z][\w-]*", option) and "parse_known_args" not in source:
             assert f'"{option}"' in source, f"unknown option {option}"
-
-
-# Links ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links(page):
-    for token in MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8")):
-        for child in token.children or ():
-            target = str(child.attrs.get("href", child.attrs.get("src", "")))
-            path, _, anchor = target.partition("#")
-            if not target or "://" in target or target.startswith("mailto:"):
-                continue
-            file = (ROOT / page).parent / path if path else ROOT / page
-            assert file.exists(), f"{page}:{token.map[0] + 1}: {target} does not exist"
-            assert not anchor or anchor in _anchors(file), f"{page}:{token.map[0] + 1}: {target}"
-
-
-def _anchors(file: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.M)
-    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
 def test_what_is_wrong_is_found():
