@@ -9,7 +9,7 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint docs docs-links live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-all lint docs docs-links release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
@@ -33,6 +33,12 @@ docs: .venv/installed-docs
 # Asks every external link, so it needs the network.
 docs-links: .venv/installed-docs
 	$(BIN)/python -m tools.docs linkcheck
+
+# Wheel and sdist in dist/, checked, installed and used in new environments (2 GB each, one at a time)
+# of each Python: make release PYTHONS="python3.11 python3.12".
+PYTHONS ?= python3.11 python3.12 python3.13
+release: .venv/installed-release
+	$(BIN)/python -m tools.check_release $(PYTHONS)
 
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
@@ -147,6 +153,10 @@ build/elmo/installed: tools/elmo-requirements.txt
 
 .venv/installed-docs: .venv/installed
 	$(PIP) -e ".[serve,docs]"
+	touch $@
+
+.venv/installed-release: .venv/installed
+	$(PIP) -e ".[serve,release]"
 	touch $@
 
 .venv/installed-browser: .venv/installed-test

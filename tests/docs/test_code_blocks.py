@@ -1,9 +1,9 @@
-"""Runs the code blocks of README.md and of the pages in docs/ and serving/.
+"""Runs the code blocks of README.md and of the pages in docs/, serving/ and configs/.
 
 Python blocks of a page run one after the other in one namespace, in a folder with the paths that
 the page names; ``world`` has these and the values that a page does not define. A block that chooses
-Keras' backend, and those after it up to the next section, run in a process of their own. Of other
-blocks, the commands are parsed. ``<!-- not run: reason -->`` before a block leaves it out.
+Keras' backend, and those after it, run in a process of their own. Of other blocks, the commands are
+parsed. ``<!-- not run: reason -->`` before a block leaves it out.
 """
 
 import ast
@@ -54,24 +54,20 @@ class Block(NamedTuple):
         language: what follows the fence.
         source: its lines.
         line: number of its first line in the page, from 1.
-        section: number of the section, from 0.
     """
 
     language: str
     source: str
     line: int
-    section: int
 
 
 @functools.cache
 def blocks(page: str) -> list[Block]:
     """The blocks of a page that are to be run."""
-    found, section, left_out = [], 0, False
+    found, left_out = [], False
     for token in MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8")):
-        if token.type == "heading_open":
-            section += 1
         if token.type == "fence" and not left_out:
-            found.append(Block(token.info.strip(), token.content, token.map[0] + 2, section))
+            found.append(Block(token.info.strip(), token.content, token.map[0] + 2))
         if token.level == 0:
             left_out = token.type == "html_block" and bool(NOT_RUN.fullmatch(token.content))
     return found
@@ -118,14 +114,14 @@ def test_python(page, tmp_path, monkeypatch):
         world.embedder().save_pretrained(embedder)
     monkeypatch.setattr(sources, "_package", lambda name: embedder)
     names: dict = {"__name__": "__main__"}
-    apart: dict[int, list[Block]] = {}
+    apart: list[Block] = []
     with contextlib.ExitStack() as stack:
         for block in found:
             with located(page, block.line):
                 code = "\n" * (block.line - 1) + block.source
                 tree = ast.parse(code, page)
-                if "KERAS_BACKEND" in code or block.section in apart:
-                    apart.setdefault(block.section, []).append(block)
+                if "KERAS_BACKEND" in code or apart:
+                    apart.append(block)
                     continue
                 if "127.0.0.1:8500" in code:
                     _replace_port(tree, stack.enter_context(world.server()))
@@ -139,9 +135,9 @@ def test_python(page, tmp_path, monkeypatch):
                 exec(compile(tree, page, "exec"), names)
                 for name in special:
                     del names[name]
-    for of_section in apart.values():
-        with located(page, of_section[0].line):
-            _run_apart("".join(block.source for block in of_section))
+    if apart:
+        with located(page, apart[0].line):
+            _run_apart("".join(block.source for block in apart))
 
 
 def _read_names(tree: ast.AST) -> set[str]:

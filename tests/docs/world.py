@@ -97,6 +97,7 @@ PATHS: dict[str, Callable[[Path], Any]] = {
     "path/to/nli-model": lambda path: classifier(
         ["contradiction", "entailment", "neutral"]
     ).save_pretrained(path),
+    "path/to/splade": _published("MaskedLM", "distilbert"),
     "uncased_L-12_H-768_A-12": _copy("fixtures/tf1_bert"),
     "glove.6B.300d.txt": _word_vectors,
     "runs/sst2/model": lambda path: classifier(num_layers=6).save(path),
