@@ -9,7 +9,7 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint docs docs-links release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
@@ -29,6 +29,10 @@ lint: .venv/installed-test
 # Warnings of Sphinx, and links that lead nowhere, are errors. It needs no network.
 docs: .venv/installed-docs
 	$(BIN)/python -m tools.docs
+
+# docs/tour.ipynb, from docs/tour.md.
+notebook: .venv/installed-test
+	$(BIN)/python -m tools.make_notebook
 
 # Asks every external link, so it needs the network.
 docs-links: .venv/installed-docs

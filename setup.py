@@ -71,6 +71,7 @@ setup(
             "httpx",
             "hypothesis",
             "jax",
+            "jupytext",
             "kubernetes-validate",
             "markdown-it-py",
             "matplotlib",
