@@ -70,7 +70,8 @@ def problems(file: Path) -> list[str]:
 
 def check(python: str, file: Path) -> list[str]:
     """Installs a file in a new environment and uses it; returns a row of the report."""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ours = ("PYTHONPATH", "TF_CPP_MIN_LOG_LEVEL")
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
     with tempfile.TemporaryDirectory() as folder:
         work, env = Path(folder) / "work", Path(folder) / "env"
         work.mkdir()
