@@ -3,12 +3,13 @@
 Python blocks of a page run one after the other in one namespace, in a folder with the paths that
 the page names; ``world`` has these and the values that a page does not define. A block that chooses
 Keras' backend, and those after it, run in a process of their own. Of other blocks, the commands are
-parsed. ``<!-- not run: reason -->`` before a block leaves it out.
+parsed. ``<!-- not run: reason -->`` before a block leaves it out; its imports are checked.
 """
 
 import ast
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import json
@@ -54,27 +55,33 @@ class Block(NamedTuple):
         language: what follows the fence.
         source: its lines.
         line: number of its first line in the page, from 1.
+        run: whether it is run.
     """
 
     language: str
     source: str
     line: int
+    run: bool
 
 
 @functools.cache
 def blocks(page: str) -> list[Block]:
-    """The blocks of a page that are to be run."""
-    found, left_out = [], False
+    """The blocks of a page."""
+    found, run = [], True
     for token in MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8")):
-        if token.type == "fence" and not left_out:
-            found.append(Block(token.info.strip(), token.content, token.map[0] + 2))
+        if token.type == "fence":
+            found.append(Block(token.info.strip(), token.content, token.map[0] + 2, run))
         if token.level == 0:
-            left_out = token.type == "html_block" and bool(NOT_RUN.fullmatch(token.content))
+            run = not (token.type == "html_block" and NOT_RUN.fullmatch(token.content))
     return found
 
 
 def of_language(page: str, *languages: str) -> list[Block]:
     return [block for block in blocks(page) if block.language in languages]
+
+
+def to_run(page: str) -> list[Block]:
+    return [block for block in of_language(page, "python") if block.run]
 
 
 @contextlib.contextmanager
@@ -98,16 +105,32 @@ def _frames(error: BaseException) -> list[tuple[str, int]]:
 
 # Python -----------------------------------------------------------------------------------------
 
-PYTHON = [page for page in PAGES if of_language(page, "python")]
+
+@pytest.mark.parametrize("page", [page for page in PAGES if of_language(page, "python")])
+def test_names(page):
+    """Of the package, which pages import or read, also in blocks that are not run."""
+    for block in of_language(page, "python"):
+        with located(page, block.line):
+            for node in ast.walk(ast.parse("\n" * (block.line - 1) + block.source, page)):
+                if isinstance(node, ast.ImportFrom) and node.module.startswith("bertfam_tf"):
+                    for alias in node.names:
+                        _import(node.module, alias.name)
+                if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "bf":
+                    _import("bertfam_tf", node.attr)
 
 
-@pytest.mark.parametrize("page", PYTHON)
+def _import(module: str, name: str) -> None:
+    if not hasattr(importlib.import_module(module), name):
+        importlib.import_module(f"{module}.{name}")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)])
 def test_python(page, tmp_path, monkeypatch):
     from tests.docs import world
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "serving" / "clients"))
-    found = of_language(page, "python")
+    found = to_run(page)
     world.make_paths("\n".join(block.source for block in found), tmp_path)
     embedder = tmp_path / "package"
     if "package:" in "".join(block.source for block in found):
@@ -169,6 +192,8 @@ def _replace_port(tree: ast.AST, target: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands(page):
     for block in of_language(page, "", "sh", "console", "bash"):
+        if not block.run:
+            continue
         source = re.sub(r"\\\n *", lambda match: " " * len(match[0]), block.source)
         line = block.line
         for text in source.splitlines():
@@ -256,6 +281,8 @@ def test_what_is_wrong_is_found():
     ):
         with pytest.raises((AssertionError, ValueError)):
             _check(line)
+    with pytest.raises(ModuleNotFoundError):
+        _import("bertfam_tf", "TextClasifier")
     with pytest.raises(AssertionError, match=r"^page\.md:7: NameError"), located("page.md", 6):
         exec(compile("\n" * 5 + "a = 1\nb", "page.md", "exec"), {})
 
@@ -266,4 +293,5 @@ def test_blocks_are_left_out_for_a_reason(tmp_path):
         "<!-- not run: needs a server -->\n\n```python\na\n```\n\n```python\nb\n```\n"
         "<!-- not run: -->\n\n```python\nc\n```\n"
     )
-    assert [(x.source, x.line) for x in blocks(str(page))] == [("b\n", 8), ("c\n", 13)]
+    found = [(block.line, block.run) for block in blocks(str(page))]
+    assert found == [(4, False), (8, True), (13, True)]
