@@ -1,6 +1,7 @@
 # make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python.
 # make test: checks, and each family, task, export, format and tokenizer once.
 # make test-all: checks and every test.
+# make docs: the documentation, as pages in build/docs.
 # make data: the public data sets that some tests, recipes and measurements read, into data/.
 # PYTHON: 3.11, 3.12 or 3.13.
 PYTHON ?= python3.11
@@ -8,7 +9,7 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
@@ -24,6 +25,24 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Warnings of Sphinx, and links that lead nowhere, are errors. It needs no network.
+docs: .venv/installed-docs
+	$(BIN)/python -m tools.docs
+
+# docs/tour.ipynb, from docs/tour.md.
+notebook: .venv/installed-test
+	$(BIN)/python -m tools.make_notebook
+
+# Asks every external link, so it needs the network.
+docs-links: .venv/installed-docs
+	$(BIN)/python -m tools.docs linkcheck
+
+# Wheel and sdist in dist/, checked, installed and used in new environments (2 GB each, one at a time)
+# of each Python: make release PYTHONS="python3.11 python3.12".
+PYTHONS ?= python3.11 python3.12 python3.13
+release: .venv/installed-release
+	$(BIN)/python -m tools.check_release $(PYTHONS)
 
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
@@ -134,6 +153,14 @@ build/elmo/installed: tools/elmo-requirements.txt
 
 .venv/installed-test: .venv/installed
 	$(PIP) -e ".[serve,test]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(PIP) -e ".[serve,docs]"
+	touch $@
+
+.venv/installed-release: .venv/installed
+	$(PIP) -e ".[serve,release]"
 	touch $@
 
 .venv/installed-browser: .venv/installed-test

@@ -120,7 +120,8 @@ def _answer() -> Finding:
 
         @tf.function
         def encode(texts: Any) -> Any:
-            ids = tokenizer.tokenize(texts).to_tensor()
+            # Without a rank, TensorFlow would log a warning for each softmax.
+            ids = tf.ensure_shape(tokenizer.tokenize(texts).to_tensor(), (None, None))
             mask = tf.ones_like(ids)
             return backbone({"token_ids": ids, "padding_mask": mask})["sequence_output"]
 

@@ -11,9 +11,12 @@ from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.checkpoints.fill import oriented
 
-# Families with a reference implementation.
+# Families with a reference implementation: those that have published sizes, in a known format.
 FAMILIES = [
-    name for name in bf.families() if registry.get(name).huggingface or registry.get(name).formats
+    name
+    for name in bf.families()
+    if registry.get(name).sizes.keys() > {"tiny"}
+    and (registry.get(name).huggingface or registry.get(name).formats)
 ]
 # Both compute in float64, where rounding errors are about 1e-8.
 TOLERANCE = 1e-6

@@ -17,6 +17,12 @@ def test_here(capsys):
     assert "tensorflow-text" in capsys.readouterr().out
 
 
+def test_it_logs_no_warnings(capfd):
+    """Of TensorFlow's C++ code, which would stand between the lines."""
+    assert doctor._answer().problem is None
+    assert capfd.readouterr().err == ""
+
+
 def test_what_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     found = {each.name: each for each in doctor.check()}

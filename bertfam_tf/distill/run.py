@@ -197,7 +197,8 @@ def _train(
     directory: RunDirectory,
 ) -> None:
     settings = stage.train
-    backup = Backup(directory.backup().directory / f"stage_{number}", settings.backup_steps)
+    folder = directory.backup().directory / f"stage_{number}"
+    backup = Backup(folder, settings.backup_steps, recipe=recipe.to_yaml())
     steps, batches = _batches(distiller, stage, rows, directory.path / f"cache_{number}")
     distiller.compile(optimizers.of(settings, steps * settings.epochs))
     done = backup.restore(distiller)

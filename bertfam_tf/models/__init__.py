@@ -1,36 +1,17 @@
 """Backbones: one ``Family`` record per family, and the two functions that build from them.
 
-Importing this module registers every family.
+Importing this module imports all files in this directory, of which each family's registers it.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import keras
 
 from bertfam_tf import registry
-from bertfam_tf.models import (  # noqa: F401  (each registers itself)
-    albert,
-    bert,
-    bilstm,
-    deberta,
-    distilbert,
-    electra,
-    elmo,
-    gpt,
-    gpt2,
-    mobilebert,
-    modernbert,
-    mpnet,
-    roberta,
-    spanbert,
-    tinybert,
-    transformer_xl,
-    xlm,
-    xlm_roberta,
-    xlnet,
-)
 from bertfam_tf.models.base import Backbone, Config, unpadding
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
@@ -46,6 +27,15 @@ __all__ = [
     "families",
     "unpadding",
 ]
+
+
+def _register_families() -> None:
+    """Imports all modules of this package, sorted by name."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+
+
+_register_families()
 
 
 def config_of(family: str, size: str = "base", **overrides: Any) -> Any:

@@ -139,8 +139,9 @@ class EmbedderTrainer(Learner):
         Args:
             x: texts, as the class describes them.
             y: similarities (examples,), or a teacher's vectors (examples, width).
-            batch_size, epochs, sample_weight, validation_data, shuffle, steps_per_epoch,
-                initial_epoch, **kwargs: of ``keras.Model.fit``.
+            batch_size, epochs, sample_weight, validation_data, shuffle: of ``keras.Model.fit``.
+            steps_per_epoch, initial_epoch: of ``keras.Model.fit``.
+            **kwargs: of ``keras.Model.fit``.
 
         Raises:
             ValueError: for data of another structure, missing or superfluous labels, or one that

@@ -193,7 +193,7 @@ class MultiTask(Learner):
             x: for each task ``(x, y)`` or ``(x, y, sample_weight)`` as ``Task.fit`` takes them,
                 or what it takes as ``x`` alone: a ``tf.data.Dataset`` or a DataFrame with labels.
             batch_size: examples in a batch, which are of one task.
-            epochs, initial_epoch, **kwargs: as in Keras.
+            epochs, initial_epoch: as in Keras.
             sampling: how often each task is trained: in proportion to its number of examples to
                 this power. 1: each example once in an epoch; 0.5: the square root; 0: all tasks
                 equally often, so that small ones are repeated. Or the tasks' shares, by name.
@@ -250,7 +250,8 @@ class MultiTask(Learner):
 
         Args:
             x: as ``fit`` takes it, of all tasks or of some.
-            batch_size, **kwargs: of ``Task.evaluate``.
+            batch_size: examples in a batch.
+            **kwargs: of ``Task.evaluate``.
 
         Raises:
             ValueError: for a task that is not there, and as ``Task.evaluate`` raises it.

@@ -18,7 +18,7 @@ from bertfam_tf.files import atomic
 from bertfam_tf.replicas import of_workers
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
-_METRIC, _BATCHES = "metric/", "batches"
+_METRIC, _BATCHES, _RECIPE = "metric/", "batches", "recipe"
 _log = logging.getLogger(__name__)
 
 
@@ -72,10 +72,14 @@ class Backup(keras.callbacks.Callback):
         every: number of steps between checkpoints; None for only one after each epoch, where a step
             depends on more than variables. SIGTERM then writes none.
         writes: whether this process writes checkpoints, as the first of several workers does.
+        recipe: text that checkpoints store, for ``recipe_of``.
     """
 
-    def __init__(self, directory: Path, every: int | None, *, writes: bool = True):
+    def __init__(
+        self, directory: Path, every: int | None, *, writes: bool = True, recipe: str | None = None
+    ):
         super().__init__()
+        self.recipe = recipe
         self.directory = directory
         self.every = every
         self.writes = writes
@@ -189,12 +193,21 @@ class Backup(keras.callbacks.Callback):
         if (self.directory / STATE).is_file():
             (self.directory / STATE).replace(self.directory / PREVIOUS)
         with atomic(self.directory / STATE) as path:
-            write(state, path)
+            write(state, path, None if self.recipe is None else {_RECIPE: self.recipe})
 
     def clear(self) -> None:
         """Removes the checkpoint of a finished run, where this process writes them."""
         if self.writes:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def recipe_of(file: Path) -> str | None:
+    """The recipe of the run that wrote a training checkpoint; None if none can be read."""
+    try:
+        with safetensors.safe_open(file, "numpy") as state:
+            return (state.metadata() or {}).get(_RECIPE)
+    except (safetensors.SafetensorError, OSError):
+        return None
 
 
 def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from bertfam_tf import replicas
 from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
 from bertfam_tf.train import curves
-from bertfam_tf.train.backup import PREVIOUS, STATE, Backup
+from bertfam_tf.train.backup import PREVIOUS, STATE, Backup, recipe_of
 from bertfam_tf.train.history import History
 from bertfam_tf.train.plan import flops_per_token
 from bertfam_tf.train.steps import StepLog
@@ -62,20 +63,24 @@ class RunDirectory:
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = file.read_text("utf-8") if file.is_file() else None
+        # A checkpoint may be of a run whose directory was removed while it was written.
+        stored = {file: self._stored, **{x: recipe_of(x) for x in self._checkpoints}}
         # A recipe that failed before the first checkpoint may be changed.
-        begun = self._has_checkpoint or (self.path / MODEL).exists()
-        if begun and self._stored not in (None, recipe.to_yaml()):
-            others = set(self._stored.splitlines())
-            changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]
-            raise ValueError(
-                f"{self.path} contains a run of another recipe ({file}; this one has "
-                f"{', '.join(changed[:5]) or 'fewer keys'}); choose another output, or remove the "
-                "directory."
-            )
+        begun = self._checkpoints or (self.path / MODEL).exists()
+        for file, text in stored.items():
+            if begun and text not in (None, recipe.to_yaml()):
+                others = set(text.splitlines())
+                changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]
+                raise ValueError(
+                    f"{self.path} contains a run of another recipe ({file}; this one has "
+                    f"{', '.join(changed[:5]) or 'fewer keys'}); choose another output, or remove "
+                    "the directory."
+                )
 
     def backup(self, every: int | None = None) -> Backup:
         """The callback that writes training checkpoints, ``every`` as for ``Backup``."""
-        return Backup(self.path / "backup", every, writes=self.writes)
+        recipe = self.recipe.to_yaml()
+        return Backup(self.path / "backup", every, writes=self.writes, recipe=recipe)
 
     def history(self) -> History:
         """The callback that logs each epoch."""
@@ -113,16 +118,16 @@ class RunDirectory:
         return json.loads(file.read_text("utf-8"))
 
     @property
-    def _has_checkpoint(self) -> bool:
-        """Whether there is one, in one of the folders of stages for example."""
+    def _checkpoints(self) -> list[Path]:
+        """All checkpoints, also those in folders of stages."""
         folder = self.backup().directory
-        return any(file for name in (STATE, PREVIOUS) for file in folder.rglob(name))
+        return [file for name in (STATE, PREVIOUS) for file in sorted(folder.rglob(name))]
 
     def begin(self) -> None:
         """Creates the directory and writes the recipe."""
         if not self.writes:
             return
-        if not self._has_checkpoint:
+        if not self._checkpoints:
             # Without a checkpoint, an interrupted run starts from the beginning.
             self.backup().clear()
             self.history().file.unlink(missing_ok=True)

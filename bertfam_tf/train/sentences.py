@@ -69,6 +69,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         lambda step: data.batches(stages, step),
         settings=settings,
         directory=directory.backup().directory,
+        recipe=recipe.to_yaml(),
         callbacks=lambda stage, step: [
             StopAtDivergence(lambda at: data.texts(stages, at), step),
             *directory.logs(step, stage),

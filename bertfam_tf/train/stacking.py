@@ -133,6 +133,7 @@ def train_in_stages(
     growth: str = "stack",
     moments: str = "fresh",
     directory: str | Path | None = None,
+    recipe: str | None = None,
     callbacks: Callbacks | Callable[[int, int], Callbacks] = (),
     validation_data: Any = None,
     **fit: Any,
@@ -165,6 +166,7 @@ def train_in_stages(
             of the layers that they are copied from. In the paper's code these lose their number of
             steps, which makes the next steps several times as large; here they keep it.
         directory: of training checkpoints; None for none.
+        recipe: text that training checkpoints store.
         validation_data: as for Keras' ``fit``; or a function from the number of a stage to it.
         callbacks: as for Keras' ``fit``; or a function to them from the number of a stage, and that
             of the steps of all stages that are done.
@@ -192,7 +194,12 @@ def train_in_stages(
     if directory is not None:
         path = Path(directory)
         backups = [
-            Backup(path / f"stage_{i}", settings.backup_steps, writes=replicas.is_chief())
+            Backup(
+                path / f"stage_{i}",
+                settings.backup_steps,
+                writes=replicas.is_chief(),
+                recipe=recipe,
+            )
             for i in range(len(stages))
         ]
     first = max((i for i, backup in enumerate(backups) if backup and backup.exists), default=0)

@@ -1,6 +1,7 @@
 """Attention, heads, pruning and attributions on small models."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -239,6 +240,7 @@ def test_refused(classifier):
         attentions(bf.build("bilstm", "tiny"))
 
 
+# At least these.
 OF_DIFFERENT_LAYERS = {
     "bert",
     "distilbert",
@@ -260,11 +262,13 @@ def test_every_family_is_pruned_or_refused(family):
         return
     inputs = _inputs(backbone, rows=2, length=6)
     heads = {0: [0]}
-    if family not in OF_DIFFERENT_LAYERS:
-        with pytest.raises(ValueError, match=r"the same number of heads|share their heads"):
-            analysis.prune(backbone, heads)
+    try:
+        pruned = analysis.prune(backbone, heads)
+    except ValueError as error:
+        refused = re.search("the same number of heads|share their heads", str(error))
+        if family in OF_DIFFERENT_LAYERS or not refused:
+            raise
         return
-    pruned = analysis.prune(backbone, heads)
     with analysis.without_heads(backbone, heads):
         expected = backbone(inputs)["sequence_output"]
     found = pruned(inputs)["sequence_output"]

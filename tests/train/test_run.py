@@ -24,6 +24,7 @@ from bertfam_tf.data import as_value_errors
 from bertfam_tf.files import exclusive_lock
 from bertfam_tf.optimizers import WarmupLinearDecay
 from bertfam_tf.train import evaluate, read_split, run
+from bertfam_tf.train.directory import RunDirectory
 from tests.train.test_steps import events
 
 ROWS = [
@@ -528,6 +529,22 @@ def test_the_output_of_another_recipe(finished, files):
         ValueError, match=r"another recipe .*whole/recipe\.yaml; this one has seed: 4\)"
     ):
         run(recipe)
+
+
+def test_a_checkpoint_of_another_recipe_alone(files):
+    """A run whose directory is removed while it writes a checkpoint leaves nothing else."""
+    recipe = load_recipe(files("removed"))
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callbacks = [RunDirectory(recipe).backup()]
+    model.fit(np.ones((2, 1)), np.ones(2), callbacks=callbacks, verbose=0)
+    other = load_recipe(files.directory / "removed.yaml", ["train.seed=4"])
+    with pytest.raises(
+        ValueError, match=r"another recipe .*/state\.safetensors; this one has seed: 4\)"
+    ):
+        run(other)
+    assert [x.name for x in Path(recipe.output).iterdir() if x.name != ".lock"] == ["backup"]
+    RunDirectory(recipe)
 
 
 @pytest.mark.parametrize(
