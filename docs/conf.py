@@ -30,6 +30,8 @@ maximum_signature_line_length = 90
 
 html_theme = "furo"
 html_title = "bertfam_tf"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
