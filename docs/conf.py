@@ -9,8 +9,8 @@ version = release = bertfam_tf.__version__
 copyright = "the authors of bertfam_tf, Apache-2.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-# Quotes in prose are often those of an empty string.
-smartquotes = False
+# Dashes alone: quotes in prose are often those of an empty string.
+smartquotes_action = "D"
 
 myst_heading_anchors = 4
 
