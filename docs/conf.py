@@ -9,8 +9,8 @@ version = release = bertfam_tf.__version__
 copyright = "the authors of bertfam_tf, Apache-2.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-# Quotes in prose are often those of an empty string.
-smartquotes = False
+# Dashes alone: quotes in prose are often those of an empty string.
+smartquotes_action = "D"
 
 myst_heading_anchors = 4
 
@@ -30,6 +30,8 @@ maximum_signature_line_length = 90
 
 html_theme = "furo"
 html_title = "bertfam_tf"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

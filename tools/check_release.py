@@ -77,7 +77,7 @@ def check(python: str, file: Path) -> list[str]:
         work.mkdir()
         run([python, "-m", "venv", str(env)], work, clean)
         bin = env / "bin"
-        pip = [str(bin / "python"), "-m", "pip", "install", "--quiet"]
+        pip = [str(bin / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
         start = time.monotonic()
         run([*pip, "-c", str(ROOT / "constraints.txt"), str(file)], work, clean)
         installed = time.monotonic() - start

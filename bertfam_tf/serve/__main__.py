@@ -287,7 +287,7 @@ def _session_config(options: argparse.Namespace) -> Any:
         text_format.read(options.tensorflow_session_config_file, config)
     else:
         # Concurrent requests use the cores better than the parts of one operation do: see
-        # serving/README.md. Threads that spin while they wait take time from the others.
+        # docs/guides/production.md. Threads that spin while they wait take time from the others.
         config.intra_op_parallelism_threads = 1
         config.experimental.disable_thread_spinning = True
     if options.tensorflow_intra_op_parallelism is not None:
