@@ -272,8 +272,8 @@ def pictures(model: Model, found: dict[str, Any], folder: Path) -> None:
         ]
         maps = [analysis.attention_maps(model.task, pair) for pair in pairs]
         analysis.draw_patterns(analysis.pattern_shares(maps), folder / "patterns.png")
-        shortest = min(maps, key=lambda each: len(each.tokens))
-        analysis.draw_heads(shortest, folder / "attention.png", analysis.patterns(shortest))
+        typical = sorted(maps, key=lambda each: len(each.tokens))[len(maps) // 2]
+        analysis.draw_heads(typical, folder / "attention.png", analysis.patterns(typical))
     if model.name == "sst2":
         maps = analysis.attention_maps(model.task, SENTENCE)
         words = analysis.explain(model.task, SENTENCE)

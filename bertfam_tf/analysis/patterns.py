@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bertfam_tf.analysis.attention import AttentionMaps
 _NEAR = 2
 # Found on the heads of MiniLM-L6 for one pair of sentences, which were labelled by eye;
 # tests/analysis/test_patterns.py has those labels, and others for which they were not chosen.
-_TO_SPECIAL, _LOCAL, _WITHIN = 0.25, 0.35, 0.8
+_TO_SPECIAL, _LOCAL, _WITHIN = 0.2, 0.27, 0.6
 
 
 class Pattern(enum.StrEnum):
@@ -38,9 +38,10 @@ def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
     """The pattern of each head for one example, by layer.
 
     The paper trained a network on 400 labelled maps. Here three shares decide, each a mean over the
-    tokens of words: the attention to special tokens (a quarter is vertical); and of the rest, that
-    to tokens at most two positions away (35 % is diagonal), and that within the same text of a
-    pair (80 % is block, unless special tokens have half of all attention).
+    tokens of words: the attention to special tokens; and of the rest, that to tokens at most two
+    positions away, and that within the same text of a pair. What counts is how far a share is from
+    that of uniform attention, as a part of the way to 1: 0.2 is vertical, 0.27 diagonal and 0.6
+    block, unless special tokens have half of all attention.
 
     Args:
         maps: from ``attention_maps``.
@@ -58,22 +59,28 @@ def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
     for word in maps.example.words:
         texts[list(word.tokens)] = names.index(word.feature)
     within = texts[:, np.newaxis] == texts if len(names) > 1 else np.zeros_like(near)
-    return [[_pattern(head[words][:, words], *(x[words][:, words] for x in (near, within)))
-             for head in layer] for layer in maps.layers]  # fmt: skip
+    near, within = (each[words][:, words] for each in (near, within))
+    special = _excess(maps.example.special.mean())
+    local, own = _excess(near.mean()), _excess(within.mean())
+
+    def pattern(head: np.ndarray) -> Pattern:
+        """Of probabilities (words, words), whose rows lack what special tokens have."""
+        total = float(head.sum(axis=1).mean())
+        parts = (float((head * x).sum(axis=1).mean()) / max(total, 1e-9) for x in (near, within))
+        to_near, to_own = parts
+        vertical = special(1 - total) >= _TO_SPECIAL
+        if local(to_near) >= _LOCAL:
+            return Pattern.VERTICAL_DIAGONAL if vertical else Pattern.DIAGONAL
+        if own(to_own) >= _WITHIN and total > 0.5:
+            return Pattern.BLOCK
+        return Pattern.VERTICAL if vertical else Pattern.HETEROGENEOUS
+
+    return [[pattern(head[words][:, words]) for head in layer] for layer in maps.layers]
 
 
-def _pattern(head: np.ndarray, near: np.ndarray, within: np.ndarray) -> Pattern:
-    """Of probabilities (words, words), whose rows lack what special tokens have."""
-    to_words = float(head.sum(axis=1).mean())
-    local, own = (
-        float((head * x).sum(axis=1).mean()) / max(to_words, 1e-9) for x in (near, within)
-    )
-    vertical = 1 - to_words >= _TO_SPECIAL
-    if local >= _LOCAL:
-        return Pattern.VERTICAL_DIAGONAL if vertical else Pattern.DIAGONAL
-    if own >= _WITHIN and to_words > 0.5:
-        return Pattern.BLOCK
-    return Pattern.VERTICAL if vertical else Pattern.HETEROGENEOUS
+def _excess(expected: float) -> Callable[[float], float]:
+    """Maps a share to how far it is from an expected one on the way to 1."""
+    return lambda share: (share - expected) / max(1 - expected, 1e-9)
 
 
 def pattern_shares(found: Sequence[AttentionMaps]) -> np.ndarray:
