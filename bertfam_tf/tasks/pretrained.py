@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,14 @@ def open_task(
         if name in rest and name != "language_id":
             given[name] = rest.pop(name)
     published = cls.published_type(resolve(path))
-    checkpoint = Checkpoint(published.model, **rest)
+    try:
+        checkpoint = Checkpoint(published.model, **rest)
+    except ValueError as error:
+        for name in rest:
+            near = get_close_matches(name, declared.names(kind), n=1)
+            if near and repr(name) in str(error):
+                error.add_note(f"{cls.__name__} has an option {near[0]!r}.")
+        raise
     known = declared.names(kind)
     # What a library's own files say comes before what its format has for all tasks.
     stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options

@@ -103,6 +103,9 @@ def test_overrides(tiny):
         bf.load_backbone(tiny, droput=0.0)
     with pytest.raises(ValueError, match=r"BertConfig\.dropout must be of type float, got 'no'"):
         bf.load_backbone(tiny, dropout="no")
+    with pytest.raises(ValueError, match="Unknown BertConfig field 'max_len'") as caught:
+        bf.TextClassifier.from_pretrained(tiny, max_len=3)
+    assert caught.value.__notes__ == ["TextClassifier has an option 'max_length'."]
 
 
 def test_no_pooler(tiny_copy):
