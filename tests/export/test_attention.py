@@ -12,11 +12,14 @@ from tests.serve.test_serve_answers import servable
 TEXTS = ["a good film", "it is a very dull plot, isn't it?", ""]
 
 
-def test_an_export_returns_attention(tiny, tmp_path):
+@pytest.fixture(scope="module")
+def pruned(tiny):
+    """A layer has a head less than the other."""
+    return analysis.prune(bf.TextClassifier.from_pretrained(tiny), {0: [1]})
+
+
+def _is_attention(found, task):
     """For each text what it is alone, cut at the number of tokens."""
-    task = analysis.prune(bf.TextClassifier.from_pretrained(tiny), {0: [1]})
-    served = task.export(tmp_path / "export", attention=8)
-    found = tf.saved_model.load(str(served)).signatures["attention"](text=tf.constant(TEXTS))
     for row, text in enumerate(TEXTS):
         maps = analysis.attention_maps(task, text)
         count = min(len(maps.tokens), 8)
@@ -30,6 +33,18 @@ def test_an_export_returns_attention(tiny, tmp_path):
             assert not layer[heads:].any()
             assert not layer[:, count:].any()
             assert not layer[:, :, count:].any()
+
+
+def test_the_signature(pruned):
+    answer = pruned.signatures(attention=8)["attention"].function
+    _is_attention(answer({"text": tf.constant(TEXTS)}), pruned)
+
+
+@pytest.mark.full
+def test_an_export_returns_attention(pruned, tmp_path):
+    served = pruned.export(tmp_path / "export", attention=8)
+    signature = tf.saved_model.load(str(served)).signatures["attention"]
+    _is_attention(signature(text=tf.constant(TEXTS)), pruned)
 
 
 @pytest.mark.full
