@@ -318,8 +318,7 @@ def switches(runs: Sequence[dict[str, Any]], scratch: dict[str, Any]) -> list[st
         *lines,
         "",
         "The paper finds a time after which a switch no longer pays. This table does not: all of "
-        "these switches pay. One that is too late would need runs in which the shallow model has "
-        "stopped learning; or nearly no steps after it: see stacking_switches.md.",
+        "these switches pay; [later ones](stacking_switches.md) do not.",
     ]
 
 
