@@ -381,7 +381,7 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes) -> str:
         f"the loss on {sizes.examples} training examples (Michel et al. 2019, arXiv 1905.10650), "
         "and at random. Exports as SavedModel; medians of 50 calls of both exports in turns, one "
         "thread.\n\n| task | whole | pruned | at random | parameters | MB | "
-        + " | ".join(f"ms, {count} texts | ratio" for count in BATCHES)
+        + " | ".join(f"ms, batch of {count} | ratio" for count in BATCHES)
         + " |\n|---|---|---|---|---|---"
         + "|---|---" * len(BATCHES)
         + "|\n"
