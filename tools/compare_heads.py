@@ -352,6 +352,11 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes) -> str:
             f"{_several([x.max() for x in layers])} | {_several([x.min() for x in layers])} | "
             f"{published[name]} |\n"
         )
+    text += "".join(
+        f"\n![Changes without each head and layer, {name}, seed 0]"
+        f"(../../docs/pictures/heads_{name}.png)\n"
+        for name in tasks
+    )
     text += (
         "\nChosen on one half of the dev split, and scored on the other; means of both ways. "
         f"Several: the first k ≤ {sizes.switched} heads in the order of their changes, k by the "
@@ -423,7 +428,11 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes) -> str:
             values = " | ".join(f"{x:.3f}" for x in curve)
             errors = f"{median:.2%} | {largest:.2%}" if kind == "named" else " | "
             text += f"| {name} | {errors} | {kind} | {values} |\n"
-    return text
+    return text + (
+        "\n## Layers before and after fine-tuning\n\nLinear CKA of the layers of MiniLM-L6, and of "
+        "the same after SST-2, seed 0.\n\n![Similarity of the layers before and after]"
+        "(../../docs/pictures/similarity.png)\n"
+    )
 
 
 def main() -> None:
