@@ -164,14 +164,11 @@ def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Pa
     values[:, -1] = found.layers
     figure = _figure(0.62 * (columns + 2) + 1.5, 0.45 * rows + 1.2)
     panel = figure.subplots()
-    limit = max(float(np.nanmax(np.abs(values))), 1e-9)
-    image = panel.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    _write_values(panel, values, "+.3f", np.abs(values) > 0.6 * limit)
+    _draw_changes(figure, panel, values, "+.3f")
     panel.set_xticks([*range(columns), columns + 1], [*map(str, range(columns)), "all"], fontsize=8)
     panel.set_yticks(range(rows), [f"layer {i}" for i in range(rows)], fontsize=8)
     panel.set_xlabel("head that is switched off")
     panel.set_title(f"change of {score}, {found.score:.3f} with all heads", fontsize=9)
-    figure.colorbar(image, ax=panel, shrink=0.8)
     return _write(figure, file)
 
 
@@ -196,15 +193,12 @@ def draw_pairs(
     size = 2.0 + 0.42 * len(heads)
     figure = _figure(size + 0.8, size)
     panel = figure.subplots()
-    limit = max(float(np.abs(changes).max()), 1e-9)
-    image = panel.imshow(changes, cmap="RdBu", vmin=-limit, vmax=limit)
-    _write_values(panel, changes, "+.2g", np.abs(changes) > 0.6 * limit)
+    _draw_changes(figure, panel, changes, "+.2g")
     names = [f"{layer}.{head}" for layer, head in heads]
     panel.set_xticks(range(len(heads)), names, rotation=90, fontsize=8)
     panel.set_yticks(range(len(heads)), names, fontsize=8)
     panel.set_xlabel("layer.head")
     panel.set_title(f"change of {score} without both heads", fontsize=9)
-    figure.colorbar(image, ax=panel, shrink=0.8)
     return _write(figure, file)
 
 
@@ -292,6 +286,14 @@ def draw_similarity(
     panel.set_ylabel(f"layers of {names[0]}")
     figure.colorbar(image, ax=panel, shrink=0.8)
     return _write(figure, file)
+
+
+def _draw_changes(figure: Any, panel: Any, values: np.ndarray, format: str) -> None:
+    """A heat map of numbers around 0, with its scale."""
+    limit = max(float(np.nanmax(np.abs(values))), 1e-9)
+    image = panel.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
+    _write_values(panel, values, format, np.abs(values) > 0.6 * limit)
+    figure.colorbar(image, ax=panel, shrink=0.8)
 
 
 def _write_values(panel: Any, values: np.ndarray, format: str, dark: np.ndarray) -> None:
