@@ -33,6 +33,7 @@ from bertfam_tf.analysis.heads import attentions
 from bertfam_tf.config import load_recipe
 from bertfam_tf.distill import Distiller, HiddenStates, SoftTargets, student_of
 from bertfam_tf.files import write
+from bertfam_tf.metrics import METRICS
 from bertfam_tf.train import read_split
 from tools.bench import machine
 from tools.compare_pretraining import Cells
@@ -117,23 +118,15 @@ class Model:
 
     def scores(self, task: Any = None) -> list[float]:
         """Of both halves, and of the whole split, times 100."""
-        found = (task or self.task).predict(self.dev)
-        guessed = [each["label"] for each in found]
-        parts = [*self.halves, np.arange(len(guessed))]
-        return [self._score([guessed[i] for i in part], part) for part in parts]
+        found = np.array([each["scores"] for each in (task or self.task).predict(self.dev)])
+        right = np.array([self.task.class_names.index(each) for each in self.right])
+        parts = [*self.halves, np.arange(len(right))]
+        return [self._score(right[part], found[part]) for part in parts]
 
-    def _score(self, guessed: list[str], part: np.ndarray) -> float:
-        names = self.task.class_names
-        right = np.array([names.index(self.right[i]) for i in part])
-        found = np.array([names.index(each) for each in guessed])
-        if TASKS[self.name] == "accuracy":
-            return 100 * float((right == found).mean())
-        if TASKS[self.name] == "f1":
-            hits = int(((right == 1) & (found == 1)).sum())
-            return 200 * hits / max(int((right == 1).sum() + (found == 1).sum()), 1)
-        product = float(right.std() * found.std())
-        together = float((right * found).mean() - right.mean() * found.mean())
-        return 100 * together / product if product else 0.0
+    def _score(self, right: np.ndarray, found: np.ndarray) -> float:
+        metric = METRICS.get(TASKS[self.name], keras.metrics.SparseCategoricalAccuracy)()
+        metric.update_state(right, found)
+        return 100 * float(metric.result())
 
 
 def switched_off(model: Model) -> dict[str, Any]:
