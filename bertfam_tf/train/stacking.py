@@ -6,6 +6,7 @@ Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking".
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -29,6 +30,7 @@ MOMENTS = ("fresh", "copied")
 Model = TypeVar("Model", Backbone, Task)
 Callbacks = Sequence[keras.callbacks.Callback]
 _log = logging.getLogger(__name__)
+_NUMBERS = re.compile(r"(_\d+)+$")
 
 
 def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> Model:
@@ -46,7 +48,9 @@ def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> 
 
     The other layers, such as embeddings and poolers, are the same objects in both models, so heads
     that were built on ``model`` work on the new one. Blocks are new, and all of their weights are
-    trainable. A task gets a new head with the weights of the old one.
+    trainable; what the copied layer lacks begins as in a new model, such as the norm before
+    attention in copies of ModernBERT's first layer. A task gets a new head with the weights of the
+    old one.
 
     Args:
         model: a backbone, or a task.
@@ -75,12 +79,13 @@ def copied_paths(before: Backbone, after: Backbone, growth: str = "stack") -> di
         growth: as for ``grow``.
 
     Returns:
-        paths in ``after`` to paths in ``before``.
+        paths in ``after`` to paths in ``before``, or to ``""`` for what the copied layer lacks.
 
     Raises:
         ValueError: as ``grow`` raises it.
     """
-    return {to.path: source.path for to, source in _pairs(before, after, growth)}
+    own = {weight.path: "" for block in blocks_of(after) for weight in block.weights}
+    return own | {to.path: source.path for to, source in _pairs(before, after, growth)}
 
 
 def copy_moments(before: keras.Model, after: keras.Model, paths: dict[str, str]) -> None:
@@ -382,6 +387,16 @@ def _layers(backbone: Backbone) -> list[list[keras.layers.Layer]]:
     return [blocks[i : i + per_layer] for i in range(0, len(blocks), per_layer)]
 
 
+def _weights(layer: list[keras.layers.Layer]) -> dict[tuple[int, str], keras.Variable]:
+    """The weights of a layer's blocks, by the block and the path without the layer's number."""
+    found = {}
+    for place, block in enumerate(layer):
+        for weight in block.weights:
+            part, *rest = weight.path.split("/")
+            found[place, "/".join([_NUMBERS.sub("", part), *rest])] = weight
+    return found
+
+
 def _shared_parts(backbone: Backbone) -> dict[str, keras.layers.Layer]:
     """The parts that are not in one of the layers alone."""
     inside = [
@@ -403,22 +418,22 @@ def _pairs(
     found: dict[int, tuple[keras.Variable, keras.Variable]] = {}
     owners: Counter[int] = Counter()
     for layer, i in zip(new, _sources(len(old), len(new), growth), strict=True):
-        to = [weight for block in layer for weight in block.weights]
-        source = [weight for block in old[i] for weight in block.weights]
-        if [w.name for w in to] != [w.name for w in source]:
+        to, source = _weights(layer), _weights(old[i])
+        if source.keys() - to.keys():
             raise ValueError(
                 f"The layers of this {before.family} backbone must have the weights that the "
                 f"family builds, got {len(source)} of them in place of {len(to)}; updates of LoRA "
                 "must be merged first."
             )
-        for one, other in zip(to, source, strict=True):
+        pairs = [(to[name], weight) for name, weight in source.items()]
+        for one, other in pairs:
             if one.shape != other.shape:
                 raise ValueError(
                     f"The layers of this {before.family} backbone must have the same shapes, got "
                     f"{tuple(other.shape)} of {other.path} for {tuple(one.shape)} of {one.path}."
                 )
-        owners.update({id(weight) for weight in to})
-        for pair in zip(to, source, strict=True):
+        owners.update({id(weight) for weight in to.values()})
+        for pair in pairs:
             if found.setdefault(id(pair[0]), pair)[1] is not pair[1]:
                 raise ValueError(
                     f"The layers of this {before.family} backbone must not share weights by "

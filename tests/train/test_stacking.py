@@ -55,6 +55,10 @@ def _source(path, of_layer):
 ORDERS = {"stack": [0, 1, 0, 1], "interleave": [0, 0, 1, 1]}
 
 
+# ModernBERT's first layer has no norm before attention, so that copies of it have a new one.
+NEW_NORM = {"stack": "layer_2/attention_norm/gamma", "interleave": "layer_1/attention_norm/gamma"}
+
+
 @pytest.mark.parametrize("family", wirings())
 @pytest.mark.parametrize("growth", ORDERS)
 def test_layers_are_copied(family, growth):
@@ -66,6 +70,10 @@ def test_layers_are_copied(family, growth):
     copied = {}
     for variable in after.weights:
         source = _source(variable.path, ORDERS[growth])
+        if family == "modernbert" and variable.path == NEW_NORM[growth]:
+            np.testing.assert_array_equal(variable.numpy(), np.ones(16))
+            copied[variable.path] = ""
+            continue
         original, value = values[source or variable.path]
         np.testing.assert_array_equal(variable.numpy(), value)
         # Only the layers are new; heads on the other parts stay tied to them.
@@ -73,10 +81,20 @@ def test_layers_are_copied(family, growth):
         assert variable.trainable == original.trainable
         if source:
             copied[variable.path] = source
-    assert len(copied) == 2 * sum(_source(path, [0, 1]) is not None for path in values)
+    assert sum(map(bool, copied.values())) == 2 * sum(
+        _source(path, [0, 1]) is not None for path in values
+    )
     assert copied_paths(before, after, growth) == copied
     for variable, value in values.values():
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_new_norms_of_a_task_are_not_those_of_other_layers(smallest):
+    tokenizer = bf.load_tokenizer(smallest)
+    backbone = _built("modernbert", vocab_size=tokenizer.vocab_size)
+    after = grow(bf.TextEmbedder(backbone, tokenizer), growth="interleave")
+    (norm,) = (w for w in after.weights if w.path.endswith(NEW_NORM["interleave"]))
+    np.testing.assert_array_equal(norm.numpy(), np.ones(16))
 
 
 def test_outputs_repeat_the_layers():
