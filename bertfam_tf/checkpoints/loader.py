@@ -17,7 +17,15 @@ from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.sources import CheckpointError, resolve
 
-_KEPT = ("problem_type", "tokenizer_class", "bos_token_id", "eos_token_id")
+_KEPT = (
+    "problem_type",
+    "tokenizer_class",
+    "bos_token_id",
+    "eos_token_id",
+    # The activation of a cross-encoder.
+    "sentence_transformers",
+    "sbert_ce_default_activation_function",
+)
 
 
 class Checkpoint:

@@ -113,7 +113,7 @@ def endpoints(
         TypeError: for options of several tasks.
     """
     found: dict[str, Endpoint] = {}
-    for name, each in task.served_tasks.items():
+    for name, each in task.served_tasks().items():
         if name and options:
             raise TypeError(unexpected("export", sorted(options), []))
         # The default signature first: classify and regress signatures call its graph.

@@ -55,7 +55,7 @@ def write_card(
     Raises:
         OSError: when the card cannot be written.
     """
-    labels = {name: each.class_names for name, each in task.served_tasks.items()}
+    labels = {name: each.class_names for name, each in task.served_tasks().items()}
     card = {
         **task.describe(),
         "labels": labels.get("", labels),

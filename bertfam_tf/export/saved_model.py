@@ -239,7 +239,7 @@ def _write(task: Task | MultiTask, directory: Path, traced: dict[str, Endpoint])
     functions = {name: endpoint.function for name, endpoint in traced.items()}
     assets = directory.with_name("assets")
     task.tokenizer.save(assets)
-    for name, each in task.served_tasks.items():
+    for name, each in task.served_tasks().items():
         if each.class_names:
             # One label per line: line breaks within labels become spaces.
             lines = [" ".join(label.splitlines()) + "\n" for label in each.class_names]

@@ -722,7 +722,7 @@ class Task(Learner):
 
     # Storing ---------------------------------------------------------------------------------
 
-    @property
+    # Not a property: Keras would follow it back to the task when it stores weights.
     def served_tasks(self) -> dict[str, Task]:
         """The tasks that an export answers for, by the names of their signatures: this one."""
         return {"": self}

@@ -298,7 +298,6 @@ class MultiTask(Learner):
 
     # Storing ---------------------------------------------------------------------------------
 
-    @property
     def served_tasks(self) -> dict[str, Task]:
         """The tasks that an export answers for, by the names of their signatures."""
         return self.tasks

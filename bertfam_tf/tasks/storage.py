@@ -64,7 +64,7 @@ def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
 
 def _write(task: Task | MultiTask, directory: Path) -> None:
     weights: dict[str, Any] = {}
-    for name, each in task.served_tasks.items():
+    for name, each in task.served_tasks().items():
         weights |= {_stored_path(name, each, path): x for path, x in plain_weights(each).items()}
     safetensors.write(weights, directory / SINGLE)
     task.tokenizer.save(directory / _TOKENIZER)

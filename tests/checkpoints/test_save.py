@@ -179,7 +179,16 @@ def test_convert_keeps_heads_labels_and_tokenizer(tiny, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-@pytest.mark.parametrize("name", sorted(d.name for d in FIXTURES.iterdir()))
+# Its head has another activation than its blocks, which no config of transformers says.
+UNSAID = "garden_bert_masked_lm"
+
+
+def test_an_activation_of_the_head_alone_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot represent lm_activation = 'relu'"):
+        convert(FIXTURES / UNSAID, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", sorted({d.name for d in FIXTURES.iterdir()} - {UNSAID}))
 def test_convert_from_tensorflow(name, tmp_path):
     convert(FIXTURES / name, tmp_path / "out")
     expected, found = bf.load_backbone(FIXTURES / name), bf.load_backbone(tmp_path / "out")

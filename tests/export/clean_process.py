@@ -38,7 +38,7 @@ def _check_same(what, found, expected):
         one, other = np.array(found[name]), np.array(values)
         assert one.shape == other.shape, (what, name, one.shape, other.shape)
         if one.dtype.kind == "f":
-            np.testing.assert_allclose(one, other, atol=2e-5, err_msg=f"{what} {name}")
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5, err_msg=f"{what} {name}")
         else:
             np.testing.assert_array_equal(one, other, err_msg=f"{what} {name}")
 

@@ -420,7 +420,9 @@ def test_the_export_answers_as_predict(exports, family, name):
             what = f"{signature} {output}"
             assert one.shape == other.shape, what
             if one.dtype.kind == "f":
-                np.testing.assert_allclose(one, other, atol=5e-5, rtol=1e-5, err_msg=what)
+                # Rounding of perturbed weights is relative to the largest values.
+                atol = 5e-5 * np.abs(other).max(initial=1.0)
+                np.testing.assert_allclose(one, other, atol=atol, rtol=1e-5, err_msg=what)
             else:
                 np.testing.assert_array_equal(one, other, err_msg=what)
 

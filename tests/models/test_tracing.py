@@ -76,7 +76,12 @@ def traces(monkeypatch):
     return seen
 
 
-BLOCKS = [name for name in bf.families() if hasattr(registry.get(name).config, "num_heads")]
+# MobileBERT's blocks are of another class.
+BLOCKS = [
+    name
+    for name in bf.families()
+    if hasattr(registry.get(name).config, "num_heads") and name != "mobilebert"
+]
 CASES = [(family, training) for family in BLOCKS for training in (True, False)]
 QUICK = [("bert", False), *((family, True) for family in WIRINGS)]
 
@@ -88,7 +93,8 @@ def test_outputs_and_gradients_are_those_of_blocks_traced_one_by_one(
     backbone = _build(family)
     found = _outputs(backbone, training, gradients=True)
     # Of several arguments where the first block gets other ones than the rest.
-    assert len(set(traces)) == 1
+    # ModernBERT's first block has no norm before attention.
+    assert len(set(traces)) == (2 if family == "modernbert" else 1)
     seeds = [state.numpy() for state in _seeds(backbone)]
     monkeypatch.setattr(block, "call_once_traced", _one_by_one)
     _assert_equal(found, _outputs(backbone, training, gradients=True))

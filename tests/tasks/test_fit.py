@@ -143,7 +143,6 @@ def test_compile_with_nothing_takes_the_defaults(classifier):
     assert len(classifier.evaluate(TEXTS, NAMES, verbose=0)) == 2
 
 
-@pytest.mark.full
 def test_callbacks(classifier, tmp_path):
     # A rate at which a small model goes astray.
     classifier.compile(keras.optimizers.SGD(3.0))
