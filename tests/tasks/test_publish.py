@@ -264,3 +264,27 @@ def test_the_token_that_began_rows_stays_special(tmp_path):
     said = _read(tmp_path, "tokenizer_config.json")
     assert said["bos_token"] != began
     assert began in said["additional_special_tokens"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted({name for name, _ in PAIRS}))
+def test_keras_weights_come_back(name, tmp_path):
+    task = published.task(name, dict(PAIRS)[name])
+    file = tmp_path / "task.weights.h5"
+    task.save_weights(file)
+    values = [weight.numpy() for weight in task.weights]
+    for weight in task.trainable_weights:
+        weight.assign(weight + 1)
+    task.load_weights(file)
+    for weight, value in zip(task.weights, values, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("activation", ["sigmoid", None])
+def test_a_converted_reranker_keeps_its_activation(activation, tmp_path):
+    task = published.task("Reranker", "bert")
+    made = bf.Reranker(task.backbone, task.tokenizer, activation=activation)
+    made.save_pretrained(tmp_path / "out")
+    convert(tmp_path / "out", tmp_path / "again")
+    assert bf.Reranker.from_pretrained(tmp_path / "again").activation == activation
