@@ -84,9 +84,13 @@ def warm_start(
     ours, theirs = (x if isinstance(x, Backbone) else x.backbone for x in (student, teacher))
     pairs = []
     new, old = blocks_of(ours), blocks_of(theirs)
+    assigned = []
     for i, j in layer_map(layers, len(new), len(old)).items():
         if i and j:
-            pairs.append((new[i - 1], old[j - 1]))
+            found = _copy(new[i - 1], old[j - 1])
+            if not found and ours.family == theirs.family:
+                found = _copy_shared(new[i - 1], old[j - 1])
+            assigned += found
     blocks = {id(each) for each in (*new, *old)}
     others = {name: part for name, part in theirs.parts.items() if id(part) not in blocks}
     pairs += [
@@ -97,7 +101,7 @@ def warm_start(
     heads = [model.head for model in (student, teacher) if isinstance(model, Task)]
     if len(heads) == 2 and None not in heads:
         pairs.append((heads[0], heads[1]))
-    assigned = [path for to, source in pairs for path in _copy(to, source)]
+    assigned += [path for to, source in pairs for path in _copy(to, source)]
     assigned += _project_tables([pair for pair in pairs if _is_table(pair[0])])
     if not assigned:
         raise ValueError(
@@ -117,6 +121,22 @@ def _copy(to: keras.layers.Layer, source: keras.layers.Layer) -> list[str]:
     for ours, theirs in zip(to.weights, source.weights, strict=True):
         ours.assign(theirs)
     return [weight.path for weight in to.weights]
+
+
+def _copy_shared(to: keras.layers.Layer, source: keras.layers.Layer) -> list[str]:
+    """Copies the weights that two blocks both have: a first block may lack a norm that others have.
+
+    Returns:
+        their paths in ``to``; none if one of them has another shape.
+    """
+    found = {weight.path.removeprefix(source.path): weight for weight in source.weights}
+    paths = {weight.path.removeprefix(to.path): weight for weight in to.weights}
+    shared = [(weight, found[path]) for path, weight in paths.items() if path in found]
+    if any(ours.shape != theirs.shape for ours, theirs in shared):
+        return []
+    for ours, theirs in shared:
+        ours.assign(theirs)
+    return [ours.path for ours, _ in shared]
 
 
 def _is_table(layer: keras.layers.Layer) -> bool:

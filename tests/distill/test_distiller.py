@@ -22,7 +22,7 @@ from bertfam_tf.distill import (
     warm_start,
 )
 from bertfam_tf.distill.terms import Outputs
-from bertfam_tf.models import unpadding
+from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.distill.conftest import PIECES
@@ -264,6 +264,16 @@ def test_the_same_layers_of_a_student_begin_as_the_teachers(tokenizer):
     theirs = _values(teacher)
     for path, value in _values(student).items():
         source = path.replace("layer_1/", "layer_3/")
+        np.testing.assert_array_equal(value, theirs[source], err_msg=path)
+
+
+def test_a_first_block_without_a_norm_is_a_copy_of_one_with_a_norm():
+    sizes = {"hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "vocab_size": 20}
+    teacher = Backbone("modernbert", {**sizes, "num_layers": 4})
+    student = student_of(teacher, 2, layers="top")
+    theirs = _values(teacher)
+    for path, value in _values(student).items():
+        source = path.replace("layer_1/", "layer_3/").replace("layer_0/", "layer_2/")
         np.testing.assert_array_equal(value, theirs[source], err_msg=path)
 
 
