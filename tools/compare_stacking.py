@@ -416,7 +416,7 @@ def report(options: argparse.Namespace, text: Text, cells: Cells) -> str:
     lines = [
         "# Progressive stacking and training from scratch, at equal compute",
         "",
-        f"`{' '.join(['python -m tools.compare_stacking', *sys.argv[1:]])}`, "
+        f"`{_command()}`, "
         f"{datetime.date.today()}. One core of {machine.cpu()}; "
         f"{machine.versions(('tensorflow', 'keras'))}; {total / 60:.0f} minutes of processor time.",
         "",
@@ -491,6 +491,15 @@ def report_switches(options: argparse.Namespace, text: Text, cells: Cells) -> st
             )
         lines += [f"## {layers} layers, seed {seed}", "", *switches(runs, scratch), ""]
     return "\n".join(lines)
+
+
+def _command() -> str:
+    """What was called, without the folder of its cache."""
+    given = sys.argv[1:]
+    if "--cache" in given:
+        place = given.index("--cache")
+        del given[place : place + 2]
+    return " ".join(["python -m tools.compare_stacking", *given])
 
 
 def main() -> None:
