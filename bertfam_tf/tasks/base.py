@@ -30,6 +30,8 @@ from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, POOLED, Packed, to
 from bertfam_tf.text import Tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
+# More examples than a batch of `train_on_batch` has.
+_ONE_BATCH = 1 << 20
 _TAKES = {TEXT_PAIR: ("single texts", "pairs")}
 NO_DATA = "There is no text in the input."
 
@@ -514,6 +516,73 @@ class Task(Learner):
             self._parts.predicted or self.answer, self._parts.to_python, x, **loop
         )
 
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As ``keras.Model.train_on_batch``, on the raw texts and labels of one batch.
+
+        Args:
+            x: texts in memory, as ``fit`` takes them; or packed token ids by name.
+            class_weight: as for ``fit``.
+
+        Raises:
+            ValueError: as for ``fit``; and for a data set.
+        """
+        batch = self._one_batch(x, y, sample_weight, training=True)
+        if class_weight is not None:
+            class_weight = self._parts.targets.class_weights(class_weight)
+        with as_value_errors():
+            return super().train_on_batch(
+                *batch, class_weight=class_weight, return_dict=return_dict
+            )
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """As ``keras.Model.test_on_batch``: the loss and Keras' metrics, also where ``evaluate``
+        scores answers.
+
+        Args:
+            x: as for ``train_on_batch``.
+
+        Raises:
+            ValueError: as for ``train_on_batch``.
+        """
+        batch = self._one_batch(x, y, sample_weight)
+        with as_value_errors():
+            return super().test_on_batch(*batch, return_dict=return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """The answers of ``predict``; of packed token ids, the Keras model's outputs.
+
+        Args:
+            x: as for ``train_on_batch``, without labels.
+
+        Raises:
+            ValueError: as for ``predict``; and for a data set.
+        """
+        if _is_packed_batch(x):
+            return super().predict_on_batch(x)
+        _refuse_data_set(x)
+        return self.predict(x, batch_size=_ONE_BATCH)
+
+    def _one_batch(
+        self, x: Any, y: Any, sample_weight: Any, *, training: bool = False
+    ) -> tuple[Any, ...]:
+        """Inputs, targets and weights of one batch, as far as given."""
+        if not self.compiled:
+            self._compile_defaults()
+        if _is_packed_batch(x):
+            return x, y, sample_weight
+        _refuse_data_set(x)
+        given = examples(x, y, sample_weight, self.fields)
+        return next(iter(self.training_batches(*given, _ONE_BATCH, training=training)))
+
     # Running the model ------------------------------------------------------------------------
 
     def _answered(
@@ -830,6 +899,15 @@ def _arguments(function: Callable) -> list[str]:
 def _refuse(function: str, others: Any, known: Any) -> None:
     if others:
         raise TypeError(unexpected(function, sorted(others), known))
+
+
+def _is_packed_batch(x: Any) -> bool:
+    return isinstance(x, Mapping) and "token_ids" in x
+
+
+def _refuse_data_set(x: Any) -> None:
+    if isinstance(x, tf.data.Dataset):
+        raise ValueError("Expected the texts of one batch, got a tf.data.Dataset.")
 
 
 def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> None:

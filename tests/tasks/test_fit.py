@@ -251,3 +251,47 @@ def test_an_unknown_argument_is_an_error_that_names_those_there_are(reader, verb
     error = rf"^{verb}\(\) got an unexpected keyword argument 'batchsize'\. .* mean 'batch_size'"
     with pytest.raises(TypeError, match=error):
         getattr(reader, verb)(TEXTS, batchsize=2)
+
+
+# One batch ------------------------------------------------------------------------------------
+
+
+def test_a_step_on_one_batch_is_that_of_fit(classifier, tmp_path):
+    classifier.save(tmp_path / "task")
+    ours, theirs = (bf.load(tmp_path / "task") for _ in range(2))
+    for task in (ours, theirs):
+        task.compile(keras.optimizers.SGD(0.1), metrics=["accuracy"])
+    loss = ours.train_on_batch(TEXTS, NAMES, class_weight={"neutral": 2.0}, return_dict=True)
+    found = theirs.fit(TEXTS, NAMES, class_weight={"neutral": 2.0}, batch_size=6, verbose=0)
+    assert loss == pytest.approx({name: values[0] for name, values in found.history.items()})
+    for a, b in zip(ours.weights, theirs.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    ours.reset_metrics()
+    tested = ours.test_on_batch(TEXTS, NAMES, np.array(WEIGHTS), return_dict=True)
+    scored = theirs.evaluate(
+        TEXTS, NAMES, sample_weight=np.array(WEIGHTS), verbose=0, return_dict=True
+    )
+    assert tested == pytest.approx(scored, abs=1e-6)
+    assert [x["label"] for x in ours.predict_on_batch(TEXTS)] == [
+        x["label"] for x in theirs.predict(TEXTS)
+    ]
+
+
+def test_one_batch_is_no_data_set(reader):
+    with pytest.raises(ValueError, match="texts of one batch, got a"):
+        reader.train_on_batch(slices((TEXTS, NAMES)).batch(2))
+    with pytest.raises(ValueError, match="texts of one batch, got a"):
+        reader.predict_on_batch(slices(TEXTS).batch(2))
+    with pytest.raises(ValueError, match="'maybe' is not one of"):
+        reader.test_on_batch(["a"], ["maybe"])
+
+
+def test_one_batch_of_packed_ids(reader):
+    texts = {name: np.array(x) for name, x in _packed(reader).items()}
+    scores = keras.ops.softmax(reader.predict_on_batch(texts))
+    expected = [answer["scores"] for answer in reader.predict_on_batch(TEXTS)]
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+def _packed(task):
+    return next(iter(task.training_batches(TEXTS, NAMES)))[0]
