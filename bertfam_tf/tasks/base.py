@@ -526,6 +526,9 @@ class Task(Learner):
     ) -> Any:
         """As ``keras.Model.train_on_batch``, on the raw texts and labels of one batch.
 
+        Preparing a batch alone takes some tenths of a second; ``fit`` prepares batches beside its
+        steps.
+
         Args:
             x: texts in memory, as ``fit`` takes them; or packed token ids by name.
             class_weight: as for ``fit``.
