@@ -511,22 +511,30 @@ DISTILBERT_PARTS: dict[str, tuple[dict[str, Any], float]] = {
 }
 
 
-def run(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+def variants(part: str, runs: Runs, task: str) -> dict[str, Callable[[Task], Task]]:
+    """Students of a part, by name."""
+    if part == "systems":
+        return systems(runs, task)
+    if part == "tinybert":
+        return {name: tinybert(runs, task, **each[0]) for name, each in TINYBERT_PARTS.items()}
+    return {
+        name: distilbert(runs, task, name.replace(" ", "_") if each else "distilbert", **each)
+        for name, (each, _) in DISTILBERT_PARTS.items()
+    }
+
+
+def run(
+    part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int], only: Sequence[str]
+) -> None:
     for seed in seeds:
         for task in tasks:
             runs.teacher(task)
             if part == "phone":
                 phone(runs)
-            elif part == "systems":
-                for name, make in systems(runs, task).items():
+                continue
+            for name, make in variants(part, runs, task).items():
+                if not only or name in only:
                     runs.cell(task, name, seed, make)
-            elif part == "tinybert":
-                for name, (options, *_) in TINYBERT_PARTS.items():
-                    runs.cell(task, name, seed, tinybert(runs, task, **options))
-            else:
-                for name, (options, _) in DISTILBERT_PARTS.items():
-                    general = name.replace(" ", "_") if options else "distilbert"
-                    runs.cell(task, name, seed, distilbert(runs, task, general, **options))
 
 
 # On a phone -------------------------------------------------------------------------------------
@@ -817,6 +825,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", default=[], help="names of rows, to run no others")
     parser.add_argument("--report", action="store_true", help="of what is finished, alone")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -827,7 +836,7 @@ def main() -> None:
     seeds = options.seeds[:1] if options.quick else options.seeds
     runs = Runs(options.cache, sizes)
     if not options.report:
-        run(options.part, runs, tasks, seeds)
+        run(options.part, runs, tasks, seeds, options.only)
     if options.part == "systems":
         text = report_systems(runs, tasks, seeds, measured(runs))
     elif options.part == "phone":
