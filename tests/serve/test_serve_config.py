@@ -1,6 +1,7 @@
 """Several models, version policies, labels, reloading, polling, and versions that swap."""
 
 import concurrent.futures
+import contextlib
 import itertools
 import pathlib
 import shutil
@@ -467,10 +468,11 @@ def test_look_ups_do_not_wait_for_a_load(tmp_path, put, monkeypatch):
 
 
 def until(condition):
-    """Waits until a condition holds."""
+    """Waits until a condition holds; what it asks for may not be known yet."""
     for _ in range(600):
-        if condition():
-            return
+        with contextlib.suppress(ServingError):
+            if condition():
+                return
         time.sleep(0.05)
     raise AssertionError("it did not come about")
 
