@@ -216,9 +216,11 @@ def on_jax(folder: Path, arguments: Iterable[str]) -> subprocess.Popen:
 
 
 def compare(folder: Path, families: Iterable[str], meshes: Iterable[str]) -> None:
-    """Prints a line of JSON for each family: its name, differences and seconds."""
+    """Prints a line of JSON for each family: its name, differences, seconds and the device."""
     import jax
 
+    jax.config.update("jax_default_matmul_precision", "highest")  # on GPUs it is TensorFloat-32
+    device = jax.devices()[0].device_kind
     for name in LOSSES:
         getattr(objectives, name)
     for family in families:
@@ -228,7 +230,8 @@ def compare(folder: Path, families: Iterable[str], meshes: Iterable[str]) -> Non
             row["outputs"], row["gradients"] = differences(family, dict(expected))
         with np.load(folder / f"{family}-steps.npz") as expected:
             row |= step_differences(family, dict(expected), meshes)
-        print(json.dumps(row | {"seconds": time.monotonic() - begin}), flush=True)
+        row |= {"seconds": time.monotonic() - begin, "device": device}
+        print(json.dumps(row), flush=True)
     if "tensorflow" in sys.modules:
         sys.exit("TensorFlow was imported.")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf import heads, optimizers
+from bertfam_tf import heads, layers, optimizers
 from bertfam_tf.data.documents import Part
 from bertfam_tf.learner import Learner
 from bertfam_tf.objectives import (
@@ -47,10 +47,55 @@ def test_families(families, meshes, tmp_path):
     rows = [json.loads(line) for line in printed.splitlines()]
     assert [row.pop("family") for row in rows] == list(families)
     for row in rows:
-        assert row.keys() == {"outputs", "gradients", "steps", *meshes, "seconds"}
-        del row["seconds"]
+        assert row.keys() == {"outputs", "gradients", "steps", *meshes, "seconds", "device"}
+        del row["seconds"], row["device"]
         # Without AdamW's decay, or without clipping, steps of one family would differ by 8e-6.
         assert all(0 <= difference <= 5e-6 for difference in row.values())
+
+
+def gradients_of_shared_vectors() -> None:
+    """Prints gradients of vectors that 3,000 tokens look up, as JSON by the kind of layer."""
+    import jax
+    from keras import ops
+
+    ids = np.ones((6, 500), "int32")
+    made = {
+        "tokens": (layers.Embedding(3, 4, dtype="mixed_bfloat16"), (ids,)),
+        "positions": (
+            layers.PositionEmbedding(500, dtype="mixed_bfloat16"),
+            (np.ones((6, 500, 4), "float32"), ids),
+        ),
+        "relative": (layers.RelativeBias(3, 4, dtype="mixed_bfloat16"), (ids,)),
+        "adaptive": (layers.AdaptiveEmbedding(3, 4, 4, dtype="mixed_bfloat16"), (ids,)),
+    }
+    found = {}
+    for name, (layer, inputs) in made.items():
+        assert layer(*inputs).dtype == "bfloat16"
+
+        def total(values, layer=layer, inputs=inputs):
+            with on_jax.keras.StatelessScope(zip(layer.weights, values, strict=True)):
+                return ops.sum(ops.cast(layer(*inputs), "float32"))
+
+        gradients = jax.jit(jax.grad(total))([weight.value for weight in layer.weights])
+        found[name] = np.asarray(gradients[0])[1].tolist()
+    print(json.dumps(found))
+
+
+def test_gradients_of_what_thousands_of_tokens_share():
+    """With sums in half precision they would be 256."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from tests.test_jax import *; gradients_of_shared_vectors()"],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = json.loads(done.stdout)
+    scale = found.pop("adaptive")  # which multiplies with the root of the width
+    assert scale == [6000.0] * 4
+    assert set(found) == {"tokens", "positions", "relative"}
+    assert all(gradient == [3000.0] * 4 for gradient in found.values()), found
 
 
 def train_on_shards(checkpoint: str, folder: str, file: str) -> None:

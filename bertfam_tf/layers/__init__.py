@@ -12,7 +12,12 @@ from bertfam_tf.layers.attention import (
 from bertfam_tf.layers.block import TransformerBlock
 from bertfam_tf.layers.bottleneck import BottleneckBlock, NoNorm, Trigrams
 from bertfam_tf.layers.characters import CharacterCNN, Highway
-from bertfam_tf.layers.embeddings import MaskEmbedding, PositionEmbedding, SinusoidalEmbedding
+from bertfam_tf.layers.embeddings import (
+    Embedding,
+    MaskEmbedding,
+    PositionEmbedding,
+    SinusoidalEmbedding,
+)
 from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from bertfam_tf.layers.fused import Dense, LayerNormalization
 from bertfam_tf.layers.initializers import filled_later, normal
@@ -74,6 +79,7 @@ __all__ = [
     "DisentangledScores",
     "DistanceEmbedding",
     "Distances",
+    "Embedding",
     "FeedForward",
     "FirstTokenPooler",
     "GatedFeedForward",

@@ -68,12 +68,14 @@ class AdaptiveEmbedding(keras.layers.Layer):
         self.tables, self.projections = [], []
         for i, (start, end) in enumerate([(0, self.clusters[-1][1])] if one else self.clusters):
             size = self.embedding_size // self.div_val**i
-            self.tables.append(self._weight((end - start, size), f"embeddings_{i}"))
+            # As of ``Embedding``.
+            table = self._weight((end - start, size), f"embeddings_{i}", autocast=False)
+            self.tables.append(table)
             if not one or size != self.width:
                 self.projections.append(self._weight((size, self.width), f"projection_{i}"))
 
-    def _weight(self, shape, name):
-        return self.add_weight(shape=shape, initializer=normal(self.stddev), name=name)
+    def _weight(self, shape, name, **more):
+        return self.add_weight(shape=shape, initializer=normal(self.stddev), name=name, **more)
 
     def call(self, token_ids):
         x = None
@@ -82,11 +84,12 @@ class AdaptiveEmbedding(keras.layers.Layer):
             # Ids of other clusters are clipped to some vector, which is not used.
             ids = ops.clip(token_ids - start, 0, table.shape[0] - 1)
             vectors = ops.take(table, ids, axis=0)  # (batch, length, cluster size)
+            vectors = ops.cast(vectors, self.compute_dtype)
             if self.projections:
                 vectors = ops.matmul(vectors, self.projections[i])  # (batch, length, width)
             later = ops.expand_dims(token_ids >= start, -1)
             x = vectors if x is None else ops.where(later, vectors, x)
-        return ops.cast(x, self.compute_dtype) * self.width**0.5
+        return x * self.width**0.5
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.width)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
+from bertfam_tf.layers.embeddings import Embedding
 from bertfam_tf.layers.fused import Dense
 
 
@@ -43,7 +44,7 @@ class CharacterCNN(keras.layers.Layer):
         self.units = units
         self.activation = activation
         own = {"dtype": self.dtype_policy}
-        self.embedding = keras.layers.Embedding(vocab_size, width, name="embedding", **own)
+        self.embedding = Embedding(vocab_size, width, name="embedding", **own)
         self.filters = [
             Filters(size, count, name=f"filter_{f}", **own)
             for f, (size, count) in enumerate(filters)

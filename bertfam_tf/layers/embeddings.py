@@ -10,6 +10,17 @@ from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import check_length
 
 
+class Embedding(keras.layers.Embedding):
+    """Keras' layer, looked up before it is cast, so that gradients are added up in float32.
+
+    Those of a vector that thousands of tokens share, such as a segment's, do not fit half
+    precision: on JAX their sum stops growing at some hundred tokens, and is slow on GPUs.
+    """
+
+    def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
+        return super().add_weight(*args, autocast=False, **kwargs)
+
+
 class PositionEmbedding(keras.layers.Layer):
     """Learned absolute position embeddings (arXiv 1810.04805).
 
@@ -36,6 +47,7 @@ class PositionEmbedding(keras.layers.Layer):
         self.embeddings = self.add_weight(
             shape=(self.offset + self.max_positions, x_shape[-1]),
             name="embeddings",
+            autocast=False,
             **self._weight(),
         )
 
@@ -46,8 +58,10 @@ class PositionEmbedding(keras.layers.Layer):
         length: Any = ops.shape(x)[1] if len(x.shape) == 3 else None
         check_length(length, self.max_positions)
         if position_ids is None:
-            return ops.expand_dims(self.embeddings[self.offset : self.offset + length], 0)
-        return ops.take(self.embeddings, position_ids + self.offset, axis=0)
+            found = ops.expand_dims(self.embeddings[self.offset : self.offset + length], 0)
+        else:
+            found = ops.take(self.embeddings, position_ids + self.offset, axis=0)
+        return ops.cast(found, self.compute_dtype)
 
     def compute_output_shape(self, x_shape, position_ids_shape=None):
         return (1 if position_ids_shape is None else x_shape[0], *x_shape[1:])

@@ -145,12 +145,15 @@ class RelativeBias(keras.layers.Layer):
 
     def build(self, buckets_shape):
         self.embeddings = self.add_weight(
-            shape=self.shape, initializer=normal(self.stddev), name="embeddings"
+            shape=self.shape,
+            initializer=normal(self.stddev),
+            name="embeddings",
+            autocast=False,  # as of ``Embedding``
         )
 
     def call(self, buckets):
-        table = ops.cast(self.embeddings, self.compute_dtype)
-        bias = ops.take(table, buckets, axis=0)  # (queries, keys, heads)
+        bias = ops.take(self.embeddings, buckets, axis=0)  # (queries, keys, heads)
+        bias = ops.cast(bias, self.compute_dtype)
         return ops.expand_dims(ops.transpose(bias, (2, 0, 1)), 0)
 
     def compute_output_shape(self, buckets_shape):

@@ -37,7 +37,7 @@ def table(
     config: Any, count: int, width: int | None = None, *, name: str, dtype: Any = None
 ) -> keras.layers.Embedding:
     """An embedding of ``count`` ids, initialized as the config says; width None for the blocks'."""
-    return keras.layers.Embedding(
+    return layers.Embedding(
         count,
         width or config.hidden_size,
         embeddings_initializer=layers.normal(config.initializer_range),

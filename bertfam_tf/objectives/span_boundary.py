@@ -187,7 +187,7 @@ def span_boundary_head(
             dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
         ),
     ]
-    places = keras.layers.Embedding(
+    places = layers.Embedding(
         longest,
         place_size,
         embeddings_initializer=layers.normal(scale),
