@@ -49,7 +49,7 @@ SIZE = dict(
 )
 WORDS, LENGTH, BATCH, RATE = 8000, 40, 64, 2e-3
 RATES = {"features": 5e-3, "tuned": 1e-3}
-EXAMPLES, EPOCHS = 1500, 4
+EPOCHS = 4
 STARTS = ("trained", "random")
 
 
@@ -127,11 +127,12 @@ def pretrained(seconds: float, quick: bool) -> tuple[Any, str]:
     return backbone, said
 
 
-def score(source: Any, task: str, way: str, seed: int, quick: bool) -> float:
+def score(source: Any, task: str, way: str, seed: int, examples: int, quick: bool) -> float:
     """Accuracy on SST-2's dev set, or F1 on CoNLL-2003's testb, in percent.
 
     Args:
         source: the backbone to start from, or its config for random weights.
+        examples: of the train set.
     """
     keras.utils.set_random_seed(seed)
     given = isinstance(source, keras.Model)
@@ -143,7 +144,7 @@ def score(source: Any, task: str, way: str, seed: int, quick: bool) -> float:
         tuning.freeze(backbone, blocks=config.num_layers)
     tokenizer = CharacterTokenizer(max_characters=config.max_characters)
     rng = random.Random(seed)
-    number, epochs = (64, 1) if quick else (EXAMPLES, EPOCHS)
+    number, epochs = (64, 1) if quick else (examples, EPOCHS)
     if task == "SST-2":
         rows = rng.sample([row for row in texts.sst2("train") if len(row[0].split()) > 4], number)
         train, dev = ([list(x) for x in zip(*y, strict=True)] for y in (rows, texts.sst2("dev")))
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="in AllenNLP's format")
     parser.add_argument("--minutes", type=float, default=8, help="of training ELMo (%(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of each run")
+    parser.add_argument("--examples", type=int, default=1500, help="of each run (%(default)s)")
     parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=STARTS)
     parser.add_argument("--quick", action="store_true", help="little of everything")
     options = parser.parse_args()
@@ -183,7 +185,8 @@ def main() -> None:
             found = {}
             for way in RATES:
                 found[way] = [
-                    score(source, task, way, seed, options.quick) for seed in options.seeds
+                    score(source, task, way, seed, options.examples, options.quick)
+                    for seed in options.seeds
                 ]
             means = {way: statistics.mean(scores) for way, scores in found.items()}
             cells = [
@@ -206,7 +209,7 @@ def main() -> None:
 {said}
 
 Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each of the seeds.
-{EXAMPLES:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
+{options.examples:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
 The head is a dense layer, on the maximum over tokens or on each word. One class for all
 sentences scores 50.9 on SST-2.
 
