@@ -199,7 +199,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     if options.quick:
         return
-    rows = "\n".join(lines)
+    rows, rates = "\n".join(lines), " and ".join(map(str, RATES.values()))
     RESULT.write_text(
         f"""# ELMo as features and tuned
 
@@ -209,7 +209,7 @@ def main() -> None:
 {said}
 
 Accuracy on SST-2's dev set, F1 on CoNLL-2003's testb; mean and each of the seeds.
-{options.examples:,} examples, {EPOCHS} epochs, learning rates {" and ".join(map(str, RATES.values()))}.
+{options.examples:,} examples, {EPOCHS} epochs, learning rates {rates}.
 The head is a dense layer, on the maximum over tokens or on each word. One class for all
 sentences scores 50.9 on SST-2.
 
