@@ -687,13 +687,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _heading(part: str, runs: Runs, tasks: Sequence[str], seeds: Sequence[int]) -> str:
     seconds = sum(cell["seconds"] for cell in runs.cells.found.values())
     versions = machine.versions(("tensorflow", "keras"))
+    listed = ", ".join(map(str, seeds))
+    several = f"means of seeds {listed}, with the lowest and the highest"
+    shown = several if len(seeds) > 1 else f"seed {listed}"
     return (
         f"Written by `python -m tools.compare_distillation {part}`, {datetime.date.today()}, "
         f"{machine.cpu()}, {versions}: {seconds / 60:.0f} minutes of processor time for all parts "
         f"so far. Sizes: "
         f"{dataclasses.asdict(runs.sizes)}. Scores of the dev split: accuracy of SST-2, F1 of "
-        f"MRPC, Matthews correlation of CoLA, times 100; means of seeds "
-        f"{', '.join(map(str, seeds))}, with the lowest and the highest. Distilled "
+        f"MRPC, Matthews correlation of CoLA, times 100; {shown}. Distilled "
         "students have as many steps as others, and on SST-2 also read texts of the training split "
         "without their labels. Scores without a range are of one seed. Published scores are of "
         "BERT-base's students on whole data sets. A model of MRPC that calls all pairs paraphrases "
@@ -738,6 +740,25 @@ def report_systems(runs: Runs, tasks: Sequence[str], seeds: Sequence[int], sizes
         "half of its parameters are embeddings, which students keep, 4 x 312 a fifth narrower.\n"
     )
     return text
+
+
+def report_tinybert(runs: Runs, tasks: Sequence[str]) -> str:
+    names = {name: [f"{mrpc}", f"{cola}"] for name, (_, mrpc, cola) in TINYBERT_PARTS.items()}
+    text = report_parts(runs, tasks, names, ["published, MRPC", "published, CoLA"])
+    published = {name: {"mrpc": row[1], "cola": row[2]} for name, row in TINYBERT_PARTS.items()}
+    if not all(task in published["TinyBERT-4"] for task in tasks):
+        return text
+    means = {name: statistics.mean(row[t] for t in tasks) for name, row in published.items()}
+    whole = means.pop("TinyBERT-4")
+    changes = {name: mean - whole for name, mean in means.items()}
+    return text + report_order(runs, tasks, "TinyBERT-4", changes, "the same tasks")
+
+
+def report_distilbert(runs: Runs, tasks: Sequence[str]) -> str:
+    names = {name: [f"{change:+.2f}"] for name, (_, change) in DISTILBERT_PARTS.items()}
+    text = report_parts(runs, tasks, names, ["published change of GLUE's mean"])
+    changes = {name: change for name, (each, change) in DISTILBERT_PARTS.items() if each}
+    return text + report_order(runs, tasks, "DistilBERT-3", changes, "GLUE's mean")
 
 
 def report_parts(
@@ -886,22 +907,9 @@ def main() -> None:
     elif options.part == "phone":
         text = report_phone(runs)
     elif options.part == "tinybert":
-        names = {name: [f"{mrpc}", f"{cola}"] for name, (_, mrpc, cola) in TINYBERT_PARTS.items()}
-        text = report_parts(runs, tasks, names, ["published, MRPC", "published, CoLA"])
-        if "sst2" not in tasks:
-            places = [("mrpc", "cola").index(task) for task in tasks]
-            means = {
-                name: statistics.mean(row[1 + place] for place in places)
-                for name, row in TINYBERT_PARTS.items()
-            }
-            whole = means.pop("TinyBERT-4")
-            changes = {name: mean - whole for name, mean in means.items()}
-            text += report_order(runs, tasks, "TinyBERT-4", changes, "the same tasks")
+        text = report_tinybert(runs, tasks)
     else:
-        names = {name: [f"{change:+.2f}"] for name, (_, change) in DISTILBERT_PARTS.items()}
-        text = report_parts(runs, tasks, names, ["published change of GLUE's mean"])
-        changes = {name: change for name, (each, change) in DISTILBERT_PARTS.items() if each}
-        text += report_order(runs, tasks, "DistilBERT-3", changes, "GLUE's mean")
+        text = report_distilbert(runs, tasks)
     text = _heading(options.part, runs, tasks, seeds) + text
     print(text)
     if not options.quick:

@@ -82,18 +82,17 @@ def warm_start(
         ValueError: for a layer map that does not fit, or if no weight was assigned.
     """
     ours, theirs = (x if isinstance(x, Backbone) else x.backbone for x in (student, teacher))
-    pairs = []
     new, old = blocks_of(ours), blocks_of(theirs)
-    assigned = []
-    for i, j in layer_map(layers, len(new), len(old)).items():
-        if i and j:
-            found = _copy(new[i - 1], old[j - 1])
-            if not found and ours.family == theirs.family:
-                found = _copy_shared(new[i - 1], old[j - 1])
-            assigned += found
+    copy_block = _copy_shared if ours.family == theirs.family else _copy
+    assigned = [
+        path
+        for i, j in layer_map(layers, len(new), len(old)).items()
+        if i and j
+        for path in copy_block(new[i - 1], old[j - 1])
+    ]
     blocks = {id(each) for each in (*new, *old)}
     others = {name: part for name, part in theirs.parts.items() if id(part) not in blocks}
-    pairs += [
+    pairs = [
         (part, others[name])
         for name, part in ours.parts.items()
         if id(part) not in blocks and name in others
