@@ -82,7 +82,7 @@ def test_budgets_that_make_no_sense(classifier, options, error):
 
 
 def _tagger(smallest):
-    task = bf.TokenTagger.from_pretrained(smallest, ["O", "X"], max_length=8, stride=2)
+    task = bf.TokenTagger.from_pretrained(smallest, ["O", "X"], max_length=8, stride=2, **OFF)
     texts = ["a good film", "bad", "a good film and a bad plot and a film"] * 2
     tags = ["O X O", "X", "O X O O O O O O O X"] * 2
     # An example's windows: room for 6 pieces, 2 of them repeated.
@@ -90,12 +90,12 @@ def _tagger(smallest):
 
 
 def _span_qa(smallest):
-    task = bf.SpanQA.from_pretrained(smallest, max_length=16, stride=4, max_question=4)
+    task = bf.SpanQA.from_pretrained(smallest, max_length=16, stride=4, max_question=4, **OFF)
     return task, ASKED, ANSWERS, None
 
 
 def _choice(smallest):
-    task = bf.MultipleChoice.from_pretrained(smallest, 2)
+    task = bf.MultipleChoice.from_pretrained(smallest, 2, **OFF)
     rows = {"text": TEXTS, "choices": [["good", "a bad film"], ["it", ""]] * 6}
     return task, rows, [0, 1] * 6, None
 
@@ -124,6 +124,15 @@ def test_budgets_count_all_rows_of_an_example(name, smallest):
     for inputs, targets, weight in batches:
         rows = {len(each) for each in tf.nest.flatten((inputs, targets, weight))}
         assert len(rows) == 1
+
+
+@pytest.mark.parametrize("name", in_full(TASKS, ["tags"]))
+def test_a_step_on_one_batch_is_that_of_fit(name, smallest):
+    task, x, y, _ = TASKS[name](smallest)
+    task.compile(keras.optimizers.SGD(0.0))
+    loss = task.train_on_batch(x, y, return_dict=True)["loss"]
+    found = task.fit(x, y, batch_size=len(TEXTS), verbose=0).history["loss"]
+    assert loss == pytest.approx(found[0], rel=1e-5)
 
 
 # Widths ---------------------------------------------------------------------------------------
