@@ -72,7 +72,7 @@ TASKS = {"sst2": "accuracy", "mrpc": "f1", "cola": "matthews"}
 FOUR = {"num_layers": 4, "hidden_size": 312, "intermediate_size": 1200}
 LENGTH = 64
 EXAMPLE = "one of the best films of this year , and a very funny one too"
-ON_PHONES = ("PKD-3",)
+ON_PHONES = ("PKD-3", "TinyBERT-4")
 # So that a paragraph is one example, not several windows.
 WORDS = 40
 
