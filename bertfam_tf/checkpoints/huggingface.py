@@ -53,6 +53,8 @@ _IGNORED_KEYS = frozenset(
     legacy pooler_hidden_size true_hidden_size
     """.split()
 )
+# Others decide nothing in transformers.
+_PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def has_weights(directory: Path) -> bool:
@@ -80,7 +82,17 @@ def read(directory: Path, family: str | None = None) -> Source:
     only = [copy for copy in copies if copies[copy] == table and copy in tensors]
     if table and only and table not in tensors:
         tensors = tensors.renamed(lambda name: table if name == only[0] else name)
-    return Source(record, config, tensors, weights, names.ignored, copies, values)
+    outputs = values.get("problem_type")
+    return Source(
+        record,
+        config,
+        tensors,
+        weights,
+        names.ignored,
+        copies,
+        values,
+        outputs=outputs if outputs in _PROBLEM_TYPES else None,
+    )
 
 
 def read_weights(directory: Path) -> Tensors:

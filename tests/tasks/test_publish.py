@@ -126,6 +126,15 @@ def test_a_number_has_one_label(tmp_path):
     assert said["model_input_names"] == ["input_ids", "attention_mask"]
 
 
+def test_a_head_of_another_kind_of_labels(tmp_path):
+    """Its logits mean something else; a new head can still be trained."""
+    published.task("MultiLabelClassifier", "bert").save_pretrained(tmp_path / "out")
+    error = "is one for multi_label_classification, expected one for single_label_classification"
+    with pytest.raises(ValueError, match=error):
+        bf.TextClassifier.from_pretrained(tmp_path / "out")
+    bf.TextClassifier.from_pretrained(tmp_path / "out", ["yes", "no"])
+
+
 @pytest.mark.parametrize(("name", "kept"), [("TokenTagger", False), ("MaskedLM", True)])
 def test_a_pooler_that_nobody_reads(name, kept, tmp_path):
     """Their class for tags has none; a language model keeps it for what is trained on it."""
