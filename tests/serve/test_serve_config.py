@@ -477,6 +477,13 @@ def until(condition):
     raise AssertionError("it did not come about")
 
 
+def _replace(path, text):
+    """Writes a file that is never read in part."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
 def reload(stubs, new):
     return stubs.model.HandleReloadConfigRequest(
         model_management_pb2.ReloadConfigRequest(config=new, metric_names=["a"]), timeout=60
@@ -520,11 +527,12 @@ def test_the_file_of_the_configuration_is_polled(tmp_path, put, caplog):
     path.write_text(str(config(tmp_path, ("a", ""))))
     with running_server(config=path, config_poll_s=0.05) as server:
         assert server.models.names() == ["a"]
-        path.write_text("improper")
+        _replace(path, "improper")
+        until(lambda: "Error parsing text-format" in caplog.text)
         time.sleep(0.3)
         assert server.models.names() == ["a"]
         assert caplog.text.count("Error parsing text-format") == 1
-        path.write_text(str(config(tmp_path, ("b", ""))))
+        _replace(path, str(config(tmp_path, ("b", ""))))
         until(lambda: server.models.names() == ["b"])
         until(lambda: states(server.models, "b") == {1: "AVAILABLE"})
 
@@ -610,14 +618,8 @@ def test_no_request_fails_while_versions_swap(tmp_path, put):
         finally:
             stop.set()
             pool.shutdown()
-        until(lambda: states(server.models, "m")[4] == "END")
-        assert states(server.models, "m") == {
-            1: "END",
-            2: "END",
-            3: "END",
-            4: "END",
-            5: "AVAILABLE",
-        }
+        ended = dict.fromkeys((1, 2, 3, 4), "END")
+        until(lambda: states(server.models, "m") == {**ended, 5: "AVAILABLE"})
     assert not wrong
     assert next(asked) > 200
 
