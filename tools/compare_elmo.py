@@ -18,6 +18,7 @@ import datetime
 import random
 import re
 import statistics
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -199,11 +200,12 @@ def main() -> None:
             print(lines[-1], flush=True)
     if options.quick:
         return
+    command = " ".join(["python -m tools.compare_elmo", *sys.argv[1:]])
     rows, rates = "\n".join(lines), " and ".join(map(str, RATES.values()))
     RESULT.write_text(
         f"""# ELMo as features and tuned
 
-`python -m tools.compare_elmo`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}.
+`{command}`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}.
 {machine.versions(("tensorflow", "keras"))}.
 
 {said}
