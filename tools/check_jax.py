@@ -19,6 +19,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,7 +51,7 @@ def main() -> None:
         (device,) = {row.pop("device") for row in rows}
         day = datetime.date.today().isoformat()
         how = f"{HOW} on a CPU, and JAX on the GPU. {device}, {day}."
-        _save("jax_gpu.md", "JAX on a GPU", how, ["steps"], sorted(rows, key=_family))
+        _save("jax_gpu.md", "JAX on a GPU", how, ["steps"], sorted(rows, key=itemgetter("family")))
     else:
         rows = _compare(families)
         if not options.families:
@@ -71,10 +72,6 @@ def _compare(families: list[str]) -> list[dict[str, Any]]:
     if process.returncode:
         sys.exit(process.returncode)
     return rows
-
-
-def _family(row: dict[str, Any]) -> str:
-    return row["family"]
 
 
 def _save(name: str, title: str, how: str, columns: list[str], rows: list[dict]) -> None:
