@@ -58,14 +58,17 @@ class DataConfig:
     Attributes:
         train, dev, test: a file or a list of files; only ``bertfam evaluate``
             reads the test split. Names of splits if ``tfds`` is given.
-        text, text_pair, label: columns, by name in the first line or by number from 0.
-        labels: names of the classes in order; or a table from labels in the file to names;
-            None for the distinct labels of the training file, sorted.
+        text, text_pair, label: columns, by name in the first line or by number from 0; label None
+            for pairs of texts that belong together, which have none.
+        labels: names of the classes in order; or a table from labels in the file to names, of
+            tasks whose labels are numbers to these, such as ``{relevant: "1", other: "0"}``; None
+            for the distinct labels of the training file, sorted.
         limit: maximum number of training examples.
         format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
-            ``text_pair``. In JSON ``a.b`` is the key b in the object at a.
+            ``text_pair``. In JSON ``a.b`` is the key b in the object at a. Files of SQuAD's format
+            have the columns ``question`` and ``context``.
         on_error: ``raise`` stops at the first invalid row; ``skip`` skips invalid rows and logs
             the number of each kind of error.
         tag_scheme: ``iob2`` converts IOB1 tags in files of CoNLL's format to IOB2.
@@ -78,7 +81,7 @@ class DataConfig:
     test: str | list[str] | None = None
     text: str | int = "text"
     text_pair: str | int | None = None
-    label: str | int = "label"
+    label: str | int | None = "label"
     labels: list[str] | dict[str, str] | None = None
     limit: int | None = None
     format: str | None = None
@@ -378,10 +381,38 @@ class PretrainRecipe(_Yaml):
 
 
 @dataclass(frozen=True)
+class EmbedderConfig:
+    """How a ``TextEmbedder`` is trained; see ``bertfam_tf.EmbedderTrainer``.
+
+    Attributes:
+        objective: ``contrastive``, for pairs of texts that belong together, without labels and
+            optionally with a column, or several, of ``negatives``; ``cosent`` or ``cosine``, for
+            pairs with their similarity as the label.
+        temperature, symmetric, dimensions, prompts, rows_in_memory: as ``EmbedderTrainer`` takes
+            them.
+    """
+
+    objective: str = "contrastive"
+    temperature: float = 0.05
+    symmetric: bool = False
+    dimensions: list[int] | None = None
+    prompts: list[str | None] | None = None
+    rows_in_memory: int | None = None
+
+    def __post_init__(self):
+        known = ("contrastive", "cosent", "cosine")
+        if self.objective not in known:
+            raise ValueError(
+                f"embedder.objective must be one of {', '.join(known)}, got {self.objective!r}."
+            )
+
+
+@dataclass(frozen=True)
 class Recipe(_Yaml):
     """One fine-tuning run. ``output`` is the directory that it writes into.
 
-    ``options`` are arguments of the task's ``from_pretrained``, such as ``{stride: 128}``.
+    ``options`` are arguments of the task's ``from_pretrained``, such as ``{stride: 128}``;
+    ``embedder`` is for the task ``TextEmbedder`` alone.
     """
 
     output: str
@@ -389,6 +420,7 @@ class Recipe(_Yaml):
     data: DataConfig
     task: str = "TextClassifier"
     options: dict[str, Any] = field(default_factory=dict)
+    embedder: EmbedderConfig | None = None
     train: TrainConfig = field(default_factory=TrainConfig)
 
 

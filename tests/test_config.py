@@ -100,7 +100,7 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
         ({"trian": {}}, "Unknown key 'trian'. Did you mean 'train'?"),
         ({"train": {"epoch": 1}}, "Unknown key in section train 'epoch'. Did you mean 'epochs'?"),
         ({"data": {"trian": "x"}}, "Unknown key in section data 'trian'. Did you mean 'train'?"),
-        ({1: 2}, "Unknown key '1'. Known: data, model"),
+        ({1: 2}, "Unknown key '1'. Known: data, embedder, model"),
         ({"model": {}}, 'missing value for field "model.path"'),
         ({"model": "m"}, '"model" - should be "ModelConfig"'),
         ({"train": None}, '"train" - should be "TrainConfig"'),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
 
 
-def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | InvalidRow]:
+def squad_rows(
+    file: Path, columns: Mapping[str, Any] | None = None, *, labelled: bool = True
+) -> Iterator[Row | InvalidRow]:
     """Yields questions: ``question`` and ``context``; the label is a list of (text, start).
 
     Args:
         file: read as a whole, because it is a single JSON object.
+        columns: other names for ``question`` and ``context``, such as ``{"text": "question"}``.
         labelled: whether answers are expected.
 
     Raises:
@@ -27,6 +30,8 @@ def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | InvalidRo
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise ValueError(f"{file} has no list 'data'; expected SQuAD's format.")
+    renamed = {column: name for name, column in (columns or {}).items()}
+    names = renamed.get("question", "question"), renamed.get("context", "context")
     for i, article in enumerate(articles):
         where = f"{file}: article {i}"
         try:
@@ -35,18 +40,21 @@ def squad_rows(file: Path, *, labelled: bool = True) -> Iterator[Row | InvalidRo
                 context, questions = paragraph["context"], paragraph["qas"]
                 encoded = as_bytes(context)
                 for question in questions:
-                    yield _question(file, question, encoded, labelled)
+                    yield _question(file, question, encoded, names, labelled)
         except (KeyError, TypeError, AttributeError) as error:
             yield InvalidRow(
                 "structure", f"{where} does not have SQuAD's format: {_missing(error)}."
             )
 
 
-def _question(file: Path, question: Any, context: bytes, labelled: bool) -> Row | InvalidRow:
+def _question(
+    file: Path, question: Any, context: bytes, names: tuple[str, str], labelled: bool
+) -> Row | InvalidRow:
     name = question.get("id") if isinstance(question, dict) else None
     location = f"{file}: question {name}"
     try:
-        features: dict[str, Any] = {"question": as_bytes(question["question"]), "context": context}
+        texts = (as_bytes(question["question"]), context)
+        features: dict[str, Any] = dict(zip(names, texts, strict=True))
         answers = None
         if labelled:
             found = [] if question.get("is_impossible") else question["answers"]

@@ -51,7 +51,8 @@ def read_rows(
         files: one or several files, read one after the other; splits if ``format`` is tfds.
         columns: maps the names of features, and ``label``, to columns; see ``records``. None uses
             the columns ``text`` and ``label``; for conll, the last column as tags; and the known
-            columns of a data set of tensorflow-datasets.
+            columns of a data set of tensorflow-datasets. Those of squad are ``question`` and
+            ``context``, which are also the names of features that have no such column.
         format: one of ``FORMATS``; None detects it from each file's name.
         target: reads labels; None omits them.
         limit: the maximum number of rows.
@@ -97,7 +98,7 @@ def _reader(
     if not file.is_file():
         raise ValueError(f"There is no file {file}.")
     if format == "squad":
-        return partial(squad_rows, file, labelled=labelled)
+        return partial(squad_rows, file, columns, labelled=labelled)
     if format == "txt":
         return partial(_lines, file)
     wanted = {

@@ -84,12 +84,14 @@ class Tags(Target):
 
 
 class Number(Target):
-    """A number, as written in the file: a string."""
+    """A number, as written in the file: a string. ``names`` may only be a dict, to numbers."""
 
     what = "number"
 
     def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
         text = _one(given, self.what).strip()
+        if self._table is not None:
+            text = self._named(text)
         try:
             finite = math.isfinite(float(text))
         except ValueError:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import keras
 from keras import ops
 
+from bertfam_tf.layers.embeddings import add_table, look_up
 from bertfam_tf.layers.initializers import normal
 
 
@@ -68,14 +69,14 @@ class AdaptiveEmbedding(keras.layers.Layer):
         self.tables, self.projections = [], []
         for i, (start, end) in enumerate([(0, self.clusters[-1][1])] if one else self.clusters):
             size = self.embedding_size // self.div_val**i
-            # As of ``Embedding``.
-            table = self._weight((end - start, size), f"embeddings_{i}", autocast=False)
-            self.tables.append(table)
+            initializer = normal(self.stddev)
+            shape = (end - start, size)
+            self.tables.append(add_table(self, shape, f"embeddings_{i}", initializer=initializer))
             if not one or size != self.width:
-                self.projections.append(self._weight((size, self.width), f"projection_{i}"))
-
-    def _weight(self, shape, name, **more):
-        return self.add_weight(shape=shape, initializer=normal(self.stddev), name=name, **more)
+                shape, name = (size, self.width), f"projection_{i}"
+                self.projections.append(
+                    self.add_weight(shape=shape, initializer=normal(self.stddev), name=name)
+                )
 
     def call(self, token_ids):
         x = None
@@ -83,8 +84,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
             start = self.clusters[i][0]
             # Ids of other clusters are clipped to some vector, which is not used.
             ids = ops.clip(token_ids - start, 0, table.shape[0] - 1)
-            vectors = ops.take(table, ids, axis=0)  # (batch, length, cluster size)
-            vectors = ops.cast(vectors, self.compute_dtype)
+            vectors = look_up(self, table, ids)  # (batch, length, cluster size)
             if self.projections:
                 vectors = ops.matmul(vectors, self.projections[i])  # (batch, length, width)
             later = ops.expand_dims(token_ids >= start, -1)

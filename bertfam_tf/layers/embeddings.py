@@ -11,14 +11,33 @@ from bertfam_tf.layers.masks import check_length
 
 
 class Embedding(keras.layers.Embedding):
-    """Keras' layer, looked up before it is cast, so that gradients are added up in float32.
-
-    Those of a vector that thousands of tokens share, such as a segment's, do not fit half
-    precision: on JAX, a sum of equal bfloat16 gradients ends at 256 of them.
-    """
+    """Keras' layer with a table of ``add_table``."""
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
-        return super().add_weight(*args, autocast=False, **kwargs)
+        return super().add_weight(*args, **_NOT_CAST, **kwargs)
+
+
+_NOT_CAST = {"autocast": False}
+
+
+def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any) -> keras.Variable:
+    """A weight of vectors that are looked up before they are cast (``look_up``).
+
+    So gradients are added up in float32. Those of a vector that thousands of tokens share, such as
+    a segment's, do not fit half precision: on JAX, a sum of equal bfloat16 gradients ends at 256 of
+    them.
+
+    Args:
+        layer: that gets the weight.
+        shape, name: of the weight.
+        **kwargs: for ``add_weight``.
+    """
+    return layer.add_weight(shape=shape, name=name, **_NOT_CAST, **kwargs)
+
+
+def look_up(layer: keras.layers.Layer, table: Any, ids: Any) -> Any:
+    """Rows ``ids`` of ``table``, in the dtype that ``layer`` computes in."""
+    return ops.cast(ops.take(table, ids, axis=0), layer.compute_dtype)
 
 
 class PositionEmbedding(keras.layers.Layer):
@@ -44,12 +63,8 @@ class PositionEmbedding(keras.layers.Layer):
         self.offset = offset
 
     def build(self, x_shape, position_ids_shape=None):
-        self.embeddings = self.add_weight(
-            shape=(self.offset + self.max_positions, x_shape[-1]),
-            name="embeddings",
-            autocast=False,
-            **self._weight(),
-        )
+        shape = (self.offset + self.max_positions, x_shape[-1])
+        self.embeddings = add_table(self, shape, "embeddings", **self._weight())
 
     def _weight(self):
         return {"initializer": normal(self.stddev)}
@@ -57,11 +72,10 @@ class PositionEmbedding(keras.layers.Layer):
     def call(self, x, position_ids=None):
         length: Any = ops.shape(x)[1] if len(x.shape) == 3 else None
         check_length(length, self.max_positions)
-        if position_ids is None:
-            found = ops.expand_dims(self.embeddings[self.offset : self.offset + length], 0)
-        else:
-            found = ops.take(self.embeddings, position_ids + self.offset, axis=0)
-        return ops.cast(found, self.compute_dtype)
+        if position_ids is not None:
+            return look_up(self, self.embeddings, position_ids + self.offset)
+        first = self.embeddings[self.offset : self.offset + length]
+        return ops.expand_dims(ops.cast(first, self.compute_dtype), 0)
 
     def compute_output_shape(self, x_shape, position_ids_shape=None):
         return (1 if position_ids_shape is None else x_shape[0], *x_shape[1:])

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from bertfam_tf.layers.attention import split_heads
+from bertfam_tf.layers.embeddings import add_table, look_up
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.relative import shift
 
@@ -144,16 +145,11 @@ class RelativeBias(keras.layers.Layer):
         self.stddev = stddev
 
     def build(self, buckets_shape):
-        self.embeddings = self.add_weight(
-            shape=self.shape,
-            initializer=normal(self.stddev),
-            name="embeddings",
-            autocast=False,  # as of ``Embedding``
-        )
+        initializer = normal(self.stddev)
+        self.embeddings = add_table(self, self.shape, "embeddings", initializer=initializer)
 
     def call(self, buckets):
-        bias = ops.take(self.embeddings, buckets, axis=0)  # (queries, keys, heads)
-        bias = ops.cast(bias, self.compute_dtype)
+        bias = look_up(self, self.embeddings, buckets)  # (queries, keys, heads)
         return ops.expand_dims(ops.transpose(bias, (2, 0, 1)), 0)
 
     def compute_output_shape(self, buckets_shape):

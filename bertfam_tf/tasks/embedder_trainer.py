@@ -60,8 +60,8 @@ class EmbedderTrainer(Learner):
             (GradCache, arXiv 2101.06983): all are computed twice. None for the whole batch.
 
     Raises:
-        ValueError: for an unknown objective or prompt, a temperature that is not positive, or
-            dimensions that the vectors do not have.
+        ValueError: for an unknown objective or prompt, another number of prompts, a temperature
+            that is not positive, or dimensions that the vectors do not have.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class EmbedderTrainer(Learner):
     ):
         if objective not in get_args(Similarity):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
+        if prompts is not None and len(prompts) != 2:
+            raise ValueError(f"prompts must be two names, got {prompts}.")
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}.")
         if rows_in_memory is not None and rows_in_memory < 1:

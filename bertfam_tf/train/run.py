@@ -21,7 +21,8 @@ from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.divergence import StopAtDivergence
-from bertfam_tf.train.splits import open_split, read_split, trainable_task
+from bertfam_tf.train.embedders import embedder_scores, embedder_trainer
+from bertfam_tf.train.splits import is_embedder, open_split, read_split, trainable_task
 
 # In examples; a larger corpus is shuffled within a buffer of this size.
 _SHUFFLE_BUFFER = 1 << 20
@@ -60,12 +61,17 @@ def run(recipe: Recipe) -> dict[str, float]:
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     cls = trainable_task(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
+    if recipe.embedder is not None and not is_embedder(recipe.task):
+        raise ValueError(f"embedder is for the task TextEmbedder, got {recipe.task}.")
     rows, names = open_split(recipe.data, "train", recipe.task)
     task = _build(recipe, cls, rows, names)
+    factors = _choose_weights(task, recipe)
+    model = embedder_trainer(task, recipe) if is_embedder(recipe.task) else task
     directory.begin()
-    _fit(task, recipe, directory, rows)
+    _fit(model, recipe, directory, rows, factors)
     if directory.writes:
         task.save(directory.path / MODEL)
+        _log.info("The model is in %s.", directory.path / MODEL)
     metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
     directory.finish(metrics)
     return metrics
@@ -74,6 +80,8 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
 def evaluate(task: tasks.Task, recipe: Recipe | DistillRecipe, split: str) -> dict[str, float]:
     """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
     rows = read_split(recipe.data, split, type(task).__name__, task.class_names or None)
+    if isinstance(task, tasks.TextEmbedder):
+        return embedder_scores(task, recipe, rows)
     data = rows.batch(recipe.train.batch_size or EXAMPLES)
     if not task.compiled:
         task.compile(**_metrics(recipe))
@@ -86,10 +94,11 @@ def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) ->
         if name not in known:
             raise ValueError(unknown(f"option of {recipe.task}", name, known))
     features = rows.element_spec[0]
-    cls.fields.check(features)
     options: dict[str, Any] = {"max_length": recipe.model.max_length}
-    if cls.fields.optional:
-        options["pair"] = any(name in features for name in cls.fields.optional)
+    if not is_embedder(recipe.task):
+        cls.fields.check(features)
+        if cls.fields.optional:
+            options["pair"] = any(name in features for name in cls.fields.optional)
     if _CHOICES in features:
         options["num_choices"] = features[_CHOICES].shape[0]
     classes = class_option(cls.options_type)
@@ -99,24 +108,37 @@ def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) ->
     return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
 
 
-def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.data.Dataset) -> None:
+def _fit(
+    model: tasks.Task | tasks.EmbedderTrainer,
+    recipe: Recipe,
+    directory: RunDirectory,
+    rows: tf.data.Dataset,
+    factors: dict[str, float] | None,
+) -> None:
+    """Trains a model.
+
+    Args:
+        model: the task, or what trains it.
+        recipe, directory, rows: of the run.
+        factors: of learning rates, by weight; None for one rate.
+    """
     settings = recipe.train
     backup = directory.backup(settings.backup_steps)
-    steps, shuffled = _batches(task, settings, rows)
-    factors = _choose_weights(task, recipe)
-    task.recompute_blocks = settings.recompute == "blocks"
-    task.compile(
+    steps, shuffled = _batches(model, settings, rows)
+    model.recompute_blocks = settings.recompute == "blocks"
+    model.compile(
         optimizers.of(settings, steps * settings.epochs, factors),
         accumulation_steps=settings.accumulation_steps,
         **_metrics(recipe),
     )
-    done = backup.restore(task)
+    done = backup.restore(model)
     if done:
         _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
 
     validation: Any = None
     if recipe.data.dev is not None:
-        validation = read_split(recipe.data, "dev", recipe.task, task.class_names or None)
+        names = getattr(model, "class_names", None)
+        validation = read_split(recipe.data, "dev", recipe.task, names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
 
     def examples(step: int) -> list[str]:
@@ -139,10 +161,10 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
         callbacks.insert(-1, best)
     if done % steps:
         # Keras makes metrics at their first batch; the checkpoint has their values.
-        task.evaluate(rows.take(1).batch(1), verbose=0)
+        model.evaluate(rows.take(1).batch(1), verbose=0)
     for first, last, length in remaining(done, steps, settings.epochs):
         if not (best and best.exhausted):
-            task.fit(
+            model.fit(
                 # Batches that are done are skipped before they are encoded.
                 reduce(tf.data.Dataset.concatenate, map(shuffled, range(first, last))).skip(
                     steps - length
@@ -155,11 +177,11 @@ def _fit(task: tasks.Task, recipe: Recipe, directory: RunDirectory, rows: tf.dat
                 class_weight=settings.class_weights,
             )
     if best is not None:
-        best.restore(task)
+        best.restore(model)
 
 
 def _batches(
-    task: tasks.Task, settings: TrainConfig, rows: tf.data.Dataset
+    model: Any, settings: TrainConfig, rows: tf.data.Dataset
 ) -> tuple[int, Callable[[int], tf.data.Dataset]]:
     """How many batches an epoch has, and a function from its number to them."""
     count = int(rows.cardinality())
@@ -171,14 +193,19 @@ def _batches(
         return settings.seed * settings.epochs + epoch
 
     if settings.batch_tokens is not None:
-        by_tokens = TokenBatches(settings.batch_tokens, task.count_tokens).counted(rows)
+        by_tokens = TokenBatches(settings.batch_tokens, model.count_tokens).counted(rows)
         assert by_tokens.steps is not None
         return by_tokens.steps, lambda epoch: by_tokens(rows, buffer=buffer, seed=seed(epoch))
     size = settings.batch_size
     assert size is not None
-    return -(-count // size), lambda epoch: shuffled_batches(
-        rows, size, buffer=buffer, seed=seed(epoch)
-    )
+
+    def batches(epoch: int) -> tf.data.Dataset:
+        if isinstance(model, tasks.EmbedderTrainer):
+            # At random: negatives of the same length would be easy to tell apart.
+            return rows.shuffle(buffer, seed=seed(epoch)).batch(size)
+        return shuffled_batches(rows, size, buffer=buffer, seed=seed(epoch))
+
+    return -(-count // size), batches
 
 
 def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:

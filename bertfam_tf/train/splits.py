@@ -25,6 +25,9 @@ def read_split(
         task: the task's class.
         names: the valid labels where the recipe names none.
 
+    Returns:
+        without labels, ``(features,)``.
+
     Raises:
         ValueError: when the recipe has no such split, a file or a column is missing, or a row is
             not valid.
@@ -34,11 +37,12 @@ def read_split(
 
 def columns(data: DataConfig) -> dict[str, Column] | None:
     """Columns of texts and label; None for a published data set whose columns are known."""
+    label: dict[str, Column] = {} if data.label is None else {"label": data.label}
     if data.columns is not None:
-        return {"label": data.label, **data.columns}
+        return {**label, **data.columns}
     if data.tfds is not None and columns_of(data.tfds) is not None:
         return None
-    found: dict[str, Column] = {"text": data.text, "label": data.label}
+    found = {"text": data.text, **label}
     return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
 
 
@@ -53,7 +57,9 @@ def open_split(
     if data.tfds is None:
         files = [expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None
-    target = _labels_of(task)(names if data.labels is None else data.labels)
+    target = None
+    if data.label is not None or not is_embedder(task):
+        target = _labels_of(task)(names if data.labels is None else data.labels)
     rows = read_rows(
         files,
         columns(data),
@@ -65,7 +71,7 @@ def open_split(
         tfds=data.tfds,
         data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
     )
-    return rows.dataset(), target.names
+    return rows.dataset(), [] if target is None else target.names
 
 
 def trainable_task(task: str) -> type[tasks.Task]:
@@ -74,12 +80,17 @@ def trainable_task(task: str) -> type[tasks.Task]:
     Raises:
         ValueError: for another name.
     """
-    if task not in tasks.trainable_tasks():
-        raise ValueError(unknown("task", task, tasks.trainable_tasks()))
+    known = [*tasks.trainable_tasks(), tasks.TextEmbedder.__name__]
+    if task not in known:
+        raise ValueError(unknown("task", task, known))
     return tasks.task_class(task)
 
 
+def is_embedder(task: str) -> bool:
+    """Whether a task is trained on pairs of texts, by ``EmbedderTrainer``."""
+    return trainable_task(task) is tasks.TextEmbedder
+
+
 def _labels_of(task: str) -> type[targets.Target]:
-    found = trainable_task(task).labels_type
-    assert found is not None
-    return found
+    # Of embedders, the similarity of two texts.
+    return trainable_task(task).labels_type or targets.Number
