@@ -1,6 +1,6 @@
 """Keras metrics, and functions that compute the same scores as the benchmarks' scripts."""
 
-from bertfam_tf.metrics.classification import F1, Matthews, MicroF1
+from bertfam_tf.metrics.classification import AUC, F1, Matthews, MicroF1, Precision, Recall
 from bertfam_tf.metrics.correlation import Pearson, Spearman
 from bertfam_tf.metrics.entities import (
     Entity,
@@ -16,6 +16,7 @@ from bertfam_tf.metrics.squad import best_threshold, exact_match, f1, squad_scor
 from bertfam_tf.metrics.table import METRICS, by_name
 
 __all__ = [
+    "AUC",
     "F1",
     "METRICS",
     "MRR",
@@ -24,6 +25,8 @@ __all__ = [
     "Matthews",
     "MicroF1",
     "Pearson",
+    "Precision",
+    "Recall",
     "Spearman",
     "best_threshold",
     "by_name",

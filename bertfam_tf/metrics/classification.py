@@ -35,12 +35,15 @@ class _Counts(keras.metrics.Metric):
 
 class _OfTwoLabels(_Counts):
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        if y_pred.shape[-1] != 2:
-            raise ValueError(
-                f"y_pred of {type(self).__name__} must be scores of 2 labels, got "
-                f"{y_pred.shape[-1]}."
-            )
+        _check_two(self, y_pred)
         return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
+
+
+def _check_two(metric: keras.metrics.Metric, y_pred: Any) -> None:
+    if y_pred.shape[-1] != 2:
+        raise ValueError(
+            f"y_pred of {type(metric).__name__} must be scores of 2 labels, got {y_pred.shape[-1]}."
+        )
 
 
 class F1(_OfTwoLabels):
@@ -57,6 +60,56 @@ class F1(_OfTwoLabels):
 
     def result(self) -> Any:
         return self._f1()
+
+
+class Precision(_OfTwoLabels):
+    """The share of examples predicted as the second of two labels that have it; 0 for none.
+
+    Update as for ``F1``.
+    """
+
+    def __init__(self, name: str = "precision", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def result(self) -> Any:
+        true_positives, false_positives, _, _ = self._counts
+        return _ratio(true_positives + 0.0, true_positives + false_positives)
+
+
+class Recall(_OfTwoLabels):
+    """The share of examples with the second of two labels that are predicted so; 0 for none.
+
+    Update as for ``F1``.
+    """
+
+    def __init__(self, name: str = "recall", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def result(self) -> Any:
+        true_positives, _, false_negatives, _ = self._counts
+        return _ratio(true_positives + 0.0, true_positives + false_negatives)
+
+
+class AUC(keras.metrics.AUC):
+    """``keras.metrics.AUC`` of the second of two labels: the area under the ROC curve.
+
+    Args:
+        **kwargs: of ``keras.metrics.AUC``, such as ``curve="PR"``.
+
+    Update:
+        y_true: 0 or 1, (batch,).
+        y_pred: logits (batch, 2).
+        sample_weight: (batch,) or None.
+    """
+
+    def __init__(self, name: str = "auc", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        y_pred = ops.convert_to_tensor(y_pred)
+        _check_two(self, y_pred)
+        score = ops.softmax(ops.cast(y_pred, self.dtype), axis=-1)[:, 1]
+        super().update_state(ops.reshape(y_true, (-1,)), score, sample_weight)
 
 
 class Matthews(_OfTwoLabels):

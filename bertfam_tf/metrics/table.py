@@ -5,21 +5,26 @@ from typing import Any
 
 import keras
 
-from bertfam_tf.metrics.classification import F1, Matthews, MicroF1
+from bertfam_tf.metrics.classification import AUC, F1, Matthews, MicroF1, Precision, Recall
 from bertfam_tf.metrics.correlation import Pearson, Spearman
 from bertfam_tf.metrics.ranking import MRR, NDCG
 
 METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
+    "auc": AUC,
     "f1": F1,
     "matthews": Matthews,
     "micro_f1": MicroF1,
     "mrr_10": MRR,
     "ndcg_10": NDCG,
     "pearson": Pearson,
+    "precision": Precision,
+    "recall": Recall,
     "spearman": Spearman,
 }
 
 
 def by_name(metric: Any) -> Any:
-    """A new metric for a name in ``METRICS``; anything else is returned unchanged, for Keras."""
-    return METRICS[metric]() if isinstance(metric, str) and metric in METRICS else metric
+    """A new metric for a name in ``METRICS``, in upper or lower case as in Keras; anything else is
+    returned unchanged, for Keras."""
+    made = METRICS.get(metric.lower()) if isinstance(metric, str) else None
+    return metric if made is None else made()

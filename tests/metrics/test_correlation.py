@@ -5,7 +5,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.metrics import F1, METRICS, Matthews, MicroF1, Pearson, Spearman, by_name
+from bertfam_tf.metrics import (
+    AUC,
+    F1,
+    METRICS,
+    Matthews,
+    MicroF1,
+    Pearson,
+    Precision,
+    Recall,
+    Spearman,
+    by_name,
+)
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
@@ -82,6 +93,13 @@ def test_two_labels(seed):
     logits = rng.normal(size=(100, 2)) + 1.5 * np.eye(2)[true]
     a, b, c, d = _counts(true.tolist(), logits.argmax(-1).tolist())
     assert _stream(F1(), true, logits) == pytest.approx(2 * a / (2 * a + b + c))
+    assert _stream(Precision(), true, logits) == pytest.approx(a / (a + b))
+    assert _stream(Recall(), true, logits) == pytest.approx(a / (a + c))
+    scores = logits[:, 1] - logits[:, 0]
+    # The share of pairs of examples that are in order.
+    order = scores[true == 1][:, None] > scores[true == 0][None]
+    found = _stream(AUC(num_thresholds=5000), true, logits)
+    assert found == pytest.approx(order.mean(), abs=2e-3)
     assert _stream(Matthews(), true, logits) == pytest.approx(
         np.corrcoef(true, logits.argmax(-1))[0, 1], rel=1e-5
     )
@@ -90,7 +108,7 @@ def test_two_labels(seed):
     )
     weights = rng.integers(0, 3, 100)
     again = true.repeat(weights), logits.repeat(weights, axis=0)
-    for metric in (F1, Matthews):
+    for metric in (F1, Matthews, Precision, Recall, AUC):
         assert _stream(metric(), true, logits, weights) == pytest.approx(
             _stream(metric(), *again), rel=1e-5
         )
@@ -99,14 +117,16 @@ def test_two_labels(seed):
 def test_two_labels_at_the_edge():
     yes, no = np.float32([[0, 1]]).repeat(5, 0), np.float32([[1, 0]]).repeat(5, 0)
     one, zero = np.ones(5, int), np.zeros(5, int)
-    for metric in (F1, Matthews):
+    for metric in (F1, Matthews, Precision, Recall):
         assert float(metric().result()) == 0
         assert _stream(metric(), zero, no) == 0
         assert _stream(metric(), one, no) == 0
     assert _stream(F1(), one, yes) == 1
     assert _stream(Matthews(), one, yes) == 0
-    with pytest.raises(ValueError, match="of Matthews must be scores of 2 labels, got 3"):
-        Matthews().update_state(one, np.zeros((5, 3)))
+    for metric in (Matthews, AUC):
+        wrong = f"of {metric.__name__} must be scores of 2 labels, got 3"
+        with pytest.raises(ValueError, match=wrong):
+            metric().update_state(one, np.zeros((5, 3)))
 
 
 def test_counts_beyond_the_range_of_their_product():
@@ -133,6 +153,7 @@ def test_names():
         assert isinstance(by_name(name), metric)
         assert by_name(name).name == name
     assert by_name("accuracy") == "accuracy"
+    assert isinstance(by_name("AUC"), AUC)
 
 
 def test_in_a_model_that_is_compiled_with_them():

@@ -248,11 +248,13 @@ def test_independent_labels_have_none(several):
 @pytest.mark.full
 def test_metrics_by_name(smallest):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
-    task.compile(metrics=["accuracy", "f1", "matthews"])
+    task.compile(metrics=["accuracy", "f1", "matthews", "precision", "AUC"])
     labels = ["yes", "no", "yes", "no", "yes", "yes", "no", "no"]
     found = task.evaluate(TEXTS, labels, verbose=0, return_dict=True)
-    assert found.keys() == {"loss", "accuracy", "f1", "matthews"}
+    assert found.keys() == {"loss", "accuracy", "f1", "matthews", "precision", "auc"}
     given = np.array([a["label"] == "yes" for a in task.predict(TEXTS)])
     true = np.array(labels) == "yes"
     assert found["accuracy"] == pytest.approx((given == true).mean())
     assert found["f1"] == pytest.approx(2 * (given & true).sum() / (given.sum() + true.sum()))
+    assert found["precision"] == pytest.approx((given & true).sum() / given.sum())
+    assert 0 <= found["auc"] <= 1
