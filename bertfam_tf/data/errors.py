@@ -2,10 +2,13 @@
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import tensorflow as tf
+
+_T = TypeVar("_T")
 
 # Marks the beginning of such an error message, which ends with a full stop.
 MARK = "bertfam_tf: "
@@ -23,3 +26,12 @@ def as_value_errors() -> Iterator[None]:
         # TensorFlow escapes the strings of an assertion as in C.
         text = codecs.escape_decode(found[1].encode())[0]
         raise ValueError(text.decode("utf-8", "replace")) from None
+
+
+def marked(rows: Iterable[_T]) -> Iterator[_T]:
+    """What a data set reads from Python, with marks on errors, of which it only keeps the text."""
+    try:
+        yield from rows
+    except ValueError as error:
+        text = str(error).replace("\\", r"\\").replace("\n", r"\n")
+        raise ValueError(f"{MARK}{text}]") from None

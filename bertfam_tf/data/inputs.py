@@ -1,12 +1,16 @@
 """Data as users pass them to ``fit`` or ``predict``, as one data set of batches of raw text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.batching import TokenBatches, shuffled_batches, training_options
+from bertfam_tf.data.errors import marked
 from bertfam_tf.data.frames import columns_of, from_pandas, is_frame
 
 TEXT = "text"
@@ -36,6 +40,7 @@ _SHAPES = (
     "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
     "or a tf.data.Dataset of those"
 )
+_NOTHING = "There is no text in the input."
 
 
 def batches(
@@ -55,7 +60,8 @@ def batches(
             ``pandas.Series`` of strings, a tuple with one such for each feature, a dict ``{"text":
             …, "text_pair": …}`` or ``pandas.DataFrame`` with such columns, or a
             ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not. A dict may also contain y, as ``"label"``, and so may a
+            sample weight), batched or not; or a generator or ``keras.utils.PyDataset`` of such
+            batches. A dict may also contain y, as ``"label"``, and so may a
             ``DataFrame``, whose other columns are ignored. A feature
             other than the first may be several strings for each example, (examples, strings).
         y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
@@ -92,7 +98,7 @@ def _batches(
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight must be None if x is a tf.data.Dataset of them.")
         if int(x.cardinality()) == 0:
-            raise ValueError("There is no text in the input.")
+            raise ValueError(_NOTHING)
 
         @tf.autograph.experimental.do_not_convert
         def as_tuple(*element):
@@ -110,6 +116,23 @@ def _batches(
                 )
             return by_tokens(dataset)
         return dataset if rank == 1 else dataset.batch(batch_size)
+    arrays = _arrays(x, y, sample_weight, fields)
+    rows = len(next(iter(arrays[0].values())))
+    if not rows:
+        raise ValueError(_NOTHING)
+    dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    if by_tokens is not None:
+        by_tokens = by_tokens.counted(dataset)
+        count = tf.data.experimental.assert_cardinality(by_tokens.steps)
+        return by_tokens(dataset, buffer=rows if shuffle else None).apply(count)
+    if shuffle:
+        count = tf.data.experimental.assert_cardinality(-(-rows // batch_size))
+        return shuffled_batches(dataset, batch_size, buffer=rows).apply(count)
+    return dataset.batch(batch_size)
+
+
+def _arrays(x: Any, y: Any, sample_weight: Any, fields: Fields) -> tuple:
+    """Texts by name, labels and weights as arrays, without those that are not given."""
     if isinstance(x, Mapping) and y is None:
         x, (y,) = _split_label(x, default=(None,))
     arrays: tuple = (_features(x, fields),)
@@ -124,26 +147,52 @@ def _batches(
     lengths = {len(array) for array in tf.nest.flatten(arrays)}
     if len(lengths) != 1:
         raise ValueError(f"Texts, labels and weights differ in number: {sorted(lengths)}.")
-    rows = lengths.pop()
-    if not rows:
-        raise ValueError("There is no text in the input.")
-    dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    if by_tokens is not None:
-        by_tokens = by_tokens.counted(dataset)
-        count = tf.data.experimental.assert_cardinality(by_tokens.steps)
-        return by_tokens(dataset, buffer=rows if shuffle else None).apply(count)
-    if shuffle:
-        count = tf.data.experimental.assert_cardinality(-(-rows // batch_size))
-        return shuffled_batches(dataset, batch_size, buffer=rows).apply(count)
-    return dataset.batch(batch_size)
+    return arrays
+
+
+def _generated(x: Any, fields: Fields) -> tf.data.Dataset:
+    """The batches of a generator: texts, or a tuple ``(x, y, sample_weight)``, as of Keras.
+
+    A ``PyDataset`` is read from its beginning in each epoch; a generator goes on where it was.
+    """
+
+    def arrays(batches: Iterable[Any]) -> Iterator[tuple]:
+        for batch in batches:
+            given = batch if isinstance(batch, tuple) else (batch,)
+            x, y, sample_weight = (*given, None, None)[:3]
+            yield _arrays(*examples(x, y, sample_weight, fields), fields)
+
+    def epoch() -> Iterator[tuple]:
+        numbers = itertools.count() if x.num_batches is None else range(x.num_batches)
+        yield from arrays(x[i] for i in numbers)
+        x.on_epoch_end()
+
+    indexed = isinstance(x, keras.utils.PyDataset)
+    count = x.num_batches if indexed else None
+    stream = epoch() if indexed else arrays(x)
+    first = next(stream, None)
+    if first is None:
+        raise ValueError(_NOTHING)
+    rest = itertools.chain([first], stream)
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, first)
+    spec = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)
+    found = tf.data.Dataset.from_generator(
+        lambda: marked(epoch() if indexed else rest), output_signature=spec
+    )
+    return found if count is None else found.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def examples(x: Any, y: Any, sample_weight: Any, fields: Fields = TEXTS) -> tuple[Any, Any, Any]:
-    """The arguments of ``batches`` without pandas: its columns become lists and arrays.
+    """The arguments of ``batches`` without pandas and generators: lists, arrays and data sets.
 
     Raises:
-        ValueError: for a column that is not there, or that has a missing value.
+        ValueError: for a column that is not there, or that has a missing value; and for labels or
+            weights beside a generator.
     """
+    if isinstance(x, types.GeneratorType | keras.utils.PyDataset):
+        if y is not None or sample_weight is not None:
+            raise ValueError("y and sample_weight must be None if x is a generator of them.")
+        return _generated(x, fields), None, None
     if is_frame(x):
         label = (LABEL,) if y is None else ()
         x = columns_of(x, fields.required, (*fields.optional, *label))

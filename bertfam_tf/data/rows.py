@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.errors import marked
 from bertfam_tf.data.targets import Target
 
 # The number of rows that are passed from Python into the graph at a time.
@@ -188,7 +188,7 @@ class Rows:
 
     def _chunks(self) -> Iterator[tuple]:
         rows = iter(self)
-        while chunk := list(_marked(islice(rows, _CHUNK))):
+        while chunk := list(marked(islice(rows, _CHUNK))):
             names = chunk[0].features
             given: tuple = ({n: _array([row.features[n] for row in chunk]) for n in names},)
             if self.target is not None:
@@ -198,15 +198,6 @@ class Rows:
                 else:
                     given += (_array(labels),)
             yield given
-
-
-def _marked(rows: Iterator[Row]) -> Iterator[Row]:
-    # Errors inside a data set are converted to text; ``as_value_errors`` shows the marked part.
-    try:
-        yield from rows
-    except ValueError as error:
-        text = str(error).replace("\\", r"\\").replace("\n", r"\n")
-        raise ValueError(f"{MARK}{text}]") from None
 
 
 def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:

@@ -1,5 +1,6 @@
 """Every shape of input becomes the same stream, or an error that says what was expected."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,6 +87,70 @@ def test_parallelism_is_not_tuned(arguments):
     assert stream.options().autotune.enabled is False
 
 
+class Batches(keras.utils.PyDataset):
+    """Batches that are in the opposite order in the next epoch."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches, self.epochs = batches, 0
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+    def on_epoch_end(self):
+        self.epochs += 1
+        self.batches = self.batches[::-1]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_generators(indexed):
+    """Batches of any size, with labels and weights, of Keras' two kinds of generators."""
+    both = [(A[:2], Y[:2], W[:2]), (np.array(A[2:]), Y[2:], np.float64(W[2:]))]
+    given = Batches(both) if indexed else (batch for batch in both)
+    stream = batches(given, batch_size=9)
+    assert int(stream.cardinality()) == (2 if indexed else tf.data.UNKNOWN_CARDINALITY)
+    assert _collect(stream) == [_bytes(A), _bytes(Y), W]
+    again = _collect(stream)
+    if not indexed:
+        assert again == []  # as with Keras, it is read once
+        return
+    assert again == [_bytes([A[2], *A[:2]]), _bytes([Y[2], *Y[:2]]), [W[2], *W[:2]]]
+    assert given.epochs == 2
+
+
+def test_structures_of_generators():
+    texts = {"text": A, "text_pair": B}
+    for batch in ((texts, {"y": Y}), ((A, B), {"y": Y})):
+        stream = batches((each for each in [batch]), batch_size=2)
+        assert stream.element_spec[1].keys() == {"y"}
+        assert _collect(stream) == [_bytes(A), _bytes(B), _bytes(Y)]
+    stream = batches((each for each in [{**texts, "label": Y}]), batch_size=2)
+    assert _collect(stream) == [_bytes(A), _bytes(B), _bytes(Y)]
+    pd = pytest.importorskip("pandas")
+    for batch in (pd.DataFrame({**texts, "other": A}), texts):
+        stream = batches((each for each in [batch]), batch_size=2)
+        assert _collect(stream) == [_bytes(A), _bytes(B)]
+    assert _collect(batches((each for each in [A]), batch_size=2)) == [_bytes(A)]
+
+
+def test_errors_in_generators():
+    """In the first batch at once, later when it is read."""
+    wrong, error = [(A, Y), (["a", None], Y[:2])], "Example 1 of 'text' must be a string, got None"
+    with pytest.raises(ValueError, match=error):
+        batches((each for each in wrong[::-1]), batch_size=2)
+    stream = batches((each for each in wrong), batch_size=2)
+
+    def read():
+        with as_value_errors():
+            _collect(stream)
+
+    with pytest.raises(ValueError, match=rf"^{error}"):
+        read()
+
+
 def test_sizes_of_batches():
     assert [len(x["text"]) for (x,) in batches(A, batch_size=2)] == [2, 1]
     assert [len(x["text"]) for (x,) in batches(slices(A), batch_size=2)] == [2, 1]
@@ -117,7 +182,10 @@ def test_hostile_texts_survive():
         ((b"a",), "got a single string"),
         ((3,), "tf.data.Dataset of those, got a int"),
         ((None,), "tf.data.Dataset of those, got a NoneType"),
-        (((t for t in A),), "tf.data.Dataset of those, got a generator"),
+        (((t for t in A),), "got a single string"),
+        (((t for t in ()),), "There is no text"),
+        (((t for t in [A]), Y), "must be None if x is a generator"),
+        (((t for t in [(A, Y[:2])]),), r"differ in number: \[2, 3\]"),
         (([],), "There is no text"),
         (([], []), "There is no text"),
         ((slices(A).take(0),), "There is no text"),
@@ -138,7 +206,7 @@ def test_hostile_texts_survive():
         ((slices([1, 2]),), "^'text' of a data set must be strings, got int32"),
         ((slices(A).batch(1).batch(1),), "got rank 2"),
     ],
-    ids=range(24),
+    ids=range(27),
 )
 def test_errors(arguments, error):
     with pytest.raises(ValueError, match=error):

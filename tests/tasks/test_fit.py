@@ -61,6 +61,46 @@ def test_evaluate_reads_every_shape_alike(reader, shape):
     assert found["loss"] == pytest.approx(-np.log(chances).mean(), rel=1e-5)
 
 
+class Sequence(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        rows = slice(2 * index, 2 * index + 2)
+        return TEXTS[rows], NAMES[rows]
+
+
+@pytest.mark.full
+def test_generators(smallest):
+    """A ``PyDataset``, and a generator without end, as Keras' guides have them."""
+
+    def forever():
+        while True:
+            yield TEXTS[:3], NAMES[:3]
+            yield TEXTS[3:], NAMES[3:]
+
+    task = bf.TextClassifier.from_pretrained(smallest, sorted(set(NAMES)), dropout=0.0)
+    scores = _scores(task)
+    expected = -np.log(scores[range(6), NUMBERS]).mean()
+    assert task.evaluate(Sequence(), verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+    assert task.evaluate(forever(), steps=2, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+    texts = (batch for batch in [TEXTS[:4], TEXTS[4:]])
+    np.testing.assert_allclose([x["scores"] for x in task.predict(texts)], scores, atol=1e-6)
+    history = task.fit(
+        forever(),
+        epochs=3,
+        steps_per_epoch=2,
+        validation_data=forever(),
+        validation_steps=2,
+        verbose=0,
+    )
+    assert len(history.history["val_loss"]) == 3
+    assert int(task.optimizer.iterations) == 6
+    assert task.optimizer._learning_rate.total_steps == 6
+    task.fit(Sequence(), epochs=2, verbose=0)  # of a new optimizer, for two epochs of three batches
+    assert int(task.optimizer.iterations) == 6
+
+
 @pytest.mark.parametrize("weighted", ["list", "data set"])
 def test_weights(reader, weighted):
     chances = _scores(reader)[range(6), NUMBERS]
