@@ -29,7 +29,7 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives
-from bertfam_tf.train.splits import read_split
+from bertfam_tf.train.splits import columns, is_embedder, read_split
 
 _log = logging.getLogger(__name__)
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -437,8 +437,7 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
             f"train.batch_tokens must be at least the {length} tokens of an example, got "
             f"{settings.batch_tokens}."
         )
-    choices = (recipe.data.columns or {}).get("choices")
-    rows = len(choices) if isinstance(choices, list) else 1
+    rows = _rows_of_columns(recipe)
     if steps is None:
         data = read_split(recipe.data, "train", recipe.task)
         steps = -(-int(data.cardinality()) // size) * settings.epochs
@@ -447,15 +446,18 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
     cls = tasks.task_class(recipe.task)
     name = cls.head_of(checkpoint.family.name) or ""
     spec = checkpoint.family.heads.get(name)
-    if spec is None or isinstance(
+    unknown_head = spec is None or isinstance(
         spec.parts[-1], registry.TiedOutputSpec | registry.AdaptiveSoftmaxSpec
-    ):
+    )
+    if unknown_head and not is_embedder(recipe.task):
         raise ValueError(f"Plans of fine-tuning are of tasks with labels, got {recipe.task}.")
 
     def network(batch: int) -> _Network:
         backbone = models.Backbone(checkpoint.family.name, checkpoint.config)
-        labels = len(recipe.data.labels or ()) or 2
-        head = heads.build(backbone, name, labels if spec.has_labels else None)
+        head = None
+        if spec is not None:
+            labels = len(recipe.data.labels or ()) or 2
+            head = heads.build(backbone, name, labels if spec.has_labels else None)
         if recipe.model.frozen is not None:
             frozen = recipe.model.frozen
             tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)
@@ -465,12 +467,20 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
         def loss() -> list[Any]:
             inputs = dict.fromkeys(backbone.token_inputs, ((batch * rows, length), "int32"))
             with unpadding(False):
-                outputs = backbone(_placeholders(inputs), outputs=spec.reads, training=True)
-                return [tf.reduce_sum(head(outputs))]
+                reads = "sequence_output" if spec is None else spec.reads
+                outputs = backbone(_placeholders(inputs), outputs=reads, training=True)
+                return [tf.reduce_sum(outputs[reads] if head is None else head(outputs))]
 
-        return _Network([backbone, head], backbone, loss)
+        return _Network([backbone] if head is None else [backbone, head], backbone, loss)
 
     return _Part(length, size, steps, network, rows)
+
+
+def _rows_of_columns(recipe: Recipe) -> int:
+    """Rows of tokens in an example: the texts of an embedder, choices, or one."""
+    named = {name: x for name, x in (columns(recipe.data) or {}).items() if name != "label"}
+    counts = {name: len(x) if isinstance(x, list) else 1 for name, x in named.items()}
+    return max(sum(counts.values()), 2) if is_embedder(recipe.task) else counts.get("choices", 1)
 
 
 def _placeholders(shapes: Any) -> Any:

@@ -234,6 +234,16 @@ def test_fine_tuning(tiny, tmp_path, capsys):
         found = json.loads(capsys.readouterr().out)
         assert (found["devices"]["accumulation"], found["devices"]["recompute"]) == (parts, True)
         assert found["stages"][0]["device_batch"] == 4 // parts
+    # An example of an embedder is several texts, of which all tokens are computed.
+    pair, found = '"text": "text", "text_pair": "label"', []
+    for columns in (pair, pair + ', "negatives": ["label"]'):
+        given = ["task=TextEmbedder", "data.label=null", f"data.columns={{{columns}}}"]
+        assert main([*arguments[:2], *given, *arguments[2:]]) == 0
+        found.append(json.loads(capsys.readouterr().out)["stages"][0])
+    assert [each["steps"] for each in found] == [6, 6]
+    assert found[0]["parameters"] < whole["parameters"]  # without a head
+    assert found[0]["step_flops"] > 2 * whole["step_flops"]
+    assert found[1]["step_flops"] == pytest.approx(1.5 * found[0]["step_flops"])
 
 
 def test_command(recipe, capsys):
