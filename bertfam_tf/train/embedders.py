@@ -12,24 +12,38 @@ from bertfam_tf import tasks
 from bertfam_tf.config import DistillRecipe, EmbedderConfig, Recipe
 from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
 from bertfam_tf.metrics import Spearman, nearest, retrieval_scores
+from bertfam_tf.train.splits import is_embedder
 
 # What the training of embedders has no use for, or what would change its negatives.
 _UNUSED = ("batch_tokens", "class_weights", "metrics")
 
 
-def embedder_trainer(task: tasks.TextEmbedder, recipe: Recipe) -> tasks.EmbedderTrainer:
-    """What trains the embedder of a recipe.
+def check(recipe: Recipe) -> None:
+    """Checks a recipe of any task.
 
     Raises:
-        ValueError: for settings that embedders do not have, and as ``EmbedderTrainer`` does.
+        ValueError: for an embedder, settings that it does not have, or a column of labels where the
+            objective has none; for other tasks, settings of embedders.
     """
+    if not is_embedder(recipe.task):
+        if recipe.embedder is not None:
+            raise ValueError(f"embedder is for the task TextEmbedder, got {recipe.task}.")
+        return
     for name in _UNUSED:
         if getattr(recipe.train, name) is not None:
             raise ValueError(f"train.{name} must be null for the task TextEmbedder.")
+    objective, label = _settings(recipe).objective, recipe.data.label
+    if (objective == "contrastive") != (label is None):
+        expected = "must be null" if objective == "contrastive" else "must be a column"
+        raise ValueError(f"data.label {expected} for the objective {objective}, got {label!r}.")
+
+
+def trainer(task: tasks.TextEmbedder, recipe: Recipe) -> tasks.EmbedderTrainer:
+    """What trains the embedder of a recipe. Raises ValueError as ``EmbedderTrainer`` does."""
     return tasks.EmbedderTrainer(task, **dataclasses.asdict(_settings(recipe)))
 
 
-def embedder_scores(
+def scores(
     task: tasks.TextEmbedder, recipe: Recipe | DistillRecipe, rows: tf.data.Dataset
 ) -> dict[str, float]:
     """Scores on pairs of texts.

@@ -17,11 +17,11 @@ from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
 from bertfam_tf.tasks.parts import as_text
+from bertfam_tf.train import embedders
 from bertfam_tf.train.backup import remaining
 from bertfam_tf.train.best import BestEpoch
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.divergence import StopAtDivergence
-from bertfam_tf.train.embedders import embedder_scores, embedder_trainer
 from bertfam_tf.train.splits import is_embedder, open_split, read_split, trainable_task
 
 # In examples; a larger corpus is shuffled within a buffer of this size.
@@ -61,12 +61,11 @@ def run(recipe: Recipe) -> dict[str, float]:
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     cls = trainable_task(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
-    if recipe.embedder is not None and not is_embedder(recipe.task):
-        raise ValueError(f"embedder is for the task TextEmbedder, got {recipe.task}.")
+    embedders.check(recipe)
     rows, names = open_split(recipe.data, "train", recipe.task)
     task = _build(recipe, cls, rows, names)
     factors = _choose_weights(task, recipe)
-    model = embedder_trainer(task, recipe) if is_embedder(recipe.task) else task
+    model = embedders.trainer(task, recipe) if is_embedder(recipe.task) else task
     directory.begin()
     _fit(model, recipe, directory, rows, factors)
     if directory.writes:
@@ -81,7 +80,7 @@ def evaluate(task: tasks.Task, recipe: Recipe | DistillRecipe, split: str) -> di
     """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
     rows = read_split(recipe.data, split, type(task).__name__, task.class_names or None)
     if isinstance(task, tasks.TextEmbedder):
-        return embedder_scores(task, recipe, rows)
+        return embedders.scores(task, recipe, rows)
     data = rows.batch(recipe.train.batch_size or EXAMPLES)
     if not task.compiled:
         task.compile(**_metrics(recipe))

@@ -125,26 +125,26 @@ def test_scored_pairs_and_prompts(files):
 
 
 @pytest.mark.parametrize(
-    ("override", "error"),
+    ("overrides", "error"),
     [
-        ("data.label=q", "is not a number"),
-        ("embedder.objective=cosent", "takes labels"),
-        ("embedder.objective=teacher", "embedder.objective must be one of"),
-        ("embedder.objectiv=cosent", "objectiv"),
-        ("embedder.prompts=[query]", "prompts must be two names"),
-        ("embedder.temperature=hot", "temperature"),
-        ("data.columns={text: q}", "Features must be 'text' and 'text_pair'"),
-        ("train.batch_tokens=64", "train.batch_tokens must be null"),
-        ("train.metrics=[accuracy]", "train.metrics must be null"),
-        ("train.accumulation_steps=2", "rows_in_memory"),
-        ("options={pool: max}", "option of TextEmbedder"),
-        ("task=TextClassifier", "embedder is for the task TextEmbedder"),
-        ("task=TextEmbeder", "TextEmbedder"),
+        (["data.label=q"], "data.label must be null for the objective contrastive, got 'q'"),
+        (["embedder.objective=cosent"], "data.label must be a column for the objective cosent"),
+        (["embedder.objective=cosine", "data.label=q"], "line 1: 'a good film' is not a number"),
+        (["embedder.objective=teacher"], "embedder.objective must be one of"),
+        (["embedder.objectiv=cosent"], "objectiv"),
+        (["embedder.prompts=[query]"], "prompts must be two names"),
+        (["embedder.temperature=hot"], "temperature"),
+        (["data.columns={text: q}"], "Features must be 'text' and 'text_pair'"),
+        (["train.batch_tokens=64", "train.batch_size=null"], "train.batch_tokens must be null"),
+        (["train.metrics=[accuracy]"], "train.metrics must be null"),
+        (["train.accumulation_steps=2"], "rows_in_memory"),
+        (["options={pool: max}"], "option of TextEmbedder"),
+        (["task=TextClassifier"], "embedder is for the task TextEmbedder"),
+        (["task=TextEmbeder"], "TextEmbedder"),
     ],
 )
-def test_mistakes(files, override, error):
+def test_mistakes(files, overrides, error):
     file = files("mistakes", {"objective": "contrastive"})
-    overrides = [override, *(["train.batch_size=null"] if "tokens" in override else [])]
 
     def load_and_run():
         run(load_recipe(file, overrides))
