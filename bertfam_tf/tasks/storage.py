@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,15 @@ def _write(task: Task | MultiTask, directory: Path) -> None:
     (directory / _DESCRIPTION).write_text(text, "utf-8")
     # safetensors creates files that only the owner can read.
     shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
+
+
+def packed(task: Task | MultiTask) -> dict[str, bytes]:
+    """The files of a saved task by their paths, for pickles and copies."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "task"
+        save(task, directory, overwrite=False)
+        found = [file for file in directory.rglob("*") if file.is_file()]
+        return {file.relative_to(directory).as_posix(): file.read_bytes() for file in found}
 
 
 def _stored_path(name: str, task: Task, path: str) -> str:

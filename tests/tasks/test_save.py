@@ -1,6 +1,8 @@
 """A task on disk: whole or not at all, and never taken for another."""
 
+import copy
 import json
+import pickle
 import shutil
 import stat
 from pathlib import Path
@@ -56,6 +58,30 @@ def test_an_embedder_comes_back(smallest, tmp_path):
     assert type(again) is bf.TextEmbedder
     assert (again.pooling, again.normalize, again.max_length) == ("mean", True, 6)
     np.testing.assert_array_equal(again.predict(TEXTS), task.predict(TEXTS))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies(reader, copied):
+    """They answer alike, and are changed by themselves."""
+    again = copied(reader)
+    assert type(again) is bf.TextClassifier
+    assert again.options == reader.options
+    np.testing.assert_array_equal(_scores(again), before := _scores(reader))
+    for weight in again.head.weights:
+        weight.assign(weight + 1)
+    np.testing.assert_array_equal(_scores(reader), before)
+
+
+@pytest.mark.full
+def test_copies_of_several_tasks(smallest):
+    backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
+    number = bf.TextRegressor(backbone, tokenizer)
+    classifier = bf.TextClassifier(backbone, tokenizer, labels=["no", "yes"])
+    model = bf.MultiTask({"number": number, "class": classifier})
+    again = copy.deepcopy(model)
+    assert list(again.tasks) == ["number", "class"]
+    assert again["number"].backbone is again["class"].backbone is not backbone
+    np.testing.assert_array_equal(_scores(again["class"]), _scores(classifier))
 
 
 def test_files(stored):
