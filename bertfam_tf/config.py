@@ -633,7 +633,7 @@ def _check_keys(values: dict[str, Any], kind: type, path: Path, section: str = "
             raise ValueError(f"{path}: {unknown(where, str(key), types)}")
         name = f"{section}.{key}" if section else key
         # To Python a bool is an integer, and to YAML a bare "no" is a bool.
-        if isinstance(value, bool):
+        if isinstance(value, bool) and types[key] is not bool:
             raise ValueError(f"{path}: {name} is {value}; a name such as no needs quotes.")
         inner = [each for each in (types[key], *typing.get_args(types[key])) if _is_section(each)]
         for i, each in enumerate(value if isinstance(value, list) else [value]):

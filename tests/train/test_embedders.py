@@ -107,6 +107,7 @@ def test_scored_pairs_and_prompts(files):
     file.write_text(yaml.safe_dump(values))
     recipe = load_recipe(file)
     metrics = run(recipe)
+    assert load_recipe(f"{recipe.output}/recipe.yaml") == recipe
     embedder = bf.load(f"{recipe.output}/model")
     rows = [json.loads(x) for x in (files.directory / "scored.jsonl").read_text().splitlines()]
     first = embedder.predict([row["q"] for row in rows], prompt="query")
