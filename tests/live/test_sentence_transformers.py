@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -146,3 +147,62 @@ def test_families(family, include_prompt, texts, tmp_path):
 
 def test_minilm(minilm, texts):
     assert compare_embedders.largest_difference(minilm, texts) < 2e-5
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "symmetric", "cosent", "cosine"])
+def test_losses_and_a_step(kind, transformer, texts):
+    """Losses of a batch, and vectors after a step of plain gradient descent, without dropout."""
+    import torch
+    from sentence_transformers.sentence_transformer import losses
+
+    # A text that is equal to the right one is no negative of ours.
+    texts = list(dict.fromkeys(texts))
+    first, second, third = texts[:8], texts[8:16], texts[16:24]
+    scores = np.linspace(-0.5, 1, 8).astype("float32")
+    theirs = _theirs(transformer, "mean")
+    theirs.eval()
+    function, columns, labels, given = {
+        "contrastive": (
+            losses.MultipleNegativesRankingLoss(theirs, scale=10.0),
+            (first, second, third),
+            None,
+            {"text": first, "text_pair": second, "negatives": third},
+        ),
+        "symmetric": (
+            losses.MultipleNegativesRankingLoss(
+                theirs,
+                scale=10.0,
+                directions=("query_to_doc", "doc_to_query"),
+                partition_mode="per_direction",
+            ),
+            (first, second),
+            None,
+            {"text": first, "text_pair": second},
+        ),
+        "cosent": (losses.CoSENTLoss(theirs, scale=10.0), (first, second), scores, None),
+        "cosine": (losses.CosineSimilarityLoss(theirs), (first, second), scores, None),
+    }[kind]
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=1e-3)
+    packed = [theirs.preprocess(column, prompt="") for column in columns]
+    loss = function(packed, None if labels is None else torch.tensor(labels))
+    loss.backward()
+    optimizer.step()
+
+    quiet = dict(dropout=0.0, attention_dropout=0.0)
+    embedder = bf.TextEmbedder.from_pretrained(transformer, normalize=False, **quiet)
+    trainer = bf.EmbedderTrainer(
+        embedder,
+        "contrastive" if kind == "symmetric" else kind,
+        temperature=0.1,
+        symmetric=kind == "symmetric",
+    )
+    trainer.compile(keras.optimizers.SGD(1e-3))
+    before = embedder.predict(first)
+    found = trainer.fit(
+        given or {"text": first, "text_pair": second}, labels, batch_size=8, verbose=0
+    ).history["loss"]
+    assert found == pytest.approx([float(loss.detach())], rel=1e-4)
+    after, expected = embedder.predict(first), theirs.encode(first, prompt="")
+    moved = np.abs(after - before).max()
+    assert moved > 1e-4
+    np.testing.assert_allclose(after, expected, rtol=0, atol=max(TOLERANCE, 0.01 * moved))
