@@ -816,9 +816,7 @@ class Task(Learner):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
-        from bertfam_tf.tasks.loading import unpacked
-
-        return unpacked, (storage.packed(self),)
+        return storage.unpacked, (storage.packed(self),)
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Writes a model that transformers reads: backbone, head, labels and tokenizer.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from bertfam_tf.tasks import storage
@@ -17,13 +16,3 @@ def load(directory: str | Path) -> Task | MultiTask:
         CheckpointError: if a file is missing, or differs from the one that was saved.
     """
     return storage.load(Path(directory), task_class, MultiTask)
-
-
-def unpacked(stored: dict[str, bytes]) -> Task | MultiTask:
-    """The task of ``storage.packed``."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in stored.items():
-            file = Path(folder) / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-        return load(folder)

@@ -316,9 +316,7 @@ class MultiTask(Learner):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
-        from bertfam_tf.tasks.loading import unpacked
-
-        return unpacked, (storage.packed(self),)
+        return storage.unpacked, (storage.packed(self),)
 
     def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
         """Writes a SavedModel for TF Serving, with a signature for each task, of its name.

@@ -86,6 +86,16 @@ def packed(task: Task | MultiTask) -> dict[str, bytes]:
         return {file.relative_to(directory).as_posix(): file.read_bytes() for file in found}
 
 
+def unpacked(stored: dict[str, bytes]) -> Task | MultiTask:
+    """The task of ``packed``."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in stored.items():
+            file = Path(folder) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        return bertfam_tf.load(folder)
+
+
 def _stored_path(name: str, task: Task, path: str) -> str:
     """The name of a weight in the file: those of heads of several tasks have the tasks' names."""
     shared = {variable.path for variable in task.backbone.weights}

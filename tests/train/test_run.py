@@ -551,7 +551,8 @@ def test_a_checkpoint_of_another_recipe_alone(files):
     ("override", "error"),
     [
         ("task=TextClasifier", "Unknown task 'TextClasifier'. Did you mean 'TextClassifier'"),
-        ("task=TextEmbedder", "Unknown task 'TextEmbedder'"),
+        ("task=MaskedLM", "Unknown task 'MaskedLM'"),
+        ("task=TextEmbedder", "data.label must be null for the objective contrastive"),
         ("task=load", "Unknown task 'load'"),
         ("data.train=absent.tsv", r"There is no file absent\.tsv"),
         ("data.train=$BERTFAM_UNSET/a.tsv", "environment variable BERTFAM_UNSET"),
