@@ -2,8 +2,8 @@
 
 import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -41,6 +41,8 @@ _SHAPES = (
     "or a tf.data.Dataset of those"
 )
 _NOTHING = "There is no text in the input."
+_GENERATORS = (types.GeneratorType, keras.utils.PyDataset)
+Prepare: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def batches(
@@ -150,7 +152,7 @@ def _arrays(x: Any, y: Any, sample_weight: Any, fields: Fields) -> tuple:
     return arrays
 
 
-def _generated(x: Any, fields: Fields) -> tf.data.Dataset:
+def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Dataset:
     """The batches of a generator: texts, or a tuple ``(x, y, sample_weight)``, as of Keras.
 
     A ``PyDataset`` is read from its beginning in each epoch; a generator goes on where it was.
@@ -160,7 +162,10 @@ def _generated(x: Any, fields: Fields) -> tf.data.Dataset:
         for batch in batches:
             given = batch if isinstance(batch, tuple) else (batch,)
             x, y, sample_weight = (*given, None, None)[:3]
-            yield _arrays(*examples(x, y, sample_weight, fields), fields)
+            x, y, sample_weight = examples(x, y, sample_weight, fields)
+            if prepare is not None:
+                x, y = prepare(x, y)
+            yield _arrays(x, y, sample_weight, fields)
 
     def epoch() -> Iterator[tuple]:
         numbers = itertools.count() if x.num_batches is None else range(x.num_batches)
@@ -176,23 +181,44 @@ def _generated(x: Any, fields: Fields) -> tf.data.Dataset:
     rest = itertools.chain([first], stream)
     tensors = tf.nest.map_structure(tf.convert_to_tensor, first)
     spec = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)
-    found = tf.data.Dataset.from_generator(
-        lambda: marked(epoch() if indexed else rest), output_signature=spec
-    )
+    shapes = [np.shape(each)[1:] for each in tf.nest.flatten(first)]
+
+    def read() -> Iterator[tuple]:
+        for batch in epoch() if indexed else rest:
+            found = [np.shape(each)[1:] for each in tf.nest.flatten(batch)]
+            if found != shapes:
+                raise ValueError(
+                    "Examples of a generator must have as many strings and numbers in each batch, "
+                    f"got the shapes {found} after {shapes}."
+                )
+            yield batch
+
+    found = tf.data.Dataset.from_generator(lambda: marked(read()), output_signature=spec)
     return found if count is None else found.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def examples(x: Any, y: Any, sample_weight: Any, fields: Fields = TEXTS) -> tuple[Any, Any, Any]:
+def examples(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    fields: Fields = TEXTS,
+    prepare: Prepare | None = None,
+) -> tuple[Any, Any, Any]:
     """The arguments of ``batches`` without pandas and generators: lists, arrays and data sets.
+
+    Args:
+        x, y, sample_weight, fields: of ``batches``.
+        prepare: of a generator, converts the texts and labels of each batch; of other data, whoever
+            calls does.
 
     Raises:
         ValueError: for a column that is not there, or that has a missing value; and for labels or
             weights beside a generator.
     """
-    if isinstance(x, types.GeneratorType | keras.utils.PyDataset):
+    if isinstance(x, _GENERATORS):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight must be None if x is a generator of them.")
-        return _generated(x, fields), None, None
+        return _generated(x, fields, prepare), None, None
     if is_frame(x):
         label = (LABEL,) if y is None else ()
         x = columns_of(x, fields.required, (*fields.optional, *label))
@@ -212,12 +238,14 @@ def is_packed(data: Any) -> bool:
     return isinstance(spec, tuple) and isinstance(spec[0], Mapping) and "token_ids" in spec[0]
 
 
-def texts_of(x: Any, fields: Fields = TEXTS) -> Any:
-    """Inputs of ``predict``, without pandas: one text, or one dict of texts, is a list of one.
+def texts_of(x: Any, fields: Fields = TEXTS, prepare: Prepare | None = None) -> Any:
+    """Inputs of ``predict``, as ``examples``: one text, or one dict of texts, is a list of one.
 
     Raises:
         ValueError: as ``examples`` does.
     """
+    if isinstance(x, _GENERATORS):
+        return _generated(x, fields, prepare)
     if is_frame(x):
         return columns_of(x, fields.required, fields.optional)
     if isinstance(x, str | bytes):

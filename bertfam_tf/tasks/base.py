@@ -390,7 +390,8 @@ class Task(Learner):
                 f"{batch_size=} and {batch_tokens=}."
             )
         batch_size = 32 if batch_size is None else batch_size
-        given = examples(x, y, sample_weight, self.fields)
+        prepare = self._parts.targets.prepared
+        given = examples(x, y, sample_weight, self.fields, prepare)
         if validation_split and validation_data is None:
             given, validation_data = split_rows(*given, validation_split, self.fields)
         dataset = self.training_batches(
@@ -399,7 +400,7 @@ class Task(Learner):
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
             x, y, weight = (*data, None, None)[:3]
-            given = examples(x, y, weight, self.fields)
+            given = examples(x, y, weight, self.fields, prepare)
             validation_data = self.training_batches(*given, validation_batch_size or batch_size)
         if not self._compiled_by_user:
             steps = steps_per_epoch or int(dataset.cardinality())
@@ -461,8 +462,9 @@ class Task(Learner):
                 **others,
             )
         _refuse("evaluate", others, _arguments(Task.evaluate))
-        given = examples(x, y, sample_weight, self.fields)
         scoring = self._parts.evaluation
+        prepare = (self._parts.targets if scoring is None else scoring).prepared
+        given = examples(x, y, sample_weight, self.fields, prepare)
         if scoring is not None:
             if sample_weight is not None:
                 raise TypeError("evaluate takes no 'sample_weight' if it scores answers.")
@@ -583,7 +585,7 @@ class Task(Learner):
         if _is_packed_batch(x):
             return x, y, sample_weight
         _refuse_data_set(x)
-        given = examples(x, y, sample_weight, self.fields)
+        given = examples(x, y, sample_weight, self.fields, self._parts.targets.prepared)
         return next(iter(self.training_batches(*given, _ONE_BATCH, training=training)))
 
     # Running the model ------------------------------------------------------------------------
@@ -592,7 +594,8 @@ class Task(Learner):
         self, function: Callable, to_python: Callable, x: Any, *, batch_size: int, **loop: Any
     ) -> Any:
         """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
-        texts, _ = self._parts.targets.prepared(texts_of(x, self.fields), None)
+        prepare = self._parts.targets.prepared
+        texts, _ = prepare(texts_of(x, self.fields, prepare), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
         run = self._run(self._traced(function), stream, **loop)
         parts = [to_python(outputs, batch[0]) for outputs, batch in run]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bertfam_tf.data import batches, index_of
 from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import Fields
 
 A, B, Y = ["a", "b", "c"], ["d", "e", "f"], ["x", "y", "x"]
 W = [1.0, 2.0, 0.5]
@@ -148,6 +149,19 @@ def test_errors_in_generators():
             _collect(stream)
 
     with pytest.raises(ValueError, match=rf"^{error}"):
+        read()
+
+
+def test_generators_have_one_structure():
+    two, three = ({"text": ["a"], "choices": [list(names)]} for names in ("xy", "xyz"))
+    fields = Fields(("text", "choices"), ())
+    stream = batches((each for each in [two, three]), batch_size=2, fields=fields)
+
+    def read():
+        with as_value_errors():
+            list(stream)
+
+    with pytest.raises(ValueError, match=r"as many strings .* in each batch, got the shapes"):
         read()
 
 

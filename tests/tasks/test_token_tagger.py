@@ -314,6 +314,26 @@ def test_evaluate_scores_answers(tagger):
     assert tagger.evaluate(texts, wanted) == pytest.approx(list(expected.values()))
 
 
+@pytest.mark.full
+def test_generators_of_words_and_tags(smallest):
+    """Batches of lists of lists, as ``fit`` takes them whole."""
+    words = [["Ada", "met", "Bob"], ["it", "is"], ["Ada", "is", "in", "Rome"]]
+    tags = [["B-PER", "O", "B-PER"], ["O", "O"], ["B-PER", "O", "O", "B-LOC"]]
+
+    def batches():
+        yield words[:2], tags[:2]
+        yield words[2:], tags[2:]
+
+    task = bf.TokenTagger.from_pretrained(smallest, TAGS, dropout=0.0, attention_dropout=0.0)
+    expected = task.evaluate(words, tags, verbose=0, return_dict=True)
+    assert task.evaluate(batches(), verbose=0, return_dict=True) == pytest.approx(expected)
+    found, whole = task.predict(texts for texts, _ in batches()), task.predict(words)
+    for one, other in zip(found, whole, strict=True):
+        assert [(w["word"], w["tag"]) for w in one] == [(w["word"], w["tag"]) for w in other]
+    history = task.fit(batches(), verbose=0, validation_data=batches()).history
+    assert np.isfinite(history["loss"] + history["val_loss"]).all()
+
+
 def test_a_few_sentences_are_learnt_by_heart(trained):
     texts, tags = zip(*SENTENCES, strict=True)
     scores = trained.evaluate(texts, tags, return_dict=True)
