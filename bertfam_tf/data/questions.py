@@ -30,8 +30,11 @@ def squad_rows(
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise ValueError(f"{file} has no list 'data'; expected SQuAD's format.")
-    renamed = {column: name for name, column in (columns or {}).items()}
-    names = renamed.get("question", "question"), renamed.get("context", "context")
+    given = (columns or {}).items()
+    first, second = (
+        next((name for name, column in given if column == own), own)
+        for own in ("question", "context")
+    )
     for i, article in enumerate(articles):
         where = f"{file}: article {i}"
         try:
@@ -40,7 +43,7 @@ def squad_rows(
                 context, questions = paragraph["context"], paragraph["qas"]
                 encoded = as_bytes(context)
                 for question in questions:
-                    yield _question(file, question, encoded, names, labelled)
+                    yield _question(file, question, encoded, (first, second), labelled)
         except (KeyError, TypeError, AttributeError) as error:
             yield InvalidRow(
                 "structure", f"{where} does not have SQuAD's format: {_missing(error)}."

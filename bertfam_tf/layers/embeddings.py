@@ -14,10 +14,7 @@ class Embedding(keras.layers.Embedding):
     """Keras' layer with a table of ``add_table``."""
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
-        return super().add_weight(*args, **_NOT_CAST, **kwargs)
-
-
-_NOT_CAST = {"autocast": False}
+        return super().add_weight(*args, autocast=False, **kwargs)
 
 
 def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any) -> keras.Variable:
@@ -32,7 +29,7 @@ def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any)
         shape, name: of the weight.
         **kwargs: for ``add_weight``.
     """
-    return layer.add_weight(shape=shape, name=name, **_NOT_CAST, **kwargs)
+    return layer.add_weight(shape=shape, name=name, autocast=False, **kwargs)
 
 
 def look_up(layer: keras.layers.Layer, table: Any, ids: Any) -> Any:

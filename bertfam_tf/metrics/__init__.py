@@ -11,7 +11,7 @@ from bertfam_tf.metrics.entities import (
     parse,
     word_accuracy,
 )
-from bertfam_tf.metrics.ranking import MRR, NDCG, nearest, retrieval_scores
+from bertfam_tf.metrics.ranking import MRR, NDCG, nearest, retrieval_scores, unit_length
 from bertfam_tf.metrics.squad import best_threshold, exact_match, f1, squad_scores
 from bertfam_tf.metrics.table import METRICS, by_name
 
@@ -40,5 +40,6 @@ __all__ = [
     "parse",
     "retrieval_scores",
     "squad_scores",
+    "unit_length",
     "word_accuracy",
 ]

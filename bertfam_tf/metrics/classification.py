@@ -73,7 +73,7 @@ class Precision(_OfTwoLabels):
 
     def result(self) -> Any:
         true_positives, false_positives, _, _ = self._counts
-        return _ratio(true_positives + 0.0, true_positives + false_positives)
+        return _ratio(true_positives, true_positives + false_positives)
 
 
 class Recall(_OfTwoLabels):
@@ -87,7 +87,7 @@ class Recall(_OfTwoLabels):
 
     def result(self) -> Any:
         true_positives, _, false_negatives, _ = self._counts
-        return _ratio(true_positives + 0.0, true_positives + false_negatives)
+        return _ratio(true_positives, true_positives + false_negatives)
 
 
 class AUC(keras.metrics.AUC):

@@ -77,6 +77,11 @@ def _discounted(relevance: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(relevance * np.log(2) / tf.math.log(ranks), axis=1)
 
 
+def unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Vectors (rows, width) divided by their lengths, whose dot products are cosines."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
 def nearest(
     queries: np.ndarray, documents: np.ndarray, k: int = 10, *, rows: int = 1024
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from bertfam_tf import files
 from bertfam_tf.data import Row, Rows
+from bertfam_tf.metrics import unit_length
 from bertfam_tf.names import unknown
 from bertfam_tf.search.model import fingerprint
 from bertfam_tf.search.storage import (
@@ -183,7 +184,7 @@ def _unit_vectors(
         [_text(rows[i]) for i in order], prompt=described.prompt, batch_size=batch_size
     )
     vectors = np.empty_like(found)
-    vectors[order] = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    vectors[order] = unit_length(found)
     if not np.isfinite(vectors).all():
         raise ValueError(f"The model returns NaN or infinity for {rows[0].location} or after it.")
     return vectors

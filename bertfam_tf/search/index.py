@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertfam_tf.metrics import unit_length
 from bertfam_tf.names import unknown
 from bertfam_tf.search.model import fingerprint
 from bertfam_tf.search.storage import FILE, parts, read_description
@@ -98,8 +99,7 @@ class Index:
         if not queries:
             return []
         vectors = task.predict(queries, prompt=prompt)
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        scores, places = self.nearest(vectors.astype("float32"), top)
+        scores, places = self.nearest(unit_length(vectors).astype("float32"), top)
         return [self._hits(*pair) for pair in zip(scores, places, strict=True)]
 
     def nearest(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:

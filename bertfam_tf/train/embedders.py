@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertfam_tf import tasks
 from bertfam_tf.config import DistillRecipe, EmbedderConfig, Recipe
 from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
-from bertfam_tf.metrics import Spearman, nearest, retrieval_scores
+from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.train.splits import is_embedder
 
 # What the training of embedders has no use for, or what would change its negatives.
@@ -64,7 +64,7 @@ def scores(
     negatives = [text for (features, *_) in found for text in _negatives(features)]
     documents = second if labelled else list(dict.fromkeys([*second, *negatives]))
     queries, vectors = (
-        _normalized(task.predict(texts, prompt=prompt))
+        unit_length(task.predict(texts, prompt=prompt))
         for texts, prompt in zip((first, documents), prompts, strict=True)
     )
     if labelled:
@@ -86,7 +86,3 @@ def _settings(recipe: Recipe | DistillRecipe) -> EmbedderConfig:
 def _negatives(features: dict[str, Any]) -> list[bytes]:
     given = [features[name] for name in features if name not in (TEXT, TEXT_PAIR)]
     return [text for each in given for text in ([each] if isinstance(each, bytes) else each)]
-
-
-def _normalized(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -1,6 +1,7 @@
 """Recipes of embedders and rerankers."""
 
 import dataclasses
+import inspect
 import json
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import bertfam_tf as bf
-from bertfam_tf.config import load_recipe
+from bertfam_tf.config import EmbedderConfig, load_recipe
 from bertfam_tf.metrics import retrieval_scores
 from bertfam_tf.train import evaluate, read_split, run
 from tests.train.test_run import KILLED
@@ -155,13 +156,19 @@ def test_mistakes(files, overrides, error):
     assert not (files.directory / "mistakes" / "model").exists()
 
 
+def test_defaults_are_those_of_the_trainer():
+    named = inspect.signature(bf.EmbedderTrainer).parameters
+    for field in dataclasses.fields(EmbedderConfig):
+        assert field.default == named[field.name].default
+
+
 def test_questions_and_their_contexts(files, tmp_path):
     """SQuAD's format, whose answers are not read."""
     question = {"id": "1", "question": "who?"}
     articles = [{"paragraphs": [{"context": "Ada wrote it.", "qas": [question]}]}]
     file = tmp_path / "questions.json"
     file.write_text(json.dumps({"data": articles}))
-    columns = {"text": "question", "text_pair": "context"}
+    columns = {"text": "question", "text_pair": "context", "choices": ["a", "b"]}
     data = load_recipe(files("squad", train=[], columns=columns)).data
     data = dataclasses.replace(data, train=str(file))
     [(features,)] = read_split(data, "train", "TextEmbedder").as_numpy_iterator()
