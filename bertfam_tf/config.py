@@ -496,13 +496,13 @@ class DistillStage:
                 raise ValueError(
                     f"{name} of a stage must be {' or '.join(known)}, got {getattr(self, name)!r}."
                 )
-        unused = (
-            *("batch_tokens", "layer_decay", "patience", "monitor", "class_weights", "steps"),
-            *("strategy", "recompute", "accumulation_steps", "log_steps", "on_divergence"),
-        )
-        for name in unused:
-            if getattr(self.train, name) != getattr(TrainConfig(), name):
-                raise ValueError(f"train.{name} is not for a stage of a distillation.")
+        if self.train.class_weights is not None:
+            raise ValueError("train.class_weights must be null in a stage of a distillation.")
+        if self.teacher_outputs == "cached" and self.train.batch_tokens is not None:
+            raise ValueError(
+                'train.batch_tokens must be null with teacher_outputs "cached", whose batches have '
+                "train.batch_size examples."
+            )
 
 
 @dataclass(frozen=True)
@@ -533,6 +533,20 @@ class DistillRecipe(_Yaml):
             raise ValueError("stages must be at least one.")
         if self.augmentation is None and any(s.texts == "augmented" for s in self.stages):
             raise ValueError("texts of a stage must be original without an augmentation.")
+        strategies = {stage.train.strategy for stage in self.stages}
+        if len(strategies) > 1:
+            raise ValueError(
+                "train.strategy must be the same in all stages, got "
+                f"{' and '.join(sorted(strategies))}."
+            )
+        for stage in self.stages:
+            written = (("texts", "augmented"), ("teacher_outputs", "cached"))
+            for name, value in written if "multi_worker" in strategies else ():
+                if getattr(stage, name) == value:
+                    raise ValueError(
+                        f"{name} of a stage must not be {value} with strategy multi_worker: it is "
+                        "computed by one process."
+                    )
 
     @property
     def train(self) -> TrainConfig:

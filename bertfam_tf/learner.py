@@ -291,6 +291,11 @@ class Learner(keras.Model):
             return super().call(inputs, training=training, mask=mask)
 
     @property
+    def step_variables(self) -> Mapping[str, Any]:
+        """Variables that the next training step reads besides weights, by name."""
+        return {}
+
+    @property
     def unpadded(self) -> bool:
         """Whether backbones and objectives compute real tokens only, in shapes that depend on
         their number: not where shapes are compiled, as by XLA."""
@@ -366,9 +371,7 @@ class Learner(keras.Model):
         )
 
         def counts(index: Any) -> dict[str, Any]:
-            batch = Batch(*part(index))
-            found = self._found(batch, self(batch.inputs, training=False))
-            return {name: found[name][1] for name in self._objective_weights.value}
+            return self._counts(Batch(*part(index)))
 
         # Before the first gradients, so that these are added up in place, whatever the number of
         # losses, and no larger than those of a batch, which matters to float16.
@@ -389,6 +392,11 @@ class Learner(keras.Model):
         gradients = accumulation.summed_gradients(loss, weights, number)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self.get_metrics_result()
+
+    def _counts(self, batch: Batch) -> dict[str, Any]:
+        """The number that each loss is divided by."""
+        found = self._found(batch, self(batch.inputs, training=False))
+        return {name: found[name][1] for name in self._objective_weights.value}
 
     def count_batch(self, inputs: Any) -> Any:
         """Numbers of examples, of rows of tokens and of real tokens of a batch, float (3,).

@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from bertfam_tf import optimizers, tasks
-from bertfam_tf.config import DistillRecipe, DistillStage, expand
-from bertfam_tf.data import shuffled_batches
+from bertfam_tf import replicas, tasks, tuning
+from bertfam_tf.config import EXAMPLES, DistillRecipe, DistillStage, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.distill.augmentation import Augmentation, augment
@@ -25,13 +22,9 @@ from bertfam_tf.distill.terms import TERMS, Term
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks import Task, storage
-from bertfam_tf.train import evaluate, read_split
-from bertfam_tf.train.backup import Backup, remaining
+from bertfam_tf.train import engine, evaluate, read_split
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
-from bertfam_tf.train.history import History
 
-# In examples; a larger corpus is shuffled within a buffer of this size.
-_SHUFFLE_BUFFER = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -39,9 +32,10 @@ def distill(recipe: DistillRecipe) -> dict[str, float]:
     """Trains a student in stages, evaluates it beside its teacher on the dev split, and saves it.
 
     The output directory gets ``recipe.yaml``, ``model`` (for ``bertfam_tf.load``), ``metrics.json``
-    and a ``history`` of each stage. A run that was killed resumes when it is started again with the
-    same recipe: augmentation and cache after their last complete files, training after its last
-    training checkpoint.
+    and the logs ``metrics.jsonl``, ``history.csv``, ``tensorboard`` and ``curves.png``, whose
+    steps and epochs are counted through all stages. A run that was killed resumes when it is
+    started again with the same recipe: augmentation and cache after their last complete files,
+    training after its last training checkpoint.
 
     Returns:
         The dev split's metrics of the student; those of the teacher as ``teacher_…``, the mean of
@@ -56,7 +50,12 @@ def distill(recipe: DistillRecipe) -> dict[str, float]:
     """
     with run_directory(recipe) as directory:
         done = directory.metrics()
-        return _run(recipe, directory) if done is None else done
+        if done is not None:
+            return done
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
+            found = _run(recipe, directory)
+        return found if directory.writes else directory.metrics() or {}
 
 
 def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
@@ -76,10 +75,18 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     augmented = rows
     if any(stage.texts == "augmented" for _, stage in stages):
         augmented = _augmented(recipe, rows, directory.path / "augmented")
+    steps = epochs = 0
     for number, (distiller, (_, stage)) in enumerate(zip(distillers, stages, strict=True), 1):
-        given = augmented if stage.texts == "augmented" else rows
-        _train(distiller, stage, number, given, recipe, directory)
-    student.save(directory.path / MODEL)
+        texts = augmented if stage.texts == "augmented" else rows
+        dev = None
+        if stage.train.patience is not None and recipe.data.dev is not None:
+            dev = _rows(recipe, cls, student, "dev")
+        phase = _phase(distiller, stage, texts, dev, directory.path / f"cache_{number}")
+        phase = phase._replace(steps_before=steps, epochs_before=epochs)
+        engine.train(phase, directory, stage.train, student.tokenizer, stage=number)
+        steps, epochs = steps + phase.total, epochs + phase.epochs
+    if directory.writes:
+        student.save(directory.path / MODEL)
     metrics = _metrics(recipe, cls, student, teachers)
     directory.finish(metrics)
     for number in range(1, len(stages) + 1):
@@ -188,55 +195,48 @@ def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf
     return augment(rows, made, folder)
 
 
-def _train(
+def _phase(
     distiller: Distiller,
     stage: DistillStage,
-    number: int,
     rows: tf.data.Dataset,
-    recipe: DistillRecipe,
-    directory: RunDirectory,
-) -> None:
+    validation: tf.data.Dataset | None,
+    cache: Path,
+) -> engine.Phase:
+    """A stage with its compiled distiller."""
     settings = stage.train
-    folder = directory.backup().directory / f"stage_{number}"
-    backup = Backup(folder, settings.backup_steps, recipe=recipe.to_yaml())
-    steps, batches = _batches(distiller, stage, rows, directory.path / f"cache_{number}")
-    distiller.compile(optimizers.of(settings, steps * settings.epochs))
-    done = backup.restore(distiller)
-    if done:
-        _log.info("Stage %d: resuming from step %d of %d.", number, done, steps * settings.epochs)
-    callbacks = [History(directory.path / f"history_{number}.csv"), backup]
-    for first, last, length in remaining(done, steps, settings.epochs):
-        distiller.fit(
-            reduce(tf.data.Dataset.concatenate, map(batches, range(first, last))).skip(
-                steps - length
-            ),
-            initial_epoch=first,
-            epochs=last,
-            steps_per_epoch=length,
-            callbacks=callbacks,
-        )
+    passes = _passes(distiller, stage, rows, cache)
+    steps, epochs = passes.epochs(settings)
+    factors = None
+    if settings.layer_decay != 1:
+        factors = tuning.layer_factors(distiller.student.backbone, settings.layer_decay)
+    engine.compile_model(distiller, settings, steps * epochs, factors=factors)
+    if validation is not None:
+        # Encoded once: the same examples are evaluated after each epoch.
+        validation = distiller.batches(validation.batch(settings.batch_size or EXAMPLES)).cache()
+    return engine.Phase(
+        distiller, lambda step: passes.between(step, steps * epochs), steps, epochs, validation
+    )
 
 
-def _batches(
+def _passes(
     distiller: Distiller, stage: DistillStage, rows: tf.data.Dataset, folder: Path
-) -> tuple[int, Callable[[int], tf.data.Dataset]]:
-    """How many batches an epoch has, and a function from its number to them."""
+) -> engine.Passes:
+    """Batches of token ids, with the teacher's inputs or outputs."""
     settings = stage.train
-    size = settings.batch_size
-    assert size is not None
-
-    def seed(epoch: int) -> int:
-        return settings.seed * settings.epochs + epoch
-
     if stage.teacher_outputs == "cached":
+        size = settings.batch_size
+        assert size is not None
         cache = distiller.cached(rows, None, None, folder)
-        return -(-cache.count // size), lambda epoch: cache.dataset(size, seed=seed(epoch))
-    count = int(rows.cardinality())
-    buffer = min(count, _SHUFFLE_BUFFER)
-    return -(-count // size), lambda epoch: distiller.batches(
-        shuffled_batches(rows, size, buffer=buffer, seed=seed(epoch)),
-        training=True,
-        seed=seed(epoch),
+        return engine.Passes(
+            -(-cache.count // size),
+            lambda number: cache.dataset(size, seed=engine.order_seed(settings, number)),
+        )
+    passes = engine.text_passes(rows, settings, distiller.student.count_tokens)
+    return engine.Passes(
+        passes.steps,
+        lambda number: distiller.batches(
+            passes.batches(number), training=True, seed=engine.order_seed(settings, number)
+        ),
     )
 
 

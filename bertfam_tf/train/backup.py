@@ -238,11 +238,17 @@ def assign_state(
         ValueError: for a missing tensor or a wrong shape.
     """
     for name, variable in variables.items():
-        if name not in stored or stored[name].shape != tuple(variable.shape):
+        shape = tuple(variable.shape)  # None for a size that differs between steps
+        if name not in stored or not _fits(stored[name].shape, shape):
             found = f"shape {stored[name].shape}" if name in stored else "missing"
-            raise _damaged(file, directory, f"{name} is {found}, expected {tuple(variable.shape)}")
+            raise _damaged(file, directory, f"{name} is {found}, expected {shape}")
     for name, variable in variables.items():
         variable.assign(stored[name])
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    sizes = zip(shape, expected, strict=False)
+    return len(shape) == len(expected) and all(b in (None, a) for a, b in sizes)
 
 
 def _damaged(file: Path, directory: Path, why: str) -> ValueError:
@@ -271,6 +277,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
         **weights,
         **optimizer_variables(model.optimizer),
         **{f"seed/{i}": v for i, v in enumerate(seeds)},
+        **getattr(model, "step_variables", {}),
     }
 
 

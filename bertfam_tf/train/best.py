@@ -25,7 +25,7 @@ class BestEpoch(keras.callbacks.Callback):
     Args:
         directory: the directory of weights and scores.
         monitor: a metric of the validation data, such as ``val_accuracy``; higher is better, except
-            for a loss.
+            for a loss and a perplexity.
         patience: number of epochs without improvement after which training stops.
         writes: whether this process writes, as the first of several workers does; the others read
             what it has written, so that all of them stop after the same epoch.
@@ -99,5 +99,5 @@ class BestEpoch(keras.callbacks.Callback):
         files.write(self.directory / _VALUES, json.dumps(values))
 
     def _best(self, values: dict[int, float]) -> int:
-        sign = -1 if self.monitor.endswith("loss") else 1
+        sign = -1 if self.monitor.endswith(("loss", "perplexity")) else 1
         return max(values, key=lambda epoch: (sign * values[epoch], -epoch))

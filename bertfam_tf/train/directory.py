@@ -77,10 +77,17 @@ class RunDirectory:
                     "the directory."
                 )
 
-    def backup(self, every: int | None = None) -> Backup:
-        """The callback that writes training checkpoints, ``every`` as for ``Backup``."""
-        recipe = self.recipe.to_yaml()
-        return Backup(self.path / "backup", every, writes=self.writes, recipe=recipe)
+    def backup(self, every: int | None = None, stage: int | None = None) -> Backup:
+        """Returns the callback that writes training checkpoints.
+
+        Args:
+            every: as for ``Backup``.
+            stage: the number of the stage, in a run of several; None in a run of one.
+        """
+        folder = self.path / "backup"
+        if stage is not None:
+            folder /= f"stage_{stage}"
+        return Backup(folder, every, writes=self.writes, recipe=self.recipe.to_yaml())
 
     def history(self) -> History:
         """The callback that logs each epoch."""
@@ -94,13 +101,19 @@ class RunDirectory:
             stage: the number of a stage of pretraining.
         """
         recipe = self.recipe
-        assert not isinstance(recipe, DistillRecipe)
+
+        def flops(length: int) -> float | None:
+            # The teacher's part of a distillation depends on its terms.
+            if isinstance(recipe, DistillRecipe):
+                return None
+            return flops_per_token(recipe, length, stage)
+
         steps = StepLog(
             self.path / _STEPS,
             self.path / _BOARD,
             step,
             recipe.train.log_steps,
-            lambda length: flops_per_token(recipe, length, stage),
+            flops,
             writes=self.writes,
         )
         if not self.writes:

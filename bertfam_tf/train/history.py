@@ -34,9 +34,10 @@ class History(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         logs = logs or {}
         row = {"epoch": str(epoch), **{name: str(logs[name]) for name in sorted(logs)}}
+        rows = [*(each for each in self.rows if int(each["epoch"]) < epoch), row]
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, list(row), extrasaction="ignore")
+        # Stages of a distillation have different losses.
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for each in rows for name in each)))
         writer.writeheader()
-        writer.writerows(each for each in self.rows if int(each["epoch"]) < epoch)
-        writer.writerow(row)
+        writer.writerows(rows)
         write(self.file, text.getvalue())

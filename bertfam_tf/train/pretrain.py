@@ -8,15 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import optimizers, replicas
+from bertfam_tf import replicas
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.data.token_streams import read_lines, segments, token_stream
 from bertfam_tf.tasks import CausalLM
-from bertfam_tf.tasks.parts import as_text
 from bertfam_tf.text import load_tokenizer
+from bertfam_tf.train import engine
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
-from bertfam_tf.train.divergence import StopAtDivergence
 from bertfam_tf.train.objectives import start
 from bertfam_tf.train.sentences import pretrain_on_sentences
 from bertfam_tf.train.stream_lm import StreamLM
@@ -28,10 +27,10 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     The output directory contains the recipe, the trained model, and the history as CSV with the
     losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
     installed, as the picture ``curves.png``. Causal models are trained on a stream of text, and
-    saved as a ``CausalLM``; an interrupted run resumes after the last complete epoch. Others are
-    trained on sentences, and saved as a checkpoint in transformers' format with the heads that were
-    trained and the tokenizer, which ``from_pretrained`` of any task reads; an interrupted run
-    resumes after the last training checkpoint. A finished run returns its stored metrics.
+    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint in
+    transformers' format with the heads that were trained and the tokenizer, which
+    ``from_pretrained`` of any task reads. An interrupted run resumes after the last training
+    checkpoint; a finished run returns its stored metrics.
 
     Returns:
         Of a stream ``perplexity`` of the held-out text, ``tokens``, the size of the training text,
@@ -64,11 +63,6 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
             "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
             "train.batch_size parts of data.length tokens."
         )
-    if settings.accumulation_steps > 1:
-        raise ValueError(
-            "train.accumulation_steps must be 1 on a stream, whose parts keep a memory from batch "
-            f"to batch, got {settings.accumulation_steps}."
-        )
     if recipe.stages:
         raise ValueError("stages must be empty on a stream; they are for sentences.")
     if list(recipe.objectives) != ["causal_lm"]:
@@ -84,30 +78,25 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
 
     train, dev = stream(recipe.data.train), stream(recipe.data.dev)
     batches = segments(train, settings.batch_size, length)
-    steps = int(batches.cardinality())
+    passes = engine.Passes(int(batches.cardinality()), lambda number: batches)
+    steps, epochs = passes.epochs(settings)
     keras.utils.set_random_seed(settings.seed)
     model = recipe.model
     backbone, fill = start(model, {"vocab_size": tokenizer.vocab_size, **model.overrides})
     task = CausalLM(backbone, tokenizer)
     fill({"causal_lm": task.head})
     learner = StreamLM(task.backbone, task.head)
-    learner.recompute_blocks = settings.recompute == "blocks"
-    learner.compile(optimizers.of(settings, steps * settings.epochs), jit_compile=False)
+    engine.compile_model(learner, settings, steps * epochs, jit_compile=False)
     directory.begin()
-    # Memories are not part of checkpoints, because they are empty at the beginning of each epoch.
-    backup = directory.backup()
-    done = backup.restore(learner)
 
-    def texts(step: int) -> list[str]:
-        ((inputs, *_),) = batches.skip(step % steps).take(1)
-        return as_text(tokenizer.detokenize(tf.RaggedTensor.from_tensor(inputs["token_ids"])))
+    def after(step: int) -> tf.data.Dataset:
+        return passes.between(step, steps * epochs)
 
-    learner.fit(
-        batches,
-        initial_epoch=done // steps,
-        epochs=settings.epochs,
-        validation_data=segments(dev, 1, length),
-        callbacks=[StopAtDivergence(texts, done), *directory.logs(done), backup],
+    engine.train(
+        engine.Phase(learner, after, steps, epochs, segments(dev, 1, length)),
+        directory,
+        settings,
+        tokenizer,
     )
     if not directory.writes:
         return {}

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from bertfam_tf import optimizers, replicas, tasks, tuning
-from bertfam_tf.config import EXAMPLES, DistillRecipe, Recipe, TrainConfig
-from bertfam_tf.data import TokenBatches, shuffled_batches
+from bertfam_tf import replicas, tasks, tuning
+from bertfam_tf.config import EXAMPLES, DistillRecipe, Recipe
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
-from bertfam_tf.tasks.parts import as_text
-from bertfam_tf.train import embedders
-from bertfam_tf.train.backup import remaining
-from bertfam_tf.train.best import BestEpoch
+from bertfam_tf.train import embedders, engine
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
-from bertfam_tf.train.divergence import StopAtDivergence
 from bertfam_tf.train.splits import is_embedder, open_split, read_split, trainable_task
 
-# In examples; a larger corpus is shuffled within a buffer of this size.
-_SHUFFLE_BUFFER = 1 << 20
 _CHOICES = "choices"
 _log = logging.getLogger(__name__)
 
@@ -117,94 +108,35 @@ def _fit(
     """Trains a model.
 
     Args:
-        model: the task, or what trains it.
-        recipe, directory, rows: of the run.
+        model: the task, or the model that trains it.
+        recipe: the recipe.
+        directory: the run directory.
+        rows: the training examples.
         factors: of learning rates, by weight; None for one rate.
     """
     settings = recipe.train
-    backup = directory.backup(settings.backup_steps)
-    steps, shuffled = _batches(model, settings, rows)
-    model.recompute_blocks = settings.recompute == "blocks"
-    model.compile(
-        optimizers.of(settings, steps * settings.epochs, factors),
-        accumulation_steps=settings.accumulation_steps,
-        **_metrics(recipe),
-    )
-    done = backup.restore(model)
-    if done:
-        _log.info("Resuming from step %d of %d.", done, steps * settings.epochs)
-
+    # Of the same length, negatives in a batch would be easy to tell apart.
+    by_length = not isinstance(model, tasks.EmbedderTrainer)
+    count_tokens = getattr(model, "count_tokens", None)
+    passes = engine.text_passes(rows, settings, count_tokens, by_length=by_length)
+    steps, epochs = passes.epochs(settings)
+    engine.compile_model(model, settings, steps * epochs, factors=factors, **_metrics(recipe))
     validation: Any = None
     if recipe.data.dev is not None:
         names = getattr(model, "class_names", None)
         validation = read_split(recipe.data, "dev", recipe.task, names or None)
         validation = validation.batch(settings.batch_size or EXAMPLES)
 
-    def examples(step: int) -> list[str]:
-        epoch, within = divmod(step, steps)
-        ((features, *_),) = shuffled(epoch).skip(within).take(1)
-        return as_text(next(iter(features.values())))
+    def batches(step: int) -> tf.data.Dataset:
+        return passes.between(step, steps * epochs)
 
-    # The backup comes last: an epoch is done when all other callbacks have seen it.
-    callbacks: list[Any] = [StopAtDivergence(examples, done), *directory.logs(done), backup]
-    best = None
-    if settings.patience is not None:
-        if validation is None:
-            raise ValueError("train.patience needs a dev split to compare epochs by.")
-        best = BestEpoch(
-            backup.directory / "best",
-            f"val_{settings.monitor}",
-            settings.patience,
-            writes=directory.writes,
-        )
-        callbacks.insert(-1, best)
-    if done % steps:
-        # Keras makes metrics at their first batch; the checkpoint has their values.
-        model.evaluate(rows.take(1).batch(1), verbose=0)
-    for first, last, length in remaining(done, steps, settings.epochs):
-        if not (best and best.exhausted):
-            model.fit(
-                # Batches that are done are skipped before they are encoded.
-                reduce(tf.data.Dataset.concatenate, map(shuffled, range(first, last))).skip(
-                    steps - length
-                ),
-                initial_epoch=first,
-                epochs=last,
-                steps_per_epoch=length,
-                validation_data=validation,
-                callbacks=callbacks,
-                class_weight=settings.class_weights,
-            )
-    if best is not None:
-        best.restore(model)
-
-
-def _batches(
-    model: Any, settings: TrainConfig, rows: tf.data.Dataset
-) -> tuple[int, Callable[[int], tf.data.Dataset]]:
-    """How many batches an epoch has, and a function from its number to them."""
-    count = int(rows.cardinality())
-    buffer = min(count, _SHUFFLE_BUFFER)
-
-    # The seed of each epoch's order is its own, so that an epoch is the same whichever comes
-    # before it in this process.
-    def seed(epoch: int) -> int:
-        return settings.seed * settings.epochs + epoch
-
-    if settings.batch_tokens is not None:
-        by_tokens = TokenBatches(settings.batch_tokens, model.count_tokens).counted(rows)
-        assert by_tokens.steps is not None
-        return by_tokens.steps, lambda epoch: by_tokens(rows, buffer=buffer, seed=seed(epoch))
-    size = settings.batch_size
-    assert size is not None
-
-    def batches(epoch: int) -> tf.data.Dataset:
-        if isinstance(model, tasks.EmbedderTrainer):
-            # At random: negatives of the same length would be easy to tell apart.
-            return rows.shuffle(buffer, seed=seed(epoch)).batch(size)
-        return shuffled_batches(rows, size, buffer=buffer, seed=seed(epoch))
-
-    return -(-count // size), batches
+    engine.train(
+        engine.Phase(model, batches, steps, epochs, validation),
+        directory,
+        settings,
+        None,
+        class_weight=settings.class_weights,
+    )
 
 
 def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:

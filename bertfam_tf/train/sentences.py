@@ -19,11 +19,9 @@ from bertfam_tf.names import join_names, unknown
 from bertfam_tf.objectives import Corpus, Format, Shards, TranslationPairs
 from bertfam_tf.objectives.examples import Examples
 from bertfam_tf.tasks import publish
-from bertfam_tf.tasks.parts import as_text
 from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.train import objectives
+from bertfam_tf.train import engine, objectives
 from bertfam_tf.train.directory import MODEL, RunDirectory
-from bertfam_tf.train.divergence import StopAtDivergence
 from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.stacking import train_in_stages
 
@@ -57,7 +55,6 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         nonlocal made
         if backbone is not first.backbone:
             made = objectives.build(recipe, tokenizer, backbone)
-        made.learner.recompute_blocks = settings.recompute == "blocks"
         return made.learner
 
     data.check(stages)
@@ -70,10 +67,9 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         settings=settings,
         directory=directory.backup().directory,
         recipe=recipe.to_yaml(),
-        callbacks=lambda stage, step: [
-            StopAtDivergence(lambda at: data.texts(stages, at), step),
-            *directory.logs(step, stage),
-        ],
+        callbacks=lambda stage, step: engine.run_callbacks(
+            directory, lambda at: data.texts(stages, at), step, stage
+        ),
         validation_data=lambda i: data.held_out(data.length(stages[i])),
     )
     if not directory.writes:
@@ -155,10 +151,7 @@ class _Data:
 
     def texts(self, stages: Sequence[Stage], step: int) -> list[str]:
         """The examples of the batch of a step, as they are masked."""
-        ((inputs, *_),) = self.batches(stages, step).take(1)
-        mask = tf.cast(inputs["padding_mask"], "bool")
-        ids = tf.ragged.boolean_mask(inputs["token_ids"], mask)
-        return as_text(self.tokenizer.detokenize(ids))
+        return engine.batch_texts(self.batches(stages, step), self.tokenizer)
 
     def _held_out(self, length: int) -> tf.data.Dataset:
         """Batches that are the same in each evaluation, in memory: the text is tokenized once."""

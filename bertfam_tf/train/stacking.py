@@ -5,10 +5,10 @@ Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking".
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,14 +22,14 @@ from bertfam_tf.config import Stage, TrainConfig
 from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks import Task
-from bertfam_tf.train.backup import Backup, remaining
+from bertfam_tf.train import engine
+from bertfam_tf.train.backup import Backup
 from bertfam_tf.tuning import blocks_of
 
 GROWTHS = ("stack", "interleave", "identity")
 MOMENTS = ("fresh", "copied")
 Model = TypeVar("Model", Backbone, Task)
 Callbacks = Sequence[keras.callbacks.Callback]
-_log = logging.getLogger(__name__)
 _NUMBERS = re.compile(r"(_\d+)+$")
 
 
@@ -208,6 +208,9 @@ def train_in_stages(
             for i in range(len(stages))
         ]
     first = max((i for i, backup in enumerate(backups) if backup and backup.exists), default=0)
+    best = None
+    if backups[-1] is not None:
+        best = engine.best_epoch(backups[-1], settings, held_out(len(stages) - 1))
     history: list[dict[str, float]] = []
     model, start, epoch = None, 0, 0
     begun = 0  # the step at which the optimizer began to count
@@ -223,41 +226,27 @@ def train_in_stages(
             if model is None:
                 model = learner(backbone)
                 shifted = optimizers.Shifted(schedule, begun)
-                model.compile(
-                    optimizers.of(settings, total, schedule=shifted),
-                    accumulation_steps=settings.accumulation_steps,
-                )
+                engine.compile_model(model, settings, total, schedule=shifted)
                 if previous is not None:
                     _copy_rest(previous, model, paths)
                     if moments == "copied":
                         copy_moments(previous, model, paths)
-            done = backup.restore(model) if backup else 0
-            if not 0 <= done <= stage.steps:
-                raise ValueError(
-                    f"{directory} must contain the checkpoints of a run with these stages, got one "
-                    f"of step {done} of {stage.steps}; remove it to train from the beginning."
-                )
-            if done:
-                _log.info("Resuming from step %d of %d.", start + done, total)
-            logs: dict[str, list[float]] = {}
-            for part in remaining(done, stage.steps // stage.epochs, stage.epochs):
-                logs = model.fit(
-                    after(start + done).take(stage.steps - done),
-                    initial_epoch=epoch + part.first,
-                    epochs=epoch + part.last,
-                    steps_per_epoch=part.steps,
-                    validation_data=held_out(i),
-                    # The checkpoint comes last: an epoch is done when other callbacks have seen it.
-                    callbacks=[
-                        _Enough(start + done, total),
-                        *given(i, start + done),
-                        *([backup] if backup else []),
-                    ],
-                    **{"shuffle": False, **fit},
-                ).history
-                done += part.steps * (part.last - part.first)
-                if model.stop_training:
-                    break
+            phase = engine.Phase(
+                model,
+                partial(_rest, after, start, stage.steps),
+                stage.steps // stage.epochs,
+                stage.epochs,
+                held_out(i),
+                steps_before=start,
+                epochs_before=epoch,
+            )
+            logs = engine.fit(
+                phase,
+                backup,
+                partial(_callbacks, given, i, start, total),
+                best if i + 1 == len(stages) else None,
+                **{"shuffle": False, **fit},
+            )
             if logs:
                 history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})
             if i and (last := backups[i - 1]):
@@ -266,6 +255,19 @@ def train_in_stages(
         epoch += stage.epochs
     assert model is not None
     return Trained(backbone, model, history)
+
+
+def _rest(
+    batches: Callable[[int], tf.data.Dataset], start: int, steps: int, done: int
+) -> tf.data.Dataset:
+    """The batches of a stage that are left."""
+    return batches(start + done).take(steps - done)
+
+
+def _callbacks(
+    given: Callable[[int, int], Callbacks], stage: int, start: int, total: int, done: int
+) -> Callbacks:
+    return [_Enough(start + done, total), *given(stage, start + done)]
 
 
 class _Enough(keras.callbacks.Callback):

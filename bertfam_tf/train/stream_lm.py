@@ -16,11 +16,83 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import NextTokens
 
 
+class StreamMemory:
+    """The memory of the previous batch for each layer of a backbone.
+
+    A step reads ``held``, all rows at once or in micro-batches one after the other, collects the
+    next memory of these rows, and then ``advance`` makes it the one that is held.
+
+    Args:
+        specs: symbolic inputs of the backbone, (batch, memory length, hidden) for each layer.
+    """
+
+    def __init__(self, specs: Any):
+        self.held, self._collected = ([self._variable(spec) for spec in specs] for _ in range(2))
+
+    @staticmethod
+    def _variable(spec: Any) -> tf.Variable:
+        # Each replica of a strategy has its own examples, and therefore its own memory.
+        return tf.Variable(
+            tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
+            shape=spec.shape,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def empty(self, batch: Any) -> tuple[tf.Tensor, ...]:
+        """An empty memory."""
+        return tuple(tf.zeros([batch, 0, v.shape[-1]], v.dtype) for v in self.held)
+
+    def read(self, begins: Any) -> tuple[tf.Tensor, ...]:
+        """The memory of the next rows, empty where a stream begins."""
+        fresh, rows = tf.reduce_all(begins > 0), tf.shape(begins)[0]
+        found = []
+        for empty, held, collected in zip(
+            self.empty(rows), self.held, self._collected, strict=True
+        ):
+
+            def kept(held: Any = held, collected: Any = collected) -> tf.Tensor:
+                first = tf.shape(collected.read_value())[0]
+                return held.read_value()[first : first + rows]
+
+            found.append(tf.cond(fresh, lambda empty=empty: empty, kept))
+        return tuple(found)
+
+    def collect(self, memory: Any) -> list[Any]:
+        """Adds the next memory of rows; returns the operations that do."""
+        done = []
+        for collected, rows in zip(self._collected, memory, strict=True):
+            before = collected.read_value()
+
+            def both(before: tf.Tensor = before, rows: tf.Tensor = rows) -> tf.Tensor:
+                return tf.concat([before, rows], axis=0)
+
+            # At first it has another length, 0, than the rows.
+            added = tf.cond(tf.shape(before)[0] > 0, both, lambda rows=rows: rows)
+            done.append(collected.assign(added))
+        return done
+
+    def advance(self) -> None:
+        """Makes the memory that was collected the one that is read."""
+        for held, collected in zip(self.held, self._collected, strict=True):
+            held.assign(collected.read_value())
+        self.discard()
+
+    def discard(self) -> None:
+        """Forgets what was collected, such as by a step that failed."""
+        for collected in self._collected:
+            collected.assign(tf.zeros([0, 0, collected.shape[-1]], collected.dtype))
+
+
 class ReadMemory(keras.layers.Layer):
     """Returns the memory of the previous batch, empty where a stream begins.
 
+    Training and evaluation have a memory each, so that an evaluation between two training steps
+    changes nothing.
+
     Args:
-        memory: symbolic inputs of the backbone, (batch, memory length, hidden) for each layer.
+        specs: as for ``StreamMemory``.
 
     Call:
         begins: int32 (batch,), 1 where a stream begins.
@@ -29,38 +101,24 @@ class ReadMemory(keras.layers.Layer):
         one tensor per layer.
     """
 
-    def __init__(self, memory: Any, **kwargs: Any):
+    def __init__(self, specs: Any, **kwargs: Any):
         super().__init__(**kwargs)
-        # Each replica of a strategy has its own examples, and therefore its own memory.
-        self.held = [
-            tf.Variable(
-                tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
-                shape=spec.shape,
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-            for spec in memory
-        ]
+        self.training, self.evaluation = StreamMemory(specs), StreamMemory(specs)
 
-    def empty(self, batch: Any) -> tuple[tf.Tensor, ...]:
-        """An empty memory."""
-        return tuple(tf.zeros([batch, 0, v.shape[-1]], v.dtype) for v in self.held)
+    def memory(self, training: Any) -> StreamMemory:
+        """The memory of training, or of evaluation."""
+        return self.training if training else self.evaluation
 
-    def call(self, begins: Any) -> tuple[tf.Tensor, ...]:
-        fresh = tf.reduce_all(begins > 0)
-        empty = self.empty(tf.shape(begins)[0])
-        return tuple(
-            tf.cond(fresh, lambda x=x: x, variable.read_value)
-            for x, variable in zip(empty, self.held, strict=True)
-        )
+    def call(self, begins: Any, training: Any = None) -> tuple[tf.Tensor, ...]:
+        return self.memory(training).read(begins)
 
-    def compute_output_spec(self, begins: Any) -> tuple[keras.KerasTensor, ...]:
-        return tuple(keras.KerasTensor(v.shape.as_list(), v.dtype.name) for v in self.held)
+    def compute_output_spec(self, begins: Any, training: Any = None) -> tuple:
+        held = self.training.held
+        return tuple(keras.KerasTensor(v.shape.as_list(), v.dtype.name) for v in held)
 
 
 class WriteMemory(keras.layers.Layer):
-    """Stores the memory for the next batch, and returns another tensor unchanged.
+    """Collects the memory for the next batch, and returns another tensor unchanged.
 
     Args:
         reader: the layer that reads the memory.
@@ -73,13 +131,13 @@ class WriteMemory(keras.layers.Layer):
         super().__init__(**kwargs)
         self.reader = reader
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, training: Any = None) -> Any:
         x, *memory = inputs
-        kept = [v.assign(m) for v, m in zip(self.reader.held, memory, strict=True)]
-        with tf.control_dependencies(kept if not tf.executing_eagerly() else []):
+        done = self.reader.memory(training).collect(memory)
+        with tf.control_dependencies(done if not tf.executing_eagerly() else []):
             return tf.identity(x)
 
-    def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
+    def compute_output_spec(self, inputs: Any, training: Any = None) -> keras.KerasTensor:
         return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
 
 
@@ -113,7 +171,7 @@ class StreamLM(Learner):
         tokens = keras.Input((None,), dtype="int32", name="token_ids")
         begins = keras.Input((), dtype="int32", name="begins")
         given = {"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)}
-        memory = reader(begins) if reader.held else ()
+        memory = reader(begins) if reader.training.held else ()
         outputs = backbone({**given, "memory": memory} if memory else given)
         x = outputs["sequence_output"]  # (batch, length, hidden)
         if memory:
@@ -132,13 +190,32 @@ class StreamLM(Learner):
         # Created once, so that perplexity does not trace it again each time.
         self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
 
-    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
-        if accumulation_steps > 1 and self.reader.held:
-            raise ValueError(
-                "accumulation_steps must be 1 for a model with a memory, which belongs to the rows "
-                f"of a whole batch, got {accumulation_steps}."
-            )
-        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
+    @property
+    def step_variables(self) -> Mapping[str, Any]:
+        local = self.distribute_strategy.experimental_local_results
+        return {
+            f"memory/{layer}/{replica}": variable
+            for layer, held in enumerate(self.reader.training.held)
+            for replica, variable in enumerate(local(held))
+        }
+
+    def train_step(self, data: Any) -> Any:
+        return self._with_memory(self.reader.training, super().train_step, data)
+
+    def test_step(self, data: Any) -> Any:
+        return self._with_memory(self.reader.evaluation, super().test_step, data)
+
+    @staticmethod
+    def _with_memory(memory: StreamMemory, step: Any, data: Any) -> Any:
+        memory.discard()
+        logs = step(data)
+        memory.advance()
+        return logs
+
+    def _counts(self, batch: Batch) -> dict[str, Any]:
+        # Without the network, which would collect the memory twice.
+        weights = batch.weights
+        return {"causal_lm": tf.size(batch.targets) if weights is None else tf.reduce_sum(weights)}
 
     def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
         # The order of the stream must be kept.
@@ -185,7 +262,7 @@ class StreamLM(Learner):
                 unit_name="token",
                 stateful_metrics=["perplexity"],
             )
-            memory, here = self.reader.empty(batch_size), np.zeros(2)
+            memory, here = self.reader.evaluation.empty(batch_size), np.zeros(2)
             for batch in segments(ids, batch_size, length):
                 loss, count, memory = self._compiled_score(batch, tuple(memory))
                 here += float(loss), float(count)

@@ -1,5 +1,6 @@
 """A distillation from a recipe, whole, killed and resumed."""
 
+import csv
 import io
 import json
 import sys
@@ -99,11 +100,13 @@ def test_what_a_run_leaves(whole):
     right = sum(a == b for a, b in zip(answers, labels, strict=True))
     assert printed["accuracy"] == right / len(ROWS)
     left = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
-    assert left == {"recipe.yaml", "model", "metrics.json", "history_1.csv", "history_2.csv"}
-    first, second = ((directory / f"history_{i}.csv").read_text().split() for i in (1, 2))
-    assert first[0] == "epoch,hidden_states,loss"
-    assert second[0] == "epoch,labels,loss,soft_targets"
-    assert len(first) == len(second) == 1 + TRAIN["epochs"]
+    logs = {"history.csv", "metrics.jsonl", "tensorboard", "curves.png"}
+    assert left == {"recipe.yaml", "model", "metrics.json", *logs}
+    with (directory / "history.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [int(row["epoch"]) for row in rows] == [0, 1, 2, 3]
+    assert [bool(row["hidden_states"]) for row in rows] == [True, True, False, False]
+    assert [bool(row["soft_targets"] and row["labels"]) for row in rows] == [False] * 2 + [True] * 2
 
 
 @pytest.mark.full

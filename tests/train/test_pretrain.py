@@ -14,6 +14,7 @@ from bertfam_tf import heads
 from bertfam_tf.cli import main
 from bertfam_tf.data import segments
 from bertfam_tf.train import StreamLM
+from bertfam_tf.train.backup import Backup
 from tests.seeding import seed
 
 SMALL = dict(
@@ -132,43 +133,90 @@ def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
     assert "train.batch_tokens is for fine-tuning" in capsys.readouterr().err
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("way", ["killed", "terminated"])
-def test_a_run_that_ended_early_goes_on(tmp_path, way):
+class Killed(BaseException):
+    """What no code handles."""
+
+
+@pytest.mark.parametrize(
+    ("way", "step"),
+    [
+        pytest.param("killed", 5, marks=pytest.mark.full),
+        pytest.param("killed", 14, marks=pytest.mark.full),
+        ("killed", 12),
+        pytest.param("terminated", 10, marks=pytest.mark.full),
+    ],
+)
+def test_a_run_that_ended_early_goes_on(tmp_path, monkeypatch, way, step):
+    """An epoch has 7 steps; what is trained after a checkpoint reads the memory that it stored."""
+    # So that a run depends on its random state as well.
     whole = _recipe(tmp_path)
-    assert main(["pretrain", whole]) == 0
-    expected = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    given = [whole, "train.backup_steps=3", "train.epochs=2", "model.overrides.dropout=0.1"]
+    assert main(["pretrain", *given]) == 0
+    original, steps = Backup.on_train_batch_end, []
 
-    class Killed(Exception):
-        pass
-
-    from bertfam_tf.train import stream_lm
-
-    original = stream_lm.StreamLM.fit
-
-    def fit(self, x, callbacks=(), **kwargs):
-        def kill(epoch, logs):
+    def end(self, batch, logs=None):
+        original(self, batch, logs)
+        steps.append(self.batches)
+        if self.batches == step and way == "killed":
             raise Killed
-
-        def terminate(batch, logs):
-            # In the second epoch.
-            if batch == 2 and callbacks[-1].batches > steps:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        steps = int(x.cardinality())
-        last = keras.callbacks.LambdaCallback(
-            **{"on_epoch_end": kill} if way == "killed" else {"on_train_batch_end": terminate}
-        )
-        return original(self, x, callbacks=[*callbacks, last], **kwargs)
+        if self.batches == step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     output = f"output={tmp_path / 'again'}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_lm.StreamLM, "fit", fit)
+    with monkeypatch.context() as patch:
+        patch.setattr(Backup, "on_train_batch_end", end)
         with pytest.raises((Killed, SystemExit)):
-            main(["pretrain", whole, output])
-    assert main(["pretrain", whole, output]) == 0
-    found = json.loads((tmp_path / "again" / "metrics.json").read_text())
-    assert found["perplexity"] == pytest.approx(expected["perplexity"], rel=1e-6)
+            main(["pretrain", *given, output])
+        killed = steps.pop()
+        step = None
+        assert main(["pretrain", *given, output]) == 0
+    # Signals end a run after the next step.
+    done = killed if way == "terminated" else {5: 3, 12: 12, 14: 12}[killed]
+    assert steps[killed - (way == "killed") :] == list(range(done + 1, 15))
+    first, second = (bf.load(tmp_path / name / "model").weights for name in ("run", "again"))
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("family", "overrides"), [("transformer_xl", TXL), ("gpt2", {})])
+def test_micro_batches_are_the_whole_batch(family, overrides):
+    """Also in later steps, whose memory the micro-batches of the step before left."""
+    weights, losses = [], []
+    for steps in (1, 2, 3):
+        learner = _learner(family, **overrides)
+        learner.compile(keras.optimizers.SGD(0.1), accumulation_steps=steps)
+        batches = segments(IDS, 3, 5)
+        losses.append(learner.fit(batches, epochs=2, verbose=0).history["loss"])
+        weights.append([np.array(weight) for weight in learner.weights])
+    np.testing.assert_allclose(losses[1:], losses[:1] * 2, rtol=1e-5)
+    for found in weights[1:]:
+        for a, b in zip(found, weights[0], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+def test_an_evaluation_between_two_steps_changes_nothing():
+    weights = []
+    for evaluated in (False, True):
+        learner = _learner("transformer_xl", **TXL)
+        batches = segments(IDS, 2, 7)
+        learner.fit(batches.take(2), verbose=0)
+        if evaluated:
+            learner.evaluate(segments(IDS[::-1].copy(), 1, 7), verbose=0)
+        learner.fit(batches.skip(2), verbose=0)
+        weights.append([np.array(weight) for weight in learner.weights])
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.full
+def test_a_recipe_accumulates_and_stops_by_perplexity(tmp_path, capsys):
+    recipe = _recipe(tmp_path)
+    given = ["train.accumulation_steps=2", "train.patience=1", "train.monitor=perplexity"]
+    assert main(["pretrain", recipe, *given, "train.epochs=2"]) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    history = np.genfromtxt(tmp_path / "run" / "history.csv", delimiter=",", names=True)
+    assert metrics["perplexity"] == pytest.approx(history["val_perplexity"].min(), rel=1e-5)
 
 
 def test_mistakes_are_named(tmp_path, capsys):
