@@ -354,12 +354,12 @@ def _print_table(rows: list[list[str]], right: int | None = None) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from bertfam_tf.config import load_recipe
+    from bertfam_tf.config import load_run
 
-    recipe = load_recipe(options.recipe, options.override)
-    from bertfam_tf.train import run
+    recipe = load_run(options.recipe, options.override)
+    from bertfam_tf.train.recipes import train
 
-    print(json.dumps(run(recipe)))
+    print(json.dumps(train(recipe)))
 
 
 def _pretrain(options: argparse.Namespace) -> None:
@@ -429,11 +429,17 @@ def _evaluate(options: argparse.Namespace) -> None:
     from bertfam_tf import tasks
     from bertfam_tf.config import load_run
     from bertfam_tf.train.directory import MODEL, RECIPE
+    from bertfam_tf.train.multi_task import evaluate_tasks
     from bertfam_tf.train.run import evaluate
 
     run_dir = Path(options.run_dir)
     recipe = load_run(run_dir / RECIPE)
     task = tasks.load(run_dir / MODEL)
+    if isinstance(task, tasks.MultiTask):
+        if options.report:
+            raise ValueError("--report is for a run of one task.")
+        print(json.dumps(evaluate_tasks(task, recipe, options.split)))
+        return
     print(json.dumps(evaluate(task, recipe, options.split)))
     if options.report:
         from bertfam_tf.analysis import report

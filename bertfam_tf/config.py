@@ -109,8 +109,8 @@ class TrainConfig:
             ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same command with
             the same output directory on a shared disk; or ``tpu`` (not run). Batches are those of
             all devices together.
-        schedule: ``linear``, the learning rate falls to 0 after its rise; or ``constant``, it
-            stays.
+        schedule: the learning rate after its linear rise: ``linear`` and ``cosine`` fall to 0,
+            ``constant`` keeps the peak.
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
             ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
@@ -126,8 +126,8 @@ class TrainConfig:
         monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
         class_weights: factors of the loss of each label's examples.
         metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
-        steps: of pretraining on sentences, the number of steps in place of passes over the files;
-            ``epochs`` is then how often the model is evaluated.
+        steps: the number of steps, in place of passes over the data; ``epochs`` is then how often
+            the model is evaluated. None for passes.
         backup_steps: steps between training checkpoints, from which a killed run resumes; each
             epoch ends with one as well.
         log_steps: steps between lines of ``metrics.jsonl``.
@@ -169,8 +169,10 @@ class TrainConfig:
                 f"train.on_divergence must be stop or skip, got {self.on_divergence!r}."
             )
         check_strategy(self.strategy, "train.strategy")
-        if self.schedule not in ("linear", "constant"):
-            raise ValueError(f"train.schedule must be linear or constant, got {self.schedule!r}.")
+        if self.schedule not in ("linear", "cosine", "constant"):
+            raise ValueError(
+                f"train.schedule must be linear, cosine or constant, got {self.schedule!r}."
+            )
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."
@@ -425,6 +427,56 @@ class Recipe(_Yaml):
 
 
 @dataclass(frozen=True)
+class TaskConfig:
+    """One of several tasks that are trained together.
+
+    Attributes:
+        task: the task's class.
+        data: its files.
+        options: arguments of the task's ``from_pretrained``, such as ``{stride: 128}``.
+        metrics: names of metrics in place of the task's own.
+        weight: the factor of its loss.
+    """
+
+    data: DataConfig
+    task: str = "TextClassifier"
+    options: dict[str, Any] = field(default_factory=dict)
+    metrics: list[str] | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class MultiTaskRecipe(_Yaml):
+    """One run of several tasks on one backbone; see ``bertfam_tf.MultiTask``.
+
+    Attributes:
+        output: the directory that it writes into.
+        model: the backbone.
+        tasks: the tasks by name.
+        sampling: how often each task is trained, as ``MultiTask.fit`` takes it: an exponent, or
+            the tasks' shares by name.
+        train: as for one task, except for its ``metrics`` and ``class_weights``.
+    """
+
+    output: str
+    model: ModelConfig
+    tasks: dict[str, TaskConfig]
+    sampling: float | dict[str, float] = 1.0
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self):
+        for name in ("metrics", "class_weights"):
+            if getattr(self.train, name) is not None:
+                raise ValueError(f"train.{name} must be null for several tasks.")
+
+    def of(self, name: str) -> Recipe:
+        """Returns the recipe of one task alone."""
+        each = self.tasks[name]
+        train = dataclasses.replace(self.train, metrics=each.metrics)
+        return Recipe(self.output, self.model, each.data, each.task, each.options, train=train)
+
+
+@dataclass(frozen=True)
 class StudentConfig:
     """A model that is trained to imitate a teacher.
 
@@ -593,11 +645,12 @@ def load_recipe(
     return _build(values, path, kind)
 
 
-def load_run(file: str | Path) -> Any:
-    """The ``Recipe`` or ``DistillRecipe`` of a run, as ``load_recipe``."""
+def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
+    """The ``Recipe``, ``MultiTaskRecipe`` or ``DistillRecipe`` in a file, as ``load_recipe``."""
     values = parsing.read_yaml(Path(file)) if Path(file).is_file() else None
-    distilled = isinstance(values, dict) and "teacher" in values
-    return load_recipe(file, kind=DistillRecipe if distilled else Recipe)
+    kinds = {"teacher": DistillRecipe, "tasks": MultiTaskRecipe}
+    found = [kinds[key] for key in kinds if isinstance(values, dict) and key in values]
+    return load_recipe(file, overrides, found[0] if found else Recipe)
 
 
 def expand(path: str) -> Path:
@@ -650,10 +703,20 @@ def _check_keys(values: dict[str, Any], kind: type, path: Path, section: str = "
         if isinstance(value, bool) and types[key] is not bool:
             raise ValueError(f"{path}: {name} is {value}; a name such as no needs quotes.")
         inner = [each for each in (types[key], *typing.get_args(types[key])) if _is_section(each)]
-        for i, each in enumerate(value if isinstance(value, list) else [value]):
-            if inner and isinstance(each, dict):
-                at = f"{name}.{i}" if isinstance(value, list) else name
+        if inner:
+            for at, each in _sections(value, types[key], name):
                 _check_keys(each, inner[0], path, at)
+
+
+def _sections(value: Any, kind: Any, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The sections in a value, a list of them or a table of them, with their names."""
+    if typing.get_origin(kind) is dict and isinstance(value, dict):
+        found = [(f"{name}.{key}", each) for key, each in value.items()]
+    elif isinstance(value, list):
+        found = [(f"{name}.{i}", each) for i, each in enumerate(value)]
+    else:
+        found = [(name, value)]
+    return [(at, each) for at, each in found if isinstance(each, dict)]
 
 
 def _is_section(kind: Any) -> bool:

@@ -409,12 +409,9 @@ def of(
         schedule: the learning rate, in place of the section's.
     """
     kind, bias_correction = _NAMED[settings.optimizer]
-    if schedule is None and settings.schedule == "constant":
-        rise = round(settings.warmup * total_steps)
-        schedule = WarmupLinearDecay(settings.learning_rate, rise, None)
     return _scheduled(
         kind,
-        settings.learning_rate if schedule is None else schedule,
+        schedule_of(settings, total_steps) if schedule is None else schedule,
         total_steps,
         settings.warmup,
         weight_decay=settings.weight_decay,
@@ -427,13 +424,41 @@ def of(
     )
 
 
-def _scheduled(
-    kind: Any, learning_rate: Any, total_steps: int | None, warmup: float, **settings: Any
-) -> Any:
+def schedule_of(
+    settings: TrainConfig, total_steps: int
+) -> keras.optimizers.schedules.LearningRateSchedule:
+    """Returns the learning rate of a recipe's ``train`` section.
+
+    Args:
+        settings: the section.
+        total_steps: the number of steps, after which a rate that falls is 0.
+
+    Raises:
+        ValueError: for a warm-up that is not a fraction of all steps.
+    """
+    _check_warmup(settings.warmup)
+    peak, rise = settings.learning_rate, round(settings.warmup * total_steps)
+    if settings.schedule == "constant":
+        return WarmupLinearDecay(peak, rise, None)
+    if settings.schedule == "linear":
+        return WarmupLinearDecay(peak, rise, total_steps)
+    fall = max(total_steps - rise, 1)
+    if not rise:
+        return keras.optimizers.schedules.CosineDecay(peak, fall)
+    return keras.optimizers.schedules.CosineDecay(0.0, fall, warmup_target=peak, warmup_steps=rise)
+
+
+def _check_warmup(warmup: float) -> None:
     if not 0 <= warmup < 1:
         raise ValueError(
             f"warmup must be at least 0 and below 1, a fraction of all steps, got {warmup}."
         )
+
+
+def _scheduled(
+    kind: Any, learning_rate: Any, total_steps: int | None, warmup: float, **settings: Any
+) -> Any:
+    _check_warmup(warmup)
     if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         steps = round(warmup * (total_steps or 0))
         learning_rate = WarmupLinearDecay(learning_rate, steps, total_steps)

@@ -27,23 +27,32 @@ def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
                 yield line.rstrip(b"\r\n")
 
 
-def token_stream(texts: Iterable[str | bytes], tokenizer: Any, end: str | None) -> np.ndarray:
+def token_stream(
+    texts: Iterable[str | bytes],
+    tokenizer: Any,
+    end: str | None,
+    file: str | Path | None = None,
+) -> np.ndarray:
     """Returns the concatenated tokens of texts.
 
     Args:
         texts: texts, such as the lines of a corpus.
         tokenizer: the tokenizer.
         end: a token to append to each text, such as ``"<eos>"``, or None.
+        file: a file for the ids, which are then read from it as they are needed, for texts that do
+            not fit in memory; None to keep them in memory.
 
     Returns:
-        int32 (tokens,).
+        uint16 (tokens,), or uint32 for a vocabulary of more than 65,536 tokens.
 
     Raises:
         ValueError: for an ``end`` that is not in the vocabulary, or texts without tokens.
+        OSError: if the file cannot be written.
     """
     if end is not None and end not in tokenizer.vocabulary:
         raise ValueError(f"The tokenizer has no token {end!r} to append to each text.")
     after = [] if end is None else [tokenizer.token_to_id(end)]
+    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def encode(batch):
@@ -52,10 +61,20 @@ def token_stream(texts: Iterable[str | bytes], tokenizer: Any, end: str | None) 
         return tf.concat([pieces, tf.cast(ends, pieces.dtype)], axis=1).values
 
     texts, encoded = iter(texts), encode.get_concrete_function()
-    parts = []
-    while batch := list(itertools.islice(texts, _LINES)):
-        parts.append(encoded(tf.constant(batch, tf.string)).numpy())
-    ids = np.concatenate(parts) if parts else np.zeros(0, "int32")
+
+    def parts() -> Iterator[np.ndarray]:
+        while batch := list(itertools.islice(texts, _LINES)):
+            yield encoded(tf.constant(batch, tf.string)).numpy().astype(dtype)
+
+    if file is None:
+        found = list(parts())
+        ids = np.concatenate(found) if found else np.zeros(0, dtype)
+    else:
+        with Path(file).open("wb") as stream:
+            for part in parts():
+                part.tofile(stream)
+        empty = not Path(file).stat().st_size
+        ids = np.zeros(0, dtype) if empty else np.memmap(file, dtype, mode="r")
     if not len(ids):
         raise ValueError("The texts have no tokens.")
     return ids
@@ -65,10 +84,11 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
     """Splits a stream into segments, each of which continues a segment of the previous batch.
 
     The stream is split into ``batch_size`` parts of equal length. Example i of each batch is the
-    next segment of part i. Every token except the first is a target once.
+    next segment of part i. Every token except the first is a target once. Ids are copied batch by
+    batch, so that those of a ``numpy.memmap`` stay on disk.
 
     Args:
-        ids: int (tokens,), at least two.
+        ids: integers (tokens,), at least two.
         batch_size: number of parts, which are read in parallel.
         length: number of tokens of a segment.
 
@@ -87,14 +107,29 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
         )
     total = len(ids) - 1
     width = -(-total // batch_size)
-    flat = np.zeros((3, batch_size * width), "int32")
-    flat[:, :total] = ids[:-1], ids[1:], np.ones(total)
 
+    def rows(start: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids (batch, 1 + length), 0 after the end, and the number of targets of each row."""
+        size = min(length, width - int(start))
+        found = np.zeros((batch_size, size + 1), "int32")
+        counts = np.zeros(batch_size, "int32")
+        for i in range(batch_size):
+            first = i * width + int(start)
+            counts[i] = np.clip(total - first, 0, size)
+            if counts[i]:
+                found[i, : counts[i] + 1] = ids[first : first + counts[i] + 1]
+        return found, counts
+
+    @tf.autograph.experimental.do_not_convert
     def segment(start: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        tokens, targets, weights = tf.unstack(stream[:, :, start : start + length])
+        found, counts = tf.numpy_function(rows, [start], (tf.int32, tf.int32), stateful=False)
+        found.set_shape([batch_size, None])
+        counts.set_shape([batch_size])
+        tokens, targets = found[:, :-1], found[:, 1:]
+        real = tf.sequence_mask(counts, tf.shape(tokens)[1])
         begins = tf.fill([batch_size], tf.cast(tf.equal(start, 0), tf.int32))
-        return {"token_ids": tokens, "begins": begins}, targets, tf.cast(weights, tf.float32)
+        inputs = {"token_ids": tf.where(real, tokens, 0), "begins": begins}
+        return inputs, targets, tf.cast(real, tf.float32)
 
-    stream = tf.constant(flat.reshape(3, batch_size, width))
     segments = tf.data.Dataset.range(0, width, length)
     return training_options(segments.map(segment).prefetch(2))

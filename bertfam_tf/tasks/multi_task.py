@@ -176,7 +176,7 @@ class MultiTask(Learner):
 
     def fit(
         self,
-        x: Mapping[str, Any],
+        x: Mapping[str, Any] | tf.data.Dataset,
         *,
         batch_size: int = 32,
         epochs: int = 1,
@@ -192,6 +192,7 @@ class MultiTask(Learner):
         Args:
             x: for each task ``(x, y)`` or ``(x, y, sample_weight)`` as ``Task.fit`` takes them,
                 or what it takes as ``x`` alone: a ``tf.data.Dataset`` or a DataFrame with labels.
+                Or the data set that ``batches`` returns.
             batch_size: examples in a batch, which are of one task.
             epochs, initial_epoch: as in Keras.
             sampling: how often each task is trained: in proportion to its number of examples to
@@ -206,38 +207,29 @@ class MultiTask(Learner):
                 or all 0, for a data set of unknown size without shares and ``steps_per_epoch``,
                 and as ``Task.fit`` raises it.
         """
-        missing = [name for name in self if name not in x]
-        if missing:
-            raise ValueError(f"The task {missing[0]!r} has no data; tasks: {list(self)}.")
-        streams = self._streams(x, batch_size, training=True)
-        counts = _counts(
-            {name: int(stream.cardinality()) for name, stream in streams.items()},
-            sampling,
-            steps_per_epoch,
-        )
-        total = sum(counts.values())
-        order = np.repeat(np.arange(len(streams)), [counts[name] for name in streams])
-        choices = tf.data.Dataset.from_tensor_slices(order.astype("int64")).shuffle(total, seed)
-        specs = {name: stream.element_spec for name, stream in streams.items()}
-        dataset = tf.data.Dataset.choose_from_datasets(
-            [stream.repeat() for stream in self._complete(streams, specs)],
-            choices,
-            stop_on_empty_dataset=False,
-        ).apply(tf.data.experimental.assert_cardinality(total))
+        steps = steps_per_epoch
+        if not isinstance(x, tf.data.Dataset):
+            x = self.batches(x, batch_size, sampling=sampling, steps=steps, seed=seed)
+            steps = int(x.cardinality())
         validation = None
         if validation_data is not None:
             self._validated = frozenset(validation_data)
+            specs = {
+                name: tuple(part[name] for part in x.element_spec if name in part) for name in self
+            }
             parts = self._complete(self._streams(validation_data, batch_size), specs)
             validation = reduce(tf.data.Dataset.concatenate, parts)
         if not self.compiled:
-            self.compile(optimizers.adamw(total_steps=total * (epochs - initial_epoch) or None))
+            total = (steps or int(x.cardinality())) * (epochs - initial_epoch)
+            self.compile(optimizers.adamw(total_steps=total if total > 0 else None))
         self._validation = validation
         try:
             with as_value_errors():
                 return super().fit(
-                    dataset.prefetch(2),
+                    x.prefetch(2),
                     epochs=epochs,
                     initial_epoch=initial_epoch,
+                    steps_per_epoch=steps_per_epoch if steps is None else steps,
                     validation_data=validation,
                     shuffle=False,  # the streams are shuffled; Keras warns that it cannot
                     **kwargs,
@@ -336,6 +328,40 @@ class MultiTask(Learner):
         return export_saved_model(self, directory, version=version, **kwargs)
 
     # Training data ---------------------------------------------------------------------------
+
+    def batches(
+        self,
+        x: Mapping[str, Any],
+        batch_size: int = 32,
+        *,
+        sampling: float | Mapping[str, float] = 1.0,
+        steps: int | None = None,
+        seed: int | None = None,
+    ) -> tf.data.Dataset:
+        """Returns the batches of an epoch, each of one task, as ``fit`` trains on them.
+
+        Args:
+            x, batch_size, sampling, seed: as for ``fit``.
+            steps: as ``steps_per_epoch`` of ``fit``.
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        missing = [name for name in self if name not in x]
+        if missing:
+            raise ValueError(f"The task {missing[0]!r} has no data; tasks: {list(self)}.")
+        streams = self._streams(x, batch_size, training=True)
+        sizes = {name: int(stream.cardinality()) for name, stream in streams.items()}
+        counts = _counts(sizes, sampling, steps)
+        total = sum(counts.values())
+        order = np.repeat(np.arange(len(streams)), [counts[name] for name in streams])
+        choices = tf.data.Dataset.from_tensor_slices(order.astype("int64")).shuffle(total, seed)
+        specs = {name: stream.element_spec for name, stream in streams.items()}
+        return tf.data.Dataset.choose_from_datasets(
+            [stream.repeat() for stream in self._complete(streams, specs)],
+            choices,
+            stop_on_empty_dataset=False,
+        ).apply(tf.data.experimental.assert_cardinality(total))
 
     def _known(self, name: str) -> Task:
         if name not in self._named.value:

@@ -4,6 +4,7 @@ import logging
 import shutil
 import signal
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,24 +271,37 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
         model.optimizer.build(model.trainable_variables)
     # The names of Keras' seed generators contain a counter, so they are named by their order.
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]
-    weights = {v.path: v for v in model.weights}
-    if len(weights) != len(model.weights):
-        raise ValueError("Two weights of the model have the same path.")
     return {
-        **weights,
+        **weights_by_path(model),
         **optimizer_variables(model.optimizer),
         **{f"seed/{i}": v for i, v in enumerate(seeds)},
         **getattr(model, "step_variables", {}),
     }
 
 
+def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns the weights of a model by path; several of one path are numbered in their order.
+
+    Heads of tasks that are trained together may have the same paths.
+    """
+    return _numbered([(weight.path, weight) for weight in model.weights])
+
+
+def _numbered(named: list[tuple[str, keras.Variable]]) -> dict[str, keras.Variable]:
+    """Variables by name, from the second one of a name on with a number."""
+    found: dict[str, keras.Variable] = {}
+    counts: Counter[str] = Counter()
+    for name, variable in named:
+        counts[name] += 1
+        found[name if counts[name] == 1 else f"{name}#{counts[name]}"] = variable
+    return found
+
+
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
     """The state of a built optimizer, by ``optimizer/`` and the weight's path with the slot's name.
 
-    That of loss scaling, which ``mixed_float16`` adds, is under ``loss_scale/``.
-
-    Raises:
-        ValueError: for two variables with the same name.
+    That of loss scaling, which ``mixed_float16`` adds, is under ``loss_scale/``. Several variables
+    of one name are numbered in their order.
     """
     inner = {id(v) for v in getattr(optimizer, "inner_optimizer", optimizer).variables}
     # The first part of a path is the optimizer's name, which contains a counter of the process.
@@ -295,7 +309,4 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, kera
         (f"{'optimizer' if id(v) in inner else 'loss_scale'}/{v.path.partition('/')[2]}", v)
         for v in optimizer.variables
     ]
-    found = dict(named)
-    if len(found) != len(named):
-        raise ValueError("Two variables of the optimizer have the same path.")
-    return found
+    return _numbered(named)

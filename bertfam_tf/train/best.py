@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertfam_tf import files, replicas
 from bertfam_tf.checkpoints.safetensors import write
-from bertfam_tf.train.backup import assign_state, read_state
+from bertfam_tf.train.backup import assign_state, read_state, weights_by_path
 
 _WEIGHTS, _VALUES = "weights.safetensors", "values.json"
 _SCORE = "score"
@@ -87,7 +87,7 @@ class BestEpoch(keras.callbacks.Callback):
             ValueError: if the file is missing or damaged.
         """
         file, run = self.directory / _WEIGHTS, self.directory.parent
-        assign_state({v.path: v for v in model.weights}, read_state(file, run), file, run)
+        assign_state(weights_by_path(model), read_state(file, run), file, run)
 
     def _write(self, epoch: int, value: float) -> None:
         before = self.values
@@ -95,7 +95,8 @@ class BestEpoch(keras.callbacks.Callback):
         if epoch not in before and self._best(values) == epoch:
             score = {_SCORE: json.dumps({epoch: value})}
             with files.atomic(self.directory / _WEIGHTS) as path:
-                write({v.path: v.numpy() for v in self.model.weights}, path, score)
+                weights = weights_by_path(self.model)
+                write({name: v.numpy() for name, v in weights.items()}, path, score)
         files.write(self.directory / _VALUES, json.dumps(values))
 
     def _best(self, values: dict[int, float]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from bertfam_tf import replicas
-from bertfam_tf.config import DistillRecipe, PretrainRecipe, Recipe, expand
+from bertfam_tf.config import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe, expand
 from bertfam_tf.files import exclusive_lock, remove_leftovers, write
 from bertfam_tf.train import curves
 from bertfam_tf.train.backup import PREVIOUS, STATE, Backup, recipe_of
@@ -24,8 +24,11 @@ _STEPS, _BOARD = "metrics.jsonl", "tensorboard"
 _log = logging.getLogger(__name__)
 
 
+AnyRecipe = Recipe | MultiTaskRecipe | PretrainRecipe | DistillRecipe
+
+
 @contextmanager
-def run_directory(recipe: Recipe | PretrainRecipe | DistillRecipe) -> Iterator["RunDirectory"]:
+def run_directory(recipe: AnyRecipe) -> Iterator["RunDirectory"]:
     """The directory of a run, ``recipe.output``, locked for this process.
 
     Of several workers, the first one locks it, and it alone writes.
@@ -53,9 +56,7 @@ class RunDirectory:
         ValueError: if the directory contains the run of another recipe.
     """
 
-    def __init__(
-        self, recipe: Recipe | PretrainRecipe | DistillRecipe, writes: bool = True
-    ) -> None:
+    def __init__(self, recipe: AnyRecipe, writes: bool = True) -> None:
         self.recipe = recipe
         self.writes = writes
         self.path = expand(recipe.output)
@@ -103,8 +104,9 @@ class RunDirectory:
         recipe = self.recipe
 
         def flops(length: int) -> float | None:
-            # The teacher's part of a distillation depends on its terms.
-            if isinstance(recipe, DistillRecipe):
+            # The teacher's part of a distillation depends on its terms, that of each of several
+            # tasks on which is drawn.
+            if isinstance(recipe, DistillRecipe | MultiTaskRecipe):
                 return None
             return flops_per_token(recipe, length, stage)
 

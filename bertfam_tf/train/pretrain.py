@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,8 +13,9 @@ from bertfam_tf import replicas
 from bertfam_tf.config import PretrainRecipe, expand
 from bertfam_tf.data.documents import find_files
 from bertfam_tf.data.token_streams import read_lines, segments, token_stream
+from bertfam_tf.files import scratch
 from bertfam_tf.tasks import CausalLM
-from bertfam_tf.text import load_tokenizer
+from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.train import engine
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.objectives import start
@@ -57,8 +59,7 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
 
 
 def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
-    settings, length = recipe.train, recipe.data.length
-    if settings.batch_size is None:
+    if recipe.train.batch_size is None:
         raise ValueError(
             "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
             "train.batch_size parts of data.length tokens."
@@ -73,11 +74,28 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
         raise ValueError("data.train and data.dev must be lists of files on a stream, got a table.")
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
 
-    def stream(files: list[str]) -> np.ndarray:
-        return token_stream(read_lines(find_files(map(expand, files))), tokenizer, recipe.data.end)
+    def stream(files: list[str], file: Path | None = None) -> np.ndarray:
+        lines = read_lines(find_files(map(expand, files)))
+        return token_stream(lines, tokenizer, recipe.data.end, file)
 
-    train, dev = stream(recipe.data.train), stream(recipe.data.dev)
-    batches = segments(train, settings.batch_size, length)
+    # On disk, because it may be larger than memory; each worker has a file of its own.
+    with scratch(directory.path / "tokens") as folder:
+        train = stream(recipe.data.train, folder / "train")
+        dev = stream(recipe.data.dev)
+        return _train_on_stream(recipe, directory, tokenizer, train, dev)
+
+
+def _train_on_stream(
+    recipe: PretrainRecipe,
+    directory: RunDirectory,
+    tokenizer: Tokenizer,
+    train: np.ndarray,
+    dev: np.ndarray,
+) -> dict[str, Any]:
+    settings, length = recipe.train, recipe.data.length
+    size = settings.batch_size
+    assert size is not None
+    batches = segments(train, size, length)
     passes = engine.Passes(int(batches.cardinality()), lambda number: batches)
     steps, epochs = passes.epochs(settings)
     keras.utils.set_random_seed(settings.seed)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import replicas, tasks, tuning
-from bertfam_tf.config import EXAMPLES, DistillRecipe, Recipe
+from bertfam_tf.config import EXAMPLES, DistillRecipe, MultiTaskRecipe, Recipe
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
@@ -55,7 +55,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     embedders.check(recipe)
     rows, names = open_split(recipe.data, "train", recipe.task)
     task = _build(recipe, cls, rows, names)
-    factors = _choose_weights(task, recipe)
+    factors = choose_weights(task, recipe)
     model = embedders.trainer(task, recipe) if is_embedder(recipe.task) else task
     directory.begin()
     _fit(model, recipe, directory, rows, factors)
@@ -79,6 +79,24 @@ def evaluate(task: tasks.Task, recipe: Recipe | DistillRecipe, split: str) -> di
 
 
 def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
+    options = task_options(recipe, cls, rows, names)
+    return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
+
+
+def task_options(
+    recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]
+) -> dict[str, Any]:
+    """Returns the options of a task: those that the data decide, and the recipe's.
+
+    Args:
+        recipe: the recipe.
+        cls: the task's class.
+        rows: the training examples.
+        names: the names of the labels.
+
+    Raises:
+        ValueError: for an unknown option, or columns that are not the task's.
+    """
     known = [*option_names(cls.options_type), "language"]
     for name in recipe.options:
         if name not in known:
@@ -94,8 +112,7 @@ def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) ->
     classes = class_option(cls.options_type)
     if classes is not None:
         options[classes] = names
-    options |= recipe.options
-    return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
+    return options | recipe.options
 
 
 def _fit(
@@ -143,8 +160,8 @@ def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:
     return {} if recipe.train.metrics is None else {"metrics": recipe.train.metrics}
 
 
-def _choose_weights(task: tasks.Task, recipe: Recipe) -> dict[str, float] | None:
-    """Freezes weights or adds LoRA; the factors of learning rates, None for one rate."""
+def choose_weights(task: tasks.Task, recipe: Recipe | MultiTaskRecipe) -> dict[str, float] | None:
+    """Freezes weights or adds LoRA; returns the factors of learning rates, None for one rate."""
     frozen, backbone = recipe.model.frozen, task.backbone
     if frozen is not None:
         tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam_tf import parsing
-from bertfam_tf.config import expand, load_recipe
+from bertfam_tf.config import expand, load_run
 from bertfam_tf.files import atomic
 from bertfam_tf.names import unknown
 from bertfam_tf.train.directory import HISTORY, METRICS, RECIPE
 from bertfam_tf.train.history import History
-from bertfam_tf.train.run import run
+from bertfam_tf.train.recipes import train
 
 SEED = "train.seed"
 _WITHOUT_NAME = ("output",)
@@ -168,15 +168,15 @@ def sweep(
     """
     if not values or not all(values.values()):
         raise ValueError("A sweep needs at least one key with values, such as train.seed=0,1,2.")
-    base = load_recipe(file, overrides)
+    base = load_run(file, overrides)
     recipes = []
     for each in itertools.product(*values.values()):
         given = [f"{key}={value}" for key, value in zip(values, each, strict=True)]
         name = ",".join(item.rpartition(".")[2] for item in given).replace("/", "_")
         output = f"output={json.dumps(f'{base.output}/{name}')}"
-        recipes.append(load_recipe(file, [*overrides, *given, output]))
+        recipes.append(load_run(file, [*overrides, *given, output]))
     for recipe in recipes:
-        run(recipe)
+        train(recipe)
     return [_read(expand(recipe.output)) for recipe in recipes]
 
 

@@ -319,13 +319,12 @@ def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: st
 
 def _schedule(stages: Sequence[Stage], settings: TrainConfig, total: int) -> Any:
     """The learning rate by the step of the whole run."""
-    warmup = round(settings.warmup * total)
-    line = optimizers.WarmupLinearDecay(settings.learning_rate, warmup, total)
+    whole = optimizers.schedule_of(settings, total)
     starts = list(accumulate((stage.steps for stage in stages), initial=0))[:-1]
 
     def of(stage: Stage, start: int) -> Any:
         if stage.learning_rate is None:
-            return line
+            return whole
         rise = round(stage.warmup * stage.steps)
         own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
         return optimizers.Shifted(own, -start)

@@ -138,20 +138,22 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("way", "step"),
+    ("way", "step", "done"),
     [
-        pytest.param("killed", 5, marks=pytest.mark.full),
-        pytest.param("killed", 14, marks=pytest.mark.full),
-        ("killed", 12),
-        pytest.param("terminated", 10, marks=pytest.mark.full),
+        # An epoch has 7 steps; its last checkpoint is written after all other callbacks.
+        pytest.param("killed", 5, 3, marks=pytest.mark.full),
+        pytest.param("killed", 14, 12, marks=pytest.mark.full),
+        ("killed", 12, 12),
+        # A signal ends a run after the next step.
+        pytest.param("terminated", 10, 11, marks=pytest.mark.full),
     ],
 )
-def test_a_run_that_ended_early_goes_on(tmp_path, monkeypatch, way, step):
-    """An epoch has 7 steps; what is trained after a checkpoint reads the memory that it stored."""
-    # So that a run depends on its random state as well.
-    whole = _recipe(tmp_path)
-    given = [whole, "train.backup_steps=3", "train.epochs=2", "model.overrides.dropout=0.1"]
-    assert main(["pretrain", *given]) == 0
+def test_a_run_that_ended_early_goes_on(tmp_path, monkeypatch, way, step, done):
+    """The steps after a checkpoint read the memory that it stored."""
+    # Dropout, so that a run depends on its random state as well.
+    overrides = ["train.backup_steps=3", "train.epochs=2", "model.overrides.dropout=0.1"]
+    recipe = [_recipe(tmp_path), *overrides]
+    assert main(["pretrain", *recipe]) == 0
     original, steps = Backup.on_train_batch_end, []
 
     def end(self, batch, logs=None):
@@ -162,17 +164,15 @@ def test_a_run_that_ended_early_goes_on(tmp_path, monkeypatch, way, step):
         if self.batches == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    output = f"output={tmp_path / 'again'}"
+    again = [*recipe, f"output={tmp_path / 'again'}"]
     with monkeypatch.context() as patch:
         patch.setattr(Backup, "on_train_batch_end", end)
         with pytest.raises((Killed, SystemExit)):
-            main(["pretrain", *given, output])
-        killed = steps.pop()
+            main(["pretrain", *again])
         step = None
-        assert main(["pretrain", *given, output]) == 0
-    # Signals end a run after the next step.
-    done = killed if way == "terminated" else {5: 3, 12: 12, 14: 12}[killed]
-    assert steps[killed - (way == "killed") :] == list(range(done + 1, 15))
+        steps.clear()
+        assert main(["pretrain", *again]) == 0
+    assert steps == list(range(done + 1, 15))
     first, second = (bf.load(tmp_path / name / "model").weights for name in ("run", "again"))
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)
