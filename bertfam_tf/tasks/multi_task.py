@@ -168,7 +168,11 @@ class MultiTask(Learner):
                 made: list[keras.metrics.Metric] = [] if default is None else default()
                 if name in chosen:
                     task.compile(metrics=chosen[name])
-                    made = [keras.metrics.get(by_name(each)) for each in chosen[name]]
+                    # To Keras, the name of an accuracy depends on the targets.
+                    own = {each.name: each for each in made}
+                    made = [
+                        own.get(each) or keras.metrics.get(by_name(each)) for each in chosen[name]
+                    ]
                 for each in made:
                     each.name = f"{name}_{each.name}"
                 self._made[name] = made
