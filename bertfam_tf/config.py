@@ -7,6 +7,7 @@ import math
 import os
 import re
 import typing
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -354,15 +355,19 @@ class MaskingConfig:
             raise ValueError(f"masking.unit must be one of {', '.join(units)}, got {self.unit!r}.")
 
 
+_RENAMED_OBJECTIVES = {"masked_lm": "mlm", "causal_lm": "clm"}
+
+
 @dataclass(frozen=True)
 class PretrainRecipe(_Yaml):
     """One pretraining run. ``output`` is the directory that it writes into.
 
     Attributes:
-        objectives: the weight of each loss: ``causal_lm`` on a stream; on sentences ``masked_lm``,
-            ``nsp`` or ``sop`` (next sentence prediction, sentence order prediction), ``sbo`` (span
-            boundary objective), ``rtd`` (replaced token detection), ``plm`` (permutation language
-            modeling), or ``tlm`` (translation language modeling).
+        objectives: the weight of each loss: ``clm`` (causal language modeling) on a stream; on
+            sentences ``mlm`` (masked language modeling), ``nsp`` or ``sop`` (next sentence
+            prediction, sentence order prediction), ``sbo`` (span boundary objective), ``rtd``
+            (replaced token detection), ``plm`` (permutation language modeling), or ``tlm``
+            (translation language modeling).
         masking: for all objectives on sentences.
         generator: of ``rtd``, the config fields in which the generator differs from the model.
         stages: on sentences, parts with lengths, batch sizes and numbers of layers of their own
@@ -374,12 +379,28 @@ class PretrainRecipe(_Yaml):
     output: str
     model: NewModelConfig
     data: CorpusConfig
-    objectives: dict[str, float] = field(default_factory=lambda: {"causal_lm": 1.0})
+    objectives: dict[str, float] = field(default_factory=lambda: {"clm": 1.0})
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     generator: dict[str, Any] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     train: TrainConfig = field(default_factory=TrainConfig)
     prompts: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        named = {}
+        for name, weight in self.objectives.items():
+            renamed = _RENAMED_OBJECTIVES.get(name, name)
+            if renamed in named:
+                raise ValueError(f"objectives must have one weight for {renamed}, got two.")
+            if renamed != name:
+                warnings.warn(
+                    f"The objective {name} is called {renamed}; the old name is for version 0.1 "
+                    "only.",
+                    FutureWarning,
+                    stacklevel=2,
+                )
+            named[renamed] = weight
+        object.__setattr__(self, "objectives", named)
 
 
 @dataclass(frozen=True)

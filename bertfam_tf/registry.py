@@ -29,7 +29,7 @@ class Family:
         sizes: for each published size, the config fields that differ from the defaults.
         tokenizer: the tokenizer of the published checkpoints.
         heads: the family's published heads, by our names.
-        objectives: the pretraining objectives of its paper.
+        objectives: the pretraining objectives of its paper, as recipes name them.
         huggingface: names in Hugging Face's checkpoints; None if Hugging Face lacks the family.
         formats: names in the checkpoints of other libraries, by format.
         indices: letters in braces in the paths of the tables -> the config field with their count.

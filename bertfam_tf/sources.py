@@ -13,6 +13,13 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or does not fit the model it is loaded into."""
 
 
+class UnrepresentableError(CheckpointError):
+    """A model or tokenizer that a format cannot represent."""
+
+
+# Of this package's own format: the description of a model, and the folder of its tokenizer.
+DESCRIPTION, TOKENIZER = "bertfam.json", "tokenizer"
+
 # Python packages that contain a checkpoint: import name, folder, and the sha256 of the published
 # weights. The packages are not imported.
 _PACKAGES = {

@@ -29,7 +29,7 @@ _NVIDIA = (
     "commit 49e23b4"
 )
 _SHARE = 0.4
-_LARGE = ("model.size=large", "objectives={masked_lm: 1.0, nsp: 1.0}", "train.optimizer=lamb")
+_LARGE = ("model.size=large", "objectives={mlm: 1.0, nsp: 1.0}", "train.optimizer=lamb")
 
 
 class Published(NamedTuple):
@@ -73,7 +73,7 @@ _MOSAIC = Published(
         "train.epochs=1",
         "train.batch_size=4096",
         "data.format=full_sentences",
-        "objectives={masked_lm: 1.0}",
+        "objectives={mlm: 1.0}",
     ),
     {
         "count": 8,
@@ -210,7 +210,7 @@ def _recipe(run: Run, text: Path) -> Any:
         CorpusConfig(
             [str(text)], [str(text)], "full_sentences", run.length, documents="file", shuffle=100
         ),
-        {"masked_lm": 1.0},
+        {"mlm": 1.0},
         MaskingConfig(),
         train=TrainConfig(batch_size=run.batch_size, steps=run.steps, epochs=1),
     )

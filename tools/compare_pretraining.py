@@ -346,7 +346,7 @@ def compare_books(part: Part) -> list[str]:
         "|---|---:|---:|---:|",
     ]
     for seed in part.seeds:
-        loss = part.pretrained("masked_lm", seed, {"masked_lm": 1.0}, **single)["loss"]
+        loss = part.pretrained("masked_lm", seed, {"mlm": 1.0}, **single)["loss"]
         margin = baseline["loss"] - loss
         lines.append(f"| {seed} | {loss:.3f} | {baseline['loss']:.3f} | {margin:.3f} |")
     number, steps = sizes.repeated
@@ -355,7 +355,7 @@ def compare_books(part: Part) -> list[str]:
         for kind, found in losses.items():
             masking = MaskingConfig(copies=1 if kind == "static" else None)
             options = {**single, "masking": masking, "books": number, "steps": steps}
-            found.append(part.pretrained(kind, seed, {"masked_lm": 1.0}, **options)["loss"])
+            found.append(part.pretrained(kind, seed, {"mlm": 1.0}, **options)["loss"])
     same = part.cells("unigrams/repeated", lambda: unigrams(number))["loss"]
     pairs = zip(losses["static"], losses["dynamic"], strict=True)
     differences = [static - dynamic for static, dynamic in pairs]
@@ -409,7 +409,7 @@ def compare_pairs(part: Part) -> list[str]:
     for name, paper in PAPER_PAIRS.items():
         losses, of_pairs, scores = [], [], {"nsp": [], "sop": []}
         for seed in part.seeds:
-            weights = {"masked_lm": 1.0, **({} if name == "none" else {name: 1.0})}
+            weights = {"mlm": 1.0, **({} if name == "none" else {name: 1.0})}
             if not part.alone:
                 found = part.pretrained(name, seed, weights)
                 losses.append(found.get("masked_lm", found["loss"]))
@@ -483,15 +483,15 @@ def pair_accuracy(part: Part, name: str, seed: int, task: str) -> dict[str, floa
 
 # SpanBERT, arXiv 1907.10529, tables 6 and 7: SQuAD 2.0 and MNLI-m.
 MASKINGS: dict[str, tuple[str, dict[str, float], str, str]] = {
-    "pieces": ("piece", {"masked_lm": 1.0, "nsp": 1.0}, "segment_pairs", "83.8, 86.7"),
-    "words": ("word", {"masked_lm": 1.0, "nsp": 1.0}, "segment_pairs", "84.3, 86.3"),
-    "entities": ("entity", {"masked_lm": 1.0, "nsp": 1.0}, "segment_pairs", "84.8, 86.0"),
-    "noun phrases": ("phrase", {"masked_lm": 1.0, "nsp": 1.0}, "segment_pairs", "85.0, 86.5"),
-    "spans": ("span", {"masked_lm": 1.0, "nsp": 1.0}, "segment_pairs", "85.4, 87.0"),
-    "spans, one segment": ("span", {"masked_lm": 1.0}, "full_sentences", "86.7, 87.3"),
+    "pieces": ("piece", {"mlm": 1.0, "nsp": 1.0}, "segment_pairs", "83.8, 86.7"),
+    "words": ("word", {"mlm": 1.0, "nsp": 1.0}, "segment_pairs", "84.3, 86.3"),
+    "entities": ("entity", {"mlm": 1.0, "nsp": 1.0}, "segment_pairs", "84.8, 86.0"),
+    "noun phrases": ("phrase", {"mlm": 1.0, "nsp": 1.0}, "segment_pairs", "85.0, 86.5"),
+    "spans": ("span", {"mlm": 1.0, "nsp": 1.0}, "segment_pairs", "85.4, 87.0"),
+    "spans, one segment": ("span", {"mlm": 1.0}, "full_sentences", "86.7, 87.3"),
     "spans, one segment, SBO": (
         "span",
-        {"masked_lm": 1.0, "sbo": 1.0},
+        {"mlm": 1.0, "sbo": 1.0},
         "full_sentences",
         "86.8, 87.6",
     ),
@@ -877,7 +877,7 @@ def compare_electra(part: Part) -> list[str]:
     }
     common = {"family": "electra", "format": "full_sentences"}
     changes: dict[str, dict[str, Any]] = {
-        "masked_lm": {"objectives": {"masked_lm": 1.0}},
+        "masked_lm": {"objectives": {"mlm": 1.0}},
         "rtd": {"objectives": {"rtd": RTD_WEIGHT}, "generator": generator},
     }
     changes = {n: {**common, **each, "steps": steps[n]} for n, each in changes.items()}

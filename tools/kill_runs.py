@@ -165,7 +165,7 @@ def _inputs(directory: Path) -> int:
         "output": "?",
         "model": {"family": "bert", "size": "tiny", "tokenizer": str(small), "overrides": sizes},
         "data": {"train": texts, "dev": [str(directory / "few.txt")], "format": "full_sentences"},
-        "objectives": {"masked_lm": 1.0},
+        "objectives": {"mlm": 1.0},
         # The second stage is deeper, so that its weights and its first checkpoint are others.
         "stages": [{"steps": 8, "layers": 1}, {"steps": 7, "layers": 2}],
         "train": {"batch_size": 4, "learning_rate": 0.01, "backup_steps": 3, "seed": 1},

@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
-from bertfam_tf.checkpoints import allennlp, huggingface, keras_hub, tf_checkpoint
+from bertfam_tf.checkpoints import allennlp, huggingface, keras_hub, own, tf_checkpoint
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.sources import CheckpointError
 
 # In the order in which they are tried.
-FORMATS = [allennlp.FORMAT, tf_checkpoint.FORMAT, keras_hub.FORMAT, huggingface.FORMAT]
+FORMATS = [
+    own.FORMAT,
+    allennlp.FORMAT,
+    tf_checkpoint.FORMAT,
+    keras_hub.FORMAT,
+    huggingface.FORMAT,
+]
 
 
 def register(format: Format) -> Format:

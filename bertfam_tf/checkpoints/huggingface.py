@@ -13,7 +13,7 @@ from bertfam_tf.checkpoints.tensors import Tensors
 from bertfam_tf.models.base import Config
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.registry import Family, HuggingFaceNames
-from bertfam_tf.sources import CheckpointError
+from bertfam_tf.sources import CheckpointError, UnrepresentableError
 
 CONFIG = "config.json"
 # The maximum number of unknown keys that are logged by name.
@@ -158,10 +158,10 @@ def names_of(record: Family) -> HuggingFaceNames:
     """The family's names in Hugging Face's format.
 
     Raises:
-        CheckpointError: for a family that Hugging Face does not have.
+        UnrepresentableError: for a family that Hugging Face does not have.
     """
     if record.huggingface is None:
-        raise CheckpointError(
+        raise UnrepresentableError(
             f"Hugging Face has no {record.name} models, so there is no format for them."
         )
     return record.huggingface
@@ -276,7 +276,7 @@ def describe(family: Family, config: Any) -> dict[str, Any]:
     """The Hugging Face config of a backbone, the inverse of ``translate``.
 
     Raises:
-        CheckpointError: for a family that Hugging Face does not have, or for fields that its
+        UnrepresentableError: for a family that Hugging Face does not have, or for fields that its
             format cannot represent; the message names them.
     """
     names = names_of(family)
@@ -289,7 +289,10 @@ def describe(family: Family, config: Any) -> dict[str, Any]:
         # does not read models with pruned heads any more.
         total = config.num_heads
         values[_PRUNED] = {str(i): [*range(n, total)] for i, n in enumerate(left) if n < total}
-    _, back = translate(values, family.name)
+    try:
+        _, back = translate(values, family.name)
+    except CheckpointError as error:
+        raise UnrepresentableError(str(error)) from error
     lost = [
         name
         for name, value in back.to_dict().items()
@@ -297,7 +300,9 @@ def describe(family: Family, config: Any) -> dict[str, Any]:
     ]
     if lost:
         listing = ", ".join(f"{name} = {getattr(config, name)!r}" for name in lost)
-        raise CheckpointError(f"Hugging Face's {family.name} format cannot represent {listing}.")
+        raise UnrepresentableError(
+            f"Hugging Face's {family.name} format cannot represent {listing}."
+        )
     return values
 
 

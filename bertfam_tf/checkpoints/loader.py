@@ -74,19 +74,21 @@ class Checkpoint:
         """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
         what = f"The config of {self.directory}"
         shapes = declared(self.family, self.config, len(self._tensors), what)
-        sources = self._weights("")
-        if self._source.weights is None:
-            sources = {path: path for path in shapes}
+        table = self._weights("")
+        sources = table or {path: path for path in shapes}
         self._check_heads(sources)
         heads = {name for head in self.family.heads for name in self._names(head)}
         ignored = (*self._source.ignored, *map(re.escape, heads))
         description = self._description("backbone")
-        compare(shapes, self._tensors, sources, ignored, description)
+        # Without a table, not all variables are declared; the rest is compared when it is filled.
+        compare(shapes, self._tensors, sources, ignored if table else (".*",), description)
         try:
             with filled_later():
                 backbone = Backbone(self.family.name, self.config, **kwargs)
         except ValueError as error:
             raise CheckpointError(f"{what}: {error}") from error
+        if not table:
+            sources = {variable.path: variable.path for variable in backbone.weights}
         fill(backbone.weights, self._tensors, sources, ignored, description)
         return backbone
 
@@ -195,7 +197,9 @@ class Checkpoint:
         """Whether the checkpoint has a head that does not use the pooler, and no pooler."""
         table = self._source.weights or {}
         pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith("pooler/")]
-        if not getattr(self.config, "pooler", False) or any(n in self._tensors for n in pooler):
+        if not pooler or not getattr(self.config, "pooler", False):
+            return False
+        if any(name in self._tensors for name in pooler):
             return False
         heads = self.family.heads.items()
         return any(

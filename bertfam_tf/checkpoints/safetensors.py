@@ -32,6 +32,11 @@ def read(directory: Path) -> Tensors:
     return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
 
 
+def read_file(file: Path) -> Tensors:
+    """The tensors of one file; errors as for ``read``."""
+    return Tensors((tensor.name, tensor) for tensor in _tensors(file))
+
+
 def write(
     tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
 ) -> None:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from bertfam_tf import files, registry
-from bertfam_tf.checkpoints import huggingface, safetensors, tokenizer_files
+from bertfam_tf.checkpoints import huggingface, own, safetensors, tokenizer_files
 from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
@@ -112,6 +112,13 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     _check_new(target)
     checkpoint = Checkpoint(source, **options)
     reject_external_links(source, checkpoint.directory)
+    if own.matches(checkpoint.directory):
+        # Says why the format was chosen, if it was for the config.
+        huggingface.describe(checkpoint.family, checkpoint.config)
+        raise CheckpointError(
+            f"{source} is in this package's own format, whose tokenizer is not copied: load a task "
+            "from it, and write that with save_pretrained."
+        )
     backbone = checkpoint.backbone()
     record = checkpoint.family
     names = huggingface.names_of(record)

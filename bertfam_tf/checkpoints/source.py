@@ -21,7 +21,8 @@ class Source:
         family, config: family and config of the model.
         tensors: the tensors by their names in the format.
         weights: variable path -> name in ``tensors``, as in the tables of ``registry``, for the
-            backbone and heads; None for a backbone whose tensors are named by variable path.
+            backbone and heads. Without an entry for the backbone, or None: its tensors are named
+            by variable path.
         ignored: regular expressions of tensor names that may remain unused.
         copies: name of a tensor that duplicates another -> name of the other.
         values: entries of Hugging Face's ``config.json`` for labels, languages, task and tokenizer.

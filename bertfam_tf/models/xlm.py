@@ -181,7 +181,7 @@ register(
         },
         tokenizer=TOKENIZER,
         heads=HEADS,
-        objectives=("mlm", "clm", "tlm"),
+        objectives=("mlm", "tlm"),
         huggingface=HUGGINGFACE,
     )
 )

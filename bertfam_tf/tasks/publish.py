@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertfam_tf.checkpoints import CheckpointError, save
 from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
+from bertfam_tf.sources import UnrepresentableError
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.published import save_published
 
@@ -85,7 +86,8 @@ def write(
         values: additional entries of ``config.json``.
 
     Raises:
-        CheckpointError: for what the format cannot represent, or weights that are not finite.
+        UnrepresentableError: for a model or tokenizer that the format cannot represent.
+        CheckpointError: for weights that are not finite.
     """
     ids, configured = tokenizer.special_ids, getattr(backbone.config, "pad_id", None)
     last = any(head.reads == "last_token" for head in heads)
@@ -104,7 +106,7 @@ def write(
             pad_id=pad_id,
         )
     except (ValueError, ImportError) as error:
-        raise CheckpointError(
+        raise UnrepresentableError(
             f"Not written, because transformers would tokenize texts otherwise: {error}. "
             "backbone.save_pretrained writes the backbone alone."
         ) from error

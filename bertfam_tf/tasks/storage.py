@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import bertfam_tf
 from bertfam_tf import files, parsing, registry
-from bertfam_tf.checkpoints import Tensors, fill, safetensors
+from bertfam_tf.checkpoints import Tensors, fill, own, safetensors
 from bertfam_tf.checkpoints.fill import compare
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
-from bertfam_tf.names import truncated, truncated_repr
-from bertfam_tf.sources import CheckpointError, sha256
-from bertfam_tf.text import load_tokenizer
+from bertfam_tf.names import truncated
+from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, sha256
+from bertfam_tf.text import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
     from bertfam_tf.tasks.multi_task import MultiTask
-
-_DESCRIPTION = "bertfam.json"
-_TOKENIZER = "tokenizer"
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -67,14 +67,36 @@ def _write(task: Task | MultiTask, directory: Path) -> None:
     weights: dict[str, Any] = {}
     for name, each in task.served_tasks().items():
         weights |= {_stored_path(name, each, path): x for path, x in plain_weights(each).items()}
+    labels = getattr(task, "class_names", None)
+    description = {**task.describe(), **({"labels": list(labels)} if labels else {})}
+    write(directory, weights, task.tokenizer, description)
+
+
+def write(
+    directory: Path,
+    weights: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer,
+    description: Mapping[str, Any],
+) -> None:
+    """Writes this package's own format into an existing directory.
+
+    Args:
+        directory: the directory; the sums of the files that it contains are stored too.
+        weights: by variable path.
+        tokenizer: of the model.
+        description: as ``describe`` returns it, but ``task`` may be None: then no task can be
+            loaded without naming it. With ``heads``, names of heads of the family that are stored
+            although the task does not have them; ``labels``, those of the task's head;
+            ``languages``, their ids.
+    """
     safetensors.write(weights, directory / SINGLE)
-    task.tokenizer.save(directory / _TOKENIZER)
+    tokenizer.save(directory / TOKENIZER)
     found = sorted(file for file in directory.rglob("*") if file.is_file())
     stored = {str(file.relative_to(directory)): sha256(file) for file in found}
-    text = json.dumps({**task.describe(), "sha256": stored}, indent=2) + "\n"
-    (directory / _DESCRIPTION).write_text(text, "utf-8")
+    text = json.dumps({**description, "sha256": stored}, indent=2) + "\n"
+    (directory / DESCRIPTION).write_text(text, "utf-8")
     # safetensors creates files that only the owner can read.
-    shutil.copymode(directory / _DESCRIPTION, directory / SINGLE)
+    shutil.copymode(directory / DESCRIPTION, directory / SINGLE)
 
 
 def packed(task: Task | MultiTask) -> dict[str, bytes]:
@@ -103,8 +125,14 @@ def _stored_path(name: str, task: Task, path: str) -> str:
 
 
 def is_saved(directory: str | Path) -> bool:
-    """Whether a directory is one that ``Task.save`` wrote."""
-    return (Path(directory) / _DESCRIPTION).is_file()
+    """Returns whether ``load`` finds a task in a directory, as ``Task.save`` writes it."""
+    file = Path(directory) / DESCRIPTION
+    if not file.is_file():
+        return False
+    with contextlib.suppress(CheckpointError):  # ``load`` reports damaged files
+        values = parsing.read_json(file, CheckpointError)
+        return not isinstance(values, dict) or values.get("task", "") is not None
+    return True
 
 
 def load(
@@ -122,12 +150,17 @@ def load(
     Raises:
         CheckpointError: if a file is missing, or differs from the one that was saved.
     """
-    file = path / _DESCRIPTION
+    file = path / DESCRIPTION
     if not path.exists():
         files.remove_leftovers(path)
     if not file.is_file():
-        raise CheckpointError(f"No {_DESCRIPTION} in {path}; expected a directory of Task.save().")
+        raise CheckpointError(f"No {DESCRIPTION} in {path}; expected a directory of Task.save().")
     stored = parsing.read_json(file, CheckpointError)
+    if isinstance(stored, dict) and stored.get("task", "") is None:
+        raise CheckpointError(
+            f"{path} has a pretrained model without a task; from_pretrained of a task starts from "
+            "it, such as TextClassifier.from_pretrained."
+        )
     try:
         family, config, digests = stored["family"], stored["config"], dict(stored["sha256"])
         described = {
@@ -141,11 +174,11 @@ def load(
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
     try:
-        for name_of_file, digest in digests.items():
-            _check_digest(path, name_of_file, digest)
-        tokenizer = load_tokenizer(path / _TOKENIZER)
+        own.check_digests(path, digests)
+        beside = tuple(f"{re.escape(str(head))}_head/.*" for head in stored.get("heads", ()))
+        tokenizer = load_tokenizer(path / TOKENIZER)
         tensors = safetensors.read(path)
-        what = f"The weights in {path} and {_DESCRIPTION}"
+        what = f"The weights in {path} and {DESCRIPTION}"
         with filled_later():
             backbone = _backbone(file, family, config, tensors, what)
             tasks = {
@@ -156,12 +189,12 @@ def load(
         for name, each in tasks.items():
             paths = {v.path: _stored_path(name, each, v.path) for v in each.weights}
             others = tuple(f"{re.escape(other)}/.*" for other in tasks if other != name)
-            fill(each.weights, tensors, paths, others, what)
+            fill(each.weights, tensors, paths, (*others, *beside), what)
     except CheckpointError:
         raise
     except Exception as error:  # invalid options raise errors of any type
         raise CheckpointError(
-            f"{path} cannot be loaded: {truncated(error)}. If {_DESCRIPTION} was changed "
+            f"{path} cannot be loaded: {truncated(error)}. If {DESCRIPTION} was changed "
             "since it was saved, save the task again or download it again."
         ) from error
     return task
@@ -176,15 +209,3 @@ def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str)
     shapes = declared(record, typed, len(tensors), str(file))
     compare(shapes, tensors, {path: path for path in shapes}, (".*",), what)
     return Backbone(family, typed)
-
-
-def _check_digest(directory: Path, name: str, digest: str) -> None:
-    file = directory / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise CheckpointError(
-            f"{directory / _DESCRIPTION} lists {truncated_repr(name)}, outside of it."
-        )
-    if not file.is_file():
-        raise CheckpointError(f"{file} is missing.")
-    if sha256(file) != digest:
-        raise CheckpointError(f"{file} is not the file that was saved; its sha256 differs.")

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertfam_tf import hub_presets, registry
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.sources import CheckpointError, resolve
+from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, resolve
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
     CONFIG_FILE,
@@ -42,7 +42,7 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
     in config.json, otherwise by which files are present.
 
     Args:
-        path: a directory, ``package:NAME``, or a hub id.
+        path: a directory, such as one that ``Task.save`` wrote, ``package:NAME``, or a hub id.
         **options: arguments of the tokenizer, or fields of ``SpecialTokens``, which take precedence
             over the files.
 
@@ -51,6 +51,8 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
             of a kind that is not supported.
     """
     directory = resolve(path)
+    if (directory / DESCRIPTION).is_file() and (directory / TOKENIZER).is_dir():
+        directory /= TOKENIZER
     preset = hub_presets.tokenizer(directory)
     if preset is not None:
         return _of_preset(directory, *preset, **options)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bertfam_tf import heads, models, registry
-from bertfam_tf.checkpoints import Checkpoint, huggingface
+from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.config import MaskingConfig, NewModelConfig, PretrainRecipe, expand
 from bertfam_tf.learner import Learner, Objective
 from bertfam_tf.models import Backbone
@@ -32,14 +32,23 @@ from bertfam_tf.objectives import (
 )
 from bertfam_tf.objectives.examples import PAIR_FORMATS
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.train import pretrained
 from bertfam_tf.train.languages import position_ids
 
-OBJECTIVES = ("masked_lm", "nsp", "sop", "sbo", "rtd", "plm", "tlm")
-# Objectives that replace masked_lm, and why.
+OBJECTIVES = ("mlm", "nsp", "sop", "sbo", "rtd", "plm", "tlm")
+# Objectives of families that a recipe of sentences does not train, and where they are trained.
+_ELSEWHERE = {
+    "clm": "needs data.format: stream",
+    "bilm": "is trained in Python, with bertfam_tf.objectives.BidirectionalTokens",
+    "distillation": "is for bertfam distill, with a recipe of its own",
+}
+# Objectives that replace mlm, and why.
 _ALONE = {
-    "rtd": "trains its generator with masked_lm itself",
+    "rtd": "trains its generator with mlm itself",
     "plm": "predicts tokens that are not masked",
 }
+# Losses are named after their heads.
+_LOSSES = {"mlm": "masked_lm"}
 # What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
 # section 3.2).
 _SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedding_norm")
@@ -53,11 +62,13 @@ class Pretraining:
     """What is trained.
 
     Fields:
-        backbone: the model that is kept.
-        heads: those of its heads that a checkpoint can have, by name.
-        learner: is fitted on what ``batch`` returns.
-        masking: of the inputs.
-        batch: from a batch of ``Examples`` to one of the learner.
+        backbone: the model.
+        heads: its heads that the family has, by name.
+        learner: the Keras model, to be fitted on batches that ``batch`` returns.
+        masking: masks the inputs.
+        batch: maps a batch of ``Examples`` to one of the learner.
+        other_heads: heads of objectives that the family does not have, by objective.
+        generator: the generator of ``rtd`` and its head, or None.
     """
 
     backbone: Backbone
@@ -65,6 +76,8 @@ class Pretraining:
     learner: Learner
     masking: Masking
     batch: Callable[..., tuple]
+    other_heads: Mapping[str, keras.layers.Layer] = field(default_factory=dict)
+    generator: tuple[Backbone, heads.Head] | None = None
 
 
 def build(
@@ -79,12 +92,16 @@ def build(
 
     Raises:
         ValueError: for an unknown objective, objectives that exclude each other, or one that the
-            family, the format or the tokenizer does not allow; for a model that a checkpoint in
-            transformers' format cannot represent, or a checkpoint of another model.
+            family, the format or the tokenizer does not allow; or for a checkpoint of another
+            model.
     """
     _check(recipe)
     model = recipe.model
-    fields = {"vocab_size": tokenizer.vocab_size, **model.overrides}
+    fields = {"vocab_size": tokenizer.vocab_size}
+    if "pad" in tokenizer.special_ids and hasattr(registry.get(model.family).config, "pad_id"):
+        # The family's default is the id in its published vocabulary.
+        fields["pad_id"] = tokenizer.special_ids["pad"]
+    fields |= model.overrides
     if recipe.stages and recipe.stages[0].layers is not None:
         fields["num_layers"] = recipe.stages[0].layers
     if isinstance(recipe.data.train, dict) and _has_languages(model.family):
@@ -92,9 +109,10 @@ def build(
     if backbone is None:
         backbone, fill = start(model, fields)
         made = _network(recipe, backbone, fields, tokenizer)
-        # What cannot be written is refused before it is trained.
-        huggingface.describe(registry.get(model.family), backbone.config)
         fill(made.heads)
+        if model.checkpoint is not None:
+            pretrained.fill_rest(expand(model.checkpoint), made)
+        pretrained.check_format(backbone)
         return made
     return _network(recipe, backbone, fields, tokenizer)
 
@@ -143,6 +161,7 @@ def _network(
     if "rtd" in weights:
         return _replaced_tokens(recipe, backbone, fields, masking)
     made: dict[str, heads.Head] = {}
+    other_heads: dict[str, Any] = {}
     objectives: list[Objective] = []
     if "tlm" in weights:
         for name in ("position_ids", "language_ids"):
@@ -151,29 +170,31 @@ def _network(
                     f"{backbone.family} has no input {name}, which the objective tlm needs."
                 )
         made["masked_lm"] = _head(backbone, "masked_lm", "tlm")
-        objectives.append(TranslatedTokens(made["masked_lm"], weights))
+        losses = {_LOSSES.get(name, name): weight for name, weight in weights.items()}
+        objectives.append(TranslatedTokens(made["masked_lm"], losses))
         weights = {}
     for name, weight in weights.items():
-        if name == "masked_lm":
-            made[name] = _head(backbone, name, name)
-            objectives.append(MaskedTokens(made[name], weight))
+        if name == "mlm":
+            made["masked_lm"] = _head(backbone, "masked_lm", name)
+            objectives.append(MaskedTokens(made["masked_lm"], weight))
         elif name == "sbo":
-            objectives.append(SpanBoundary(span_boundary_head(backbone), weight))
+            other_heads[name] = span_boundary_head(backbone)
+            objectives.append(SpanBoundary(other_heads[name], weight))
         else:
             made["pair"] = _head(backbone, "pair", name)
             objectives.append(PairLabels(made["pair"], weight))
     outputs = {"sequence_output", *(head.reads for head in made.values())}
     inputs = _inputs(backbone, recipe)
     learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
-    return Pretraining(backbone, made, learner, masking, _with_inputs(inputs))
+    return Pretraining(backbone, made, learner, masking, _with_inputs(inputs), other_heads)
 
 
 def _check(recipe: PretrainRecipe) -> None:
     names = list(recipe.objectives)
     for name in names:
-        if name == "causal_lm":
+        if name in _ELSEWHERE:
             raise ValueError(
-                f"data.format must be stream for the objective causal_lm, got {recipe.data.format}."
+                f"The objective {name} {_ELSEWHERE[name]}; data.format is {recipe.data.format}."
             )
         if name not in OBJECTIVES:
             raise ValueError(unknown("objective", name, OBJECTIVES))
@@ -184,8 +205,8 @@ def _check(recipe: PretrainRecipe) -> None:
     for name, reason in _ALONE.items():
         if name in names and len(names) > 1:
             raise ValueError(f"{name} {reason}, and allows no other.")
-    if "tlm" in names and set(names) - {"tlm", "masked_lm"}:
-        raise ValueError(f"tlm allows masked_lm beside it alone, got {', '.join(names)}.")
+    if "tlm" in names and set(names) - {"tlm", "mlm"}:
+        raise ValueError(f"tlm allows only mlm beside it, got {', '.join(names)}.")
     data = recipe.data
     if {bool(data.train_translations), bool(data.dev_translations)} != {"tlm" in names}:
         raise ValueError(
@@ -198,9 +219,7 @@ def _check(recipe: PretrainRecipe) -> None:
     if "tlm" in names and not by_language:
         raise ValueError("data.train must be a table of files by language for tlm, got a list.")
     if names == ["tlm"] and any(data.train.values() if isinstance(data.train, dict) else ()):
-        raise ValueError("Lists of files in data.train must be empty for tlm without masked_lm.")
-    if "rtd" in names and recipe.model.checkpoint is not None:
-        raise ValueError("model.checkpoint must be null for rtd, whose generator is not in it.")
+        raise ValueError("Lists of files in data.train must be empty for tlm without mlm.")
     if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
         raise ValueError(
             "layers of stages must be null or omitted for rtd, whose generator would not grow."
@@ -301,12 +320,12 @@ def _replaced_tokens(
     config = registry.get(family).config
     sizes = registry.get(family).sizes[size]
     # Weights are stored by their paths, which must differ from the discriminator's.
-    with keras.name_scope("generator"):
+    with keras.name_scope(pretrained.GENERATOR):
         generator = Backbone(
             family,
             config.from_dict({**sizes, **fields, **recipe.generator}),
             parts=backbone.parts.subset(*(name for name in _SHARED if name in backbone.parts)),
-            name="generator",
+            name=pretrained.GENERATOR,
         )
         generator_head = heads.build(generator, "masked_lm")
     head = _head(backbone, "rtd", "rtd")
@@ -325,4 +344,11 @@ def _replaced_tokens(
         return given, {name: targets[name] for name in ("token_ids", "originals")}
 
     learner = Learner(inputs, outputs, [objective])
-    return Pretraining(backbone, {"rtd": head}, learner, masking, batch)
+    return Pretraining(
+        backbone,
+        {"rtd": head},
+        learner,
+        masking,
+        batch,
+        generator=(generator, generator_head),
+    )

@@ -29,10 +29,10 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     The output directory contains the recipe, the trained model, and the history as CSV with the
     losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
     installed, as the picture ``curves.png``. Causal models are trained on a stream of text, and
-    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint in
-    transformers' format with the heads that were trained and the tokenizer, which
-    ``from_pretrained`` of any task reads. An interrupted run resumes after the last training
-    checkpoint; a finished run returns its stored metrics.
+    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint with the heads
+    that were trained and the tokenizer, which ``from_pretrained`` of any task reads: in transformers'
+    format, or if that cannot represent the model, in this package's. An interrupted run resumes
+    after the last training checkpoint; a finished run returns its stored metrics.
 
     Returns:
         Of a stream ``perplexity`` of the held-out text, ``tokens``, the size of the training text,
@@ -66,10 +66,8 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
         )
     if recipe.stages:
         raise ValueError("stages must be empty on a stream; they are for sentences.")
-    if list(recipe.objectives) != ["causal_lm"]:
-        raise ValueError(
-            f"objectives must be causal_lm on a stream, got {', '.join(recipe.objectives)}."
-        )
+    if list(recipe.objectives) != ["clm"]:
+        raise ValueError(f"objectives must be clm on a stream, got {', '.join(recipe.objectives)}.")
     if isinstance(recipe.data.train, dict) or isinstance(recipe.data.dev, dict):
         raise ValueError("data.train and data.dev must be lists of files on a stream, got a table.")
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))

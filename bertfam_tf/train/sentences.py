@@ -18,16 +18,15 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.objectives import Corpus, Format, Shards, TranslationPairs
 from bertfam_tf.objectives.examples import Examples
-from bertfam_tf.tasks import publish
 from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.train import engine, objectives
+from bertfam_tf.train import engine, objectives, pretrained
 from bertfam_tf.train.directory import MODEL, RunDirectory
 from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.stacking import train_in_stages
 
 
 def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
-    """Trains, and writes a checkpoint in transformers' format with its heads and tokenizer.
+    """Trains, and writes a checkpoint with its heads and tokenizer, as ``pretrained`` describes it.
 
     Returns:
         The losses and metrics of the held-out text, ``examples``, their number in one pass over the
@@ -243,12 +242,10 @@ def _save(
     by_language = "language_ids" in made.backbone.token_inputs
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
-        publish.write(
+        pretrained.write(
             target,
-            made.backbone,
+            made,
             tokenizer,
-            list(made.heads.values()),
-            inputs=made.backbone.token_inputs,
-            max_length=made.backbone.max_length or recipe.data.length,
-            values={"lang2id": _languages(recipe)} if by_language else None,
+            length=recipe.data.length,
+            languages=_languages(recipe) if by_language else None,
         )

@@ -256,7 +256,7 @@ def test_pretraining_in_parts(sentences):  # noqa: F811
     found = []
     for parts in (1, 4):
         file = sentences(
-            objectives={"masked_lm": 1.0, "nsp": 1.0},
+            objectives={"mlm": 1.0, "nsp": 1.0},
             overrides={**QUIET, "initializer_range": 0.5},
             output=f"in_{parts}",
             train={"accumulation_steps": parts},

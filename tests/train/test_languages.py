@@ -132,7 +132,7 @@ def recipe(tiny, files):
     def make(family="xlm", objectives=None, output="run", **changes):
         both = {"en-fr": [str(files / "en"), str(files / "fr")]}
         texts = {name: [str(files / name)] for name in ("en", "fr")}
-        objectives = {"masked_lm": 1.0, "tlm": 1.0} if objectives is None else objectives
+        objectives = {"mlm": 1.0, "tlm": 1.0} if objectives is None else objectives
         pairs = both if "tlm" in objectives else {}
         values = {
             "output": str(files / output),
@@ -170,7 +170,7 @@ def test_a_checkpoint_from_translations(recipe, files, capfd):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("objectives", [{"tlm": 1.0}, {"masked_lm": 1.0}])
+@pytest.mark.parametrize("objectives", [{"tlm": 1.0}, {"mlm": 1.0}])
 def test_one_of_both(recipe, objectives):
     nothing = {"train": {"en": [], "fr": []}, "dev": {"en": [], "fr": []}}
     file = recipe(objectives=objectives, **({"data": nothing} if "tlm" in objectives else {}))
@@ -183,8 +183,8 @@ def test_errors(recipe, files):
     both = {"en-fr": [*en, str(files / "fr")]}
     for options, message in (
         (dict(family="bert"), "bert has no input position_ids, which the objective tlm needs"),
-        (dict(objectives={"tlm": 1.0, "nsp": 1.0}), "tlm allows masked_lm beside it alone"),
-        (dict(objectives={"tlm": 1.0}), "must be empty for tlm without masked_lm"),
+        (dict(objectives={"tlm": 1.0, "nsp": 1.0}), "tlm allows only mlm beside it"),
+        (dict(objectives={"tlm": 1.0}), "must be empty for tlm without mlm"),
         (dict(data={"train": en, "dev": en}), "data.train must be a table .* for tlm, got a list"),
         (dict(data={"dev": en}), "data.train and data.dev must both be lists of files, or both"),
         (dict(data={"dev_translations": {}}), "dev_translations must be given for tlm"),

@@ -28,7 +28,7 @@ def recipe(tiny, tmp_path):
             "model": {"family": family, "size": size, "tokenizer": str(tiny), "overrides": SMALL},
             "data": {"train": ["a.txt"], "dev": ["a.txt"], "format": "full_sentences",
                      "length": LENGTH},
-            "objectives": {"masked_lm": 1.0},
+            "objectives": {"mlm": 1.0},
             "train": {"batch_size": BATCH, "steps": 10, "epochs": 1},
         }  # fmt: skip
         for section, value in changes.items():
@@ -161,13 +161,13 @@ def test_stages(recipe):
 
 
 PRETRAINED = {
-    "bert": {"objectives": {"masked_lm": 1.0, "nsp": 1.0}, "data": {"format": "segment_pairs"}},
-    "spanbert": {"objectives": {"masked_lm": 1.0, "sbo": 1.0}, "masking": {"unit": "span"}},
-    "albert": {"objectives": {"masked_lm": 1.0, "sop": 1.0}, "data": {"format": "segment_pairs"}},
+    "bert": {"objectives": {"mlm": 1.0, "nsp": 1.0}, "data": {"format": "segment_pairs"}},
+    "spanbert": {"objectives": {"mlm": 1.0, "sbo": 1.0}, "masking": {"unit": "span"}},
+    "albert": {"objectives": {"mlm": 1.0, "sop": 1.0}, "data": {"format": "segment_pairs"}},
     "electra": {"objectives": {"rtd": 50.0}, "generator": {"hidden_size": 8, "num_heads": 1}},
     "xlnet": {"objectives": {"plm": 1.0}},
-    "gpt2": {"objectives": {"causal_lm": 1.0}, "data": {"format": "stream"}},
-    "transformer_xl": {"objectives": {"causal_lm": 1.0}, "data": {"format": "stream"}},
+    "gpt2": {"objectives": {"clm": 1.0}, "data": {"format": "stream"}},
+    "transformer_xl": {"objectives": {"clm": 1.0}, "data": {"format": "stream"}},
     "distilbert": {}, "roberta": {}, "xlm_roberta": {}, "tinybert": {},
 }  # fmt: skip
 _OWN = {

@@ -199,7 +199,7 @@ def _pretraining(kind, tiny, folder):
     values = {
         "model": {"family": "bert", "size": "tiny", "tokenizer": str(tiny)},
         "data": {"train": [en], "dev": [fr], "format": "full_sentences", "length": 24},
-        "objectives": {"masked_lm": 1.0},
+        "objectives": {"mlm": 1.0},
         "train": {"steps": 6, "epochs": 2, "batch_size": 5, "learning_rate": 1e-3},
     }
     overrides = {**SMALL, **QUIET, "attention_dropout": 0.0}
@@ -220,7 +220,7 @@ def _pretraining(kind, tiny, folder):
         values["model"] |= {"family": "transformer_xl"}
         values["data"] = {"train": [en], "dev": [fr], "end": "[SEP]", "length": 16}
         values["train"] |= {"steps": None, "batch_size": 3}
-        values["objectives"] = {"causal_lm": 1.0}
+        values["objectives"] = {"clm": 1.0}
     values["model"]["overrides"] = overrides
     return values
 

@@ -1,0 +1,88 @@
+"""This package's own format: weights by variable path, a description and a tokenizer.
+
+``Task.save`` writes it, and pretraining writes models in it that Hugging Face's format cannot
+represent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf import parsing, registry
+from bertfam_tf.checkpoints import safetensors
+from bertfam_tf.checkpoints.huggingface import config_from
+from bertfam_tf.checkpoints.shapes import declared
+from bertfam_tf.checkpoints.source import Format, Source
+from bertfam_tf.names import truncated_repr
+from bertfam_tf.sources import DESCRIPTION, CheckpointError, sha256
+
+_NUMBER = re.compile(r"\d+")
+
+
+def matches(directory: Path) -> bool:
+    """Whether the directory has a description of this format."""
+    return (directory / DESCRIPTION).is_file()
+
+
+def check_digests(directory: Path, digests: Mapping[str, str]) -> None:
+    """Checks that the files are the ones that were saved.
+
+    Raises:
+        CheckpointError: for a file that is missing, outside of the directory, or another one.
+    """
+    for name, digest in digests.items():
+        file = directory / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise CheckpointError(
+                f"{directory / DESCRIPTION} lists {truncated_repr(name)}, outside of it."
+            )
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing.")
+        if sha256(file) != digest:
+            raise CheckpointError(f"{file} is not the file that was saved; its sha256 differs.")
+
+
+def read(directory: Path, family: str | None = None) -> Source:
+    """Opens a checkpoint; arguments and errors as for ``Format.read``."""
+    file = directory / DESCRIPTION
+    values = parsing.read_json(file, CheckpointError)
+    for name, kind in (("family", str), ("config", dict), ("sha256", dict)):
+        if not isinstance(values, dict) or not isinstance(values.get(name), kind):
+            raise CheckpointError(f"{file} is not the description of a model: it has no {name}.")
+    if family not in (None, values["family"]):
+        raise CheckpointError(f"{file} is for {truncated_repr(values['family'])}, not {family}.")
+    try:
+        record = registry.get(values["family"])
+    except ValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    config = config_from(record, values["config"], file)
+    check_digests(directory, values["sha256"])
+    tensors = safetensors.read(directory)
+    # Checked before memory is allocated.
+    shapes = declared(record, config, len(tensors), str(file))
+    options = values.get("options")
+    options = options if isinstance(options, dict) else {}
+    described: dict[str, Any] = {"lang2id": values.get("languages")}
+    if isinstance(values.get("labels"), list):
+        described["id2label"] = dict(enumerate(values["labels"]))
+    ignored = [r"pooler/.*"]  # of a backbone that is loaded without
+    if values.get("task") is not None:
+        # A task's head, or the layers after it, can have any name that no part of a backbone has.
+        inside = {_NUMBER.sub("", path.partition("/")[0]) for path in shapes}
+        ignored += [
+            re.escape(name)
+            for name in tensors
+            if _NUMBER.sub("", name.partition("/")[0]) not in inside
+        ]
+    heads = {path: path for name, spec in record.heads.items() for path in spec.weights(name)}
+    return Source(record, config, tensors, heads, tuple(ignored), values=described, options=options)
+
+
+FORMAT = Format(
+    f"{DESCRIPTION} with {safetensors.SINGLE} and a tokenizer (written by this package)",
+    matches,
+    read,
+)
