@@ -14,12 +14,9 @@ from typing import Any
 from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import safetensors
 from bertfam_tf.checkpoints.huggingface import config_from
-from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import DESCRIPTION, CheckpointError, sha256
-
-_NUMBER = re.compile(r"\d+")
 
 
 def matches(directory: Path) -> bool:
@@ -61,24 +58,18 @@ def read(directory: Path, family: str | None = None) -> Source:
     config = config_from(record, values["config"], file)
     check_digests(directory, values["sha256"])
     tensors = safetensors.read(directory)
-    # Checked before memory is allocated.
-    shapes = declared(record, config, len(tensors), str(file))
     options = values.get("options")
     options = options if isinstance(options, dict) else {}
     described: dict[str, Any] = {"lang2id": values.get("languages")}
     if isinstance(values.get("labels"), list):
         described["id2label"] = dict(enumerate(values["labels"]))
-    ignored = [r"pooler/.*"]  # of a backbone that is loaded without
-    if values.get("task") is not None:
-        # A task's head, or the layers after it, can have any name that no part of a backbone has.
-        inside = {_NUMBER.sub("", path.partition("/")[0]) for path in shapes}
-        ignored += [
-            re.escape(name)
-            for name in tensors
-            if _NUMBER.sub("", name.partition("/")[0]) not in inside
-        ]
+    others = values.get("other_weights", [])
+    if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
+        raise CheckpointError(f"{file}: other_weights must be a list of names.")
+    # A backbone may be loaded without its pooler.
+    ignored = (r"pooler/.*", *map(re.escape, others))
     heads = {path: path for name, spec in record.heads.items() for path in spec.weights(name)}
-    return Source(record, config, tensors, heads, tuple(ignored), values=described, options=options)
+    return Source(record, config, tensors, heads, ignored, values=described, options=options)
 
 
 FORMAT = Format(

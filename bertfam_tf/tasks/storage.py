@@ -69,6 +69,9 @@ def _write(task: Task | MultiTask, directory: Path) -> None:
         weights |= {_stored_path(name, each, path): x for path, x in plain_weights(each).items()}
     labels = getattr(task, "class_names", None)
     description = {**task.describe(), **({"labels": list(labels)} if labels else {})}
+    [backbone, *_] = [each.backbone for each in task.served_tasks().values()]
+    inside = {variable.path for variable in backbone.weights}
+    description["other_weights"] = sorted(weights.keys() - inside)
     write(directory, weights, task.tokenizer, description)
 
 
@@ -85,9 +88,9 @@ def write(
         weights: by variable path.
         tokenizer: of the model.
         description: as ``describe`` returns it, but ``task`` may be None: then no task can be
-            loaded without naming it. With ``heads``, names of heads of the family that are stored
-            although the task does not have them; ``labels``, those of the task's head;
-            ``languages``, their ids.
+            loaded without naming it. More keys: ``heads``, the heads of the family that are
+            stored, of which the task may have one; ``other_weights``, paths of weights that are
+            not the backbone's; ``labels`` of the task's head; ``languages``, their ids.
     """
     safetensors.write(weights, directory / SINGLE)
     tokenizer.save(directory / TOKENIZER)

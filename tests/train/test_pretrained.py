@@ -249,7 +249,7 @@ def test_recipes_take_the_objectives_that_families_prints(make, tiny, family, ob
     if objective == "tlm":
         return  # needs translations; see test_languages.py
     if hasattr(registry.get(family).config, "num_languages"):
-        with pytest.raises(ValueError, match="has the input language_ids: data.train must be"):
+        with pytest.raises(ValueError, match=r"has the input language_ids: data.train must be"):
             build(recipe, load_tokenizer(tiny))
         return
     made = build(recipe, load_tokenizer(tiny))
