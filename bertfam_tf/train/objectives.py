@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertfam_tf import heads, models, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.config import MaskingConfig, NewModelConfig, PretrainRecipe, expand
+from bertfam_tf.heads import Head
 from bertfam_tf.learner import Learner, Objective
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -77,7 +78,7 @@ class Pretraining:
     masking: Masking
     batch: Callable[..., tuple]
     other_heads: Mapping[str, keras.layers.Layer] = field(default_factory=dict)
-    generator: tuple[Backbone, heads.Head] | None = None
+    generator: tuple[Backbone, Head] | None = None
 
 
 def build(

@@ -29,10 +29,10 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     The output directory contains the recipe, the trained model, and the history as CSV with the
     losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
     installed, as the picture ``curves.png``. Causal models are trained on a stream of text, and
-    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint with the heads
-    that were trained and the tokenizer, which ``from_pretrained`` of any task reads: in transformers'
-    format, or if that cannot represent the model, in this package's. An interrupted run resumes
-    after the last training checkpoint; a finished run returns its stored metrics.
+    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint with the
+    heads that were trained and the tokenizer, which ``from_pretrained`` of any task reads: in
+    transformers' format, or if that cannot represent the model, in this package's. An interrupted
+    run resumes after the last training checkpoint; a finished run returns its stored metrics.
 
     Returns:
         Of a stream ``perplexity`` of the held-out text, ``tokens``, the size of the training text,
