@@ -261,7 +261,8 @@ class NewModelConfig:
 
     Attributes:
         family, size: as ``bertfam_tf.build`` takes them.
-        tokenizer: a directory that ``bertfam vocabulary`` wrote, or a checkpoint.
+        tokenizer: a directory that ``bertfam vocabulary`` wrote, or a checkpoint; ``characters``
+            for ELMo's, which needs no files.
         overrides: config fields; the size of the vocabulary is the tokenizer's.
         checkpoint: a checkpoint of such a model, whose weights it starts from, and those of its
             heads that are trained again; None for random weights.
@@ -283,7 +284,8 @@ class CorpusConfig:
             examples were formed before (``serving/batch/corpus.py``): for these ``format`` and
             ``length`` have to be the same, and ``documents`` and ``sentences`` are not read; or a
             table of them by language.
-        format: ``stream``, all text as one stream of tokens, for causal models; or examples of
+        format: ``stream``, all text as one stream of tokens, for causal models; ``sentences``,
+            each sentence alone, for models that read characters (``bilm``); or examples of
             sentences in one of the formats of ``bertfam_tf.objectives``: ``full_sentences``,
             ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
         length: the number of tokens of an example, special tokens included; of a stream, of a
@@ -297,6 +299,7 @@ class CorpusConfig:
             shuffled at a time.
         train_translations, dev_translations: for ``tlm``, by pairs of languages such as ``en-fr``,
             two files whose lines are translations of each other, or one TSV file with two columns.
+        words: for ``bilm``, the number of words that are predicted, the most frequent ones.
         exponent: of the frequencies of languages, to whose powers they are proportional in
             training: 1 for those of the text, 0 for equal ones.
     """
@@ -312,11 +315,17 @@ class CorpusConfig:
     train_translations: dict[str, list[str]] = field(default_factory=dict)
     dev_translations: dict[str, list[str]] = field(default_factory=dict)
     exponent: float = 0.7
+    words: int = 100_000
 
     def __post_init__(self):
         if not 0 <= self.exponent <= 1:
             raise ValueError(f"data.exponent must be from 0 to 1, got {self.exponent}.")
-        formats = ("stream", "full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs")
+        formats = (
+            *("stream", "sentences", "full_sentences", "doc_sentences"),
+            *("segment_pairs", "sentence_pairs"),
+        )
+        if self.words < 1:
+            raise ValueError(f"data.words must be at least 1, got {self.words}.")
         if self.format not in formats:
             raise ValueError(
                 f"data.format must be one of {', '.join(formats)}, got {self.format!r}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,7 +13,6 @@ import tensorflow as tf
 from bertfam_tf import heads, models, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.config import MaskingConfig, NewModelConfig, PretrainRecipe, expand
-from bertfam_tf.heads import Head
 from bertfam_tf.learner import Learner, Objective
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -40,7 +39,7 @@ OBJECTIVES = ("mlm", "nsp", "sop", "sbo", "rtd", "plm", "tlm")
 # Objectives of families that a recipe of sentences does not train, and where they are trained.
 _ELSEWHERE = {
     "clm": "needs data.format: stream",
-    "bilm": "is trained in Python, with bertfam_tf.objectives.BidirectionalTokens",
+    "bilm": "needs data.format: sentences",
     "distillation": "is for bertfam distill, with a recipe of its own",
 }
 # Objectives that replace mlm, and why.
@@ -58,27 +57,19 @@ _SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedd
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Pretraining:
-    """What is trained.
+@dataclass(frozen=True, kw_only=True)
+class Pretraining(pretrained.Pretrained):
+    """A model and its training.
 
     Fields:
-        backbone: the model.
-        heads: its heads that the family has, by name.
         learner: the Keras model, to be fitted on batches that ``batch`` returns.
         masking: masks the inputs.
         batch: maps a batch of ``Examples`` to one of the learner.
-        other_heads: heads of objectives that the family does not have, by objective.
-        generator: the generator of ``rtd`` and its head, or None.
     """
 
-    backbone: Backbone
-    heads: Mapping[str, heads.Head]
     learner: Learner
     masking: Masking
     batch: Callable[..., tuple]
-    other_heads: Mapping[str, keras.layers.Layer] = field(default_factory=dict)
-    generator: tuple[Backbone, Head] | None = None
 
 
 def build(
@@ -187,7 +178,14 @@ def _network(
     outputs = {"sequence_output", *(head.reads for head in made.values())}
     inputs = _inputs(backbone, recipe)
     learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
-    return Pretraining(backbone, made, learner, masking, _with_inputs(inputs), other_heads)
+    return Pretraining(
+        backbone=backbone,
+        heads=made,
+        other_heads=other_heads,
+        learner=learner,
+        masking=masking,
+        batch=_with_inputs(inputs),
+    )
 
 
 def _check(recipe: PretrainRecipe) -> None:
@@ -311,7 +309,13 @@ def _permuted_tokens(
 
     objective = PermutedTokens(head, recipe.objectives["plm"])
     learner = Learner(inputs, backbone(inputs, outputs={head.reads}), [objective])
-    return Pretraining(backbone, {"permutation_lm": head}, learner, masking, batch)
+    return Pretraining(
+        backbone=backbone,
+        heads={"permutation_lm": head},
+        learner=learner,
+        masking=masking,
+        batch=batch,
+    )
 
 
 def _replaced_tokens(
@@ -346,10 +350,10 @@ def _replaced_tokens(
 
     learner = Learner(inputs, outputs, [objective])
     return Pretraining(
-        backbone,
-        {"rtd": head},
-        learner,
-        masking,
-        batch,
+        backbone=backbone,
+        heads={"rtd": head},
         generator=(generator, generator_head),
+        learner=learner,
+        masking=masking,
+        batch=batch,
     )

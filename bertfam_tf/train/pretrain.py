@@ -16,7 +16,7 @@ from bertfam_tf.data.token_streams import read_lines, segments, token_stream
 from bertfam_tf.files import scratch
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.train import engine
+from bertfam_tf.train import engine, words
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
 from bertfam_tf.train.objectives import start
 from bertfam_tf.train.sentences import pretrain_on_sentences
@@ -49,8 +49,8 @@ def pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
         done = directory.metrics()
         if done is not None:
             return done
-        on_stream = recipe.data.format == "stream"
-        train = _pretrain_on_stream if on_stream else pretrain_on_sentences
+        formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
+        train = formats.get(recipe.data.format, pretrain_on_sentences)
         # After that, because a strategy waits for the other workers, which may have ended.
         with replicas.strategy(recipe.train.strategy).scope():
             found = train(recipe, directory)

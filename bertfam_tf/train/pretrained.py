@@ -14,14 +14,16 @@ import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 import bertfam_tf
 from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint, fill, huggingface, safetensors
+from bertfam_tf.heads import Head
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
@@ -29,13 +31,27 @@ from bertfam_tf.sources import CheckpointError, UnrepresentableError, resolve
 from bertfam_tf.tasks import publish, storage
 from bertfam_tf.text import Tokenizer
 
-if TYPE_CHECKING:
-    from bertfam_tf.train.objectives import Pretraining
-
 GENERATOR, OTHER_HEADS = "generator", "pretraining_heads.safetensors"
 # The task that ``bf.load`` makes of a model in our own format, by its head.
 _TASKS = {"masked_lm": "MaskedLM", "permutation_lm": "CausalLM"}
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """The parts of a pretrained model.
+
+    Fields:
+        backbone: the model.
+        heads: its heads that the family has, by name.
+        other_heads: heads of objectives that the family does not have, by objective.
+        generator: the generator of ``rtd`` and its head, or None.
+    """
+
+    backbone: Backbone
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    other_heads: Mapping[str, keras.layers.Layer] = field(default_factory=dict)
+    generator: tuple[Backbone, Head] | None = None
 
 
 def check_format(backbone: Backbone) -> None:
@@ -48,7 +64,7 @@ def check_format(backbone: Backbone) -> None:
 
 def write(
     directory: Path,
-    made: Pretraining,
+    made: Pretrained,
     tokenizer: Tokenizer,
     *,
     length: int,
@@ -141,7 +157,7 @@ def _warn(error: UnrepresentableError) -> None:
     )
 
 
-def fill_rest(path: str | Path, made: Pretraining) -> None:
+def fill_rest(path: str | Path, made: Pretrained) -> None:
     """Fills what only pretraining reads from the directory of an earlier run.
 
     Args:
