@@ -167,6 +167,13 @@ def _parser() -> argparse.ArgumentParser:
         help="with --heads: also without each pair of the N heads that change the score most",
     )
     analyze.add_argument("--metric", help="with --heads (default: the first but the loss)")
+    analyze.add_argument(
+        "--mode",
+        choices=("zero", "uniform"),
+        default="zero",
+        help="with --heads: what a head that is off gives: nothing (default), or the mean of the "
+        "values that it may attend to, as Kovaleva et al. (2019) have it",
+    )
 
     predict = command("predict", _predict, "print predictions, one line of JSON per text")
     predict.add_argument("model", help="a saved task, or the output directory of a recipe")
@@ -494,10 +501,11 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
     metric = options.metric or next(iter(known), "loss")
     if metric not in (*known, "loss"):
         raise ValueError(unknown("metric", metric, known))
-    found = analysis.ablation(task.backbone, lambda: scores()[metric])
+    found = analysis.ablation(task, lambda: scores()[metric], mode=options.mode)
     analysis.draw_ablation(found, output / "heads.png", metric)
     changes = {
         "metric": metric,
+        "mode": options.mode,
         "score": found.score,
         "without_head": [each.tolist() for each in found.heads],
         "without_layer": found.layers.tolist(),
@@ -505,7 +513,7 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
     if options.pairs:
         sizes = {(i, j): abs(x) for i, row in enumerate(found.heads) for j, x in enumerate(row)}
         heads = sorted(sorted(sizes, key=sizes.__getitem__, reverse=True)[: options.pairs])
-        pairs = analysis.pair_ablation(task.backbone, lambda: scores()[metric], heads)
+        pairs = analysis.pair_ablation(task, lambda: scores()[metric], heads, mode=options.mode)
         analysis.draw_pairs(pairs, heads, output / "pairs.png", metric)
         changes |= {"pairs_of": heads, "without_pair": pairs.tolist()}
     write(output / "heads.json", (json.dumps(changes, indent=1) + "\n").encode())

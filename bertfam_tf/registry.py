@@ -33,6 +33,7 @@ class Family:
         huggingface: names in Hugging Face's checkpoints; None if Hugging Face lacks the family.
         formats: names in the checkpoints of other libraries, by format.
         indices: letters in braces in the paths of the tables -> the config field with their count.
+        pools_first: whether ``pooled_output`` is computed from the first token alone.
     """
 
     name: str
@@ -45,6 +46,17 @@ class Family:
     huggingface: HuggingFaceNames | None = None
     formats: Mapping[str, FormatNames] = field(default_factory=dict)
     indices: Mapping[str, str] = field(default_factory=lambda: {"i": "num_layers"})
+    pools_first: bool = True
+
+    @property
+    def summary(self) -> str:
+        """The output that stands for a whole text, which classifiers of the family read.
+
+        ``"first_token"``, also where it is pooled, ``"last_token"``, or ``"pooled_output"``.
+        """
+        head = self.heads.get("sequence")
+        reads = "first_token" if head is None else head.reads
+        return "first_token" if reads == "pooled_output" and self.pools_first else reads
 
     def counts(self, path: str, config: Any) -> dict[str, int]:
         """The number of values of each letter in braces in a path."""

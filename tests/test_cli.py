@@ -510,9 +510,9 @@ def test_analyze(trained, tmp_path, capsys):
     assert "a good film".split()[1] in (tmp_path / "example.html").read_text()
     assert (tmp_path / "words.png").is_file()
     assert (tmp_path / "attention.png").is_file()
-    assert main(["analyze", run, "--heads", "--output", str(tmp_path)]) == 0
+    assert main(["analyze", run, "--heads", "--mode", "uniform", "--output", str(tmp_path)]) == 0
     changes = json.loads((tmp_path / "heads.json").read_text())
-    assert changes["metric"] == "accuracy"
+    assert (changes["metric"], changes["mode"]) == ("accuracy", "uniform")
     assert (tmp_path / "heads.png").is_file()
     assert main(["analyze", run, "--output", str(tmp_path)]) == 2
     assert "needs the texts of an example, or --heads" in capsys.readouterr().err

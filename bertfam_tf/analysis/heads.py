@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import keras
 import numpy as np
@@ -15,8 +16,12 @@ from bertfam_tf.layers.attention import Attention
 from bertfam_tf.layouts import splits
 from bertfam_tf.learner import Batch
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
 from bertfam_tf.tasks import Task
 from bertfam_tf.tuning import blocks_of
+
+Mode = Literal["zero", "uniform"]
+_MODES = get_args(Mode)
 
 
 class Ablation(NamedTuple):
@@ -81,31 +86,80 @@ def _outputs_of_parts(layer: keras.layers.Layer) -> tuple[keras.Variable, int, i
     return found
 
 
-@contextlib.contextmanager
-def without_heads(backbone: Backbone, heads: Mapping[int, Iterable[int]]) -> Iterator[None]:
-    """A context in which heads of a backbone give nothing.
+Heads = Mapping[int, Iterable[int]]
+# Maps indices of heads by layer to a context in which these are off.
+_Off = Callable[[Heads], contextlib.AbstractContextManager[None]]
 
-    The rows of the output kernel that belong to a head are 0, as its output times 0 would be (a
-    gate on the head, Michel et al. 2019, arXiv 1905.10650), in every graph that reads the weights,
-    and no model is built or traced again.
+
+@contextlib.contextmanager
+def without_heads(
+    model: Task | Backbone, heads: Heads, *, mode: Mode | str = "zero"
+) -> Iterator[None]:
+    """A context in which heads of a model are off.
 
     Args:
-        backbone: the backbone, of a task or alone.
+        model: a task, or a backbone.
         heads: indices of heads by index of the layer, from 0.
+        mode: the output of a head that is off. ``"zero"``: nothing, as a gate of 0 (Michel et al.
+            2019, arXiv 1905.10650, section 2.2), as ``prune`` leaves it, and in every graph that
+            reads the weights: none is traced again. ``"uniform"``: the mean of the values that a
+            query may attend to, because all have the same probability 1 / L (Kovaleva et al. 2019,
+            arXiv 1908.08593, section 4.4), whatever the mask leaves out. The graphs of ``model``
+            are traced again, at the start and after the context, and its output
+            ``attention_probabilities`` stays that of the whole model.
 
     Raises:
-        ValueError: for a layer or head that is not there.
+        ValueError: for a layer or head that is not there, an unknown mode, or if nothing that was
+            computed inside with ``"uniform"`` had switches: a graph that was traced before, such
+            as a task's where ``model`` is only its backbone.
     """
-    found = attentions(backbone)
-    before = []
-    for index, chosen in heads.items():
-        if not 0 <= index < len(found):
-            raise ValueError(f"Layers are from 0 to {len(found) - 1}, got {index}.")
-        variable, axis, parts = _outputs_of_parts(found[index])
-        chosen = list(chosen)
-        wrong = [head for head in chosen if not 0 <= head < parts]
+    with _switches(model, mode) as off, off(heads):
+        yield
+
+
+@contextlib.contextmanager
+def _switches(model: Task | Backbone, mode: Mode | str) -> Iterator[_Off]:
+    """A context with a function that switches heads off, without another trace of a graph."""
+    if mode not in _MODES:
+        raise ValueError(unknown("mode", mode, _MODES))
+    found = attentions(_backbone(model))
+    if mode == "zero":
+        yield functools.partial(_zero_heads, found)
+        return
+    switches = [_Switch(each) for each in found]
+    with contextlib.ExitStack() as stack:
+        stack.callback(_trace_again, model)
+        for each in switches:
+            stack.enter_context(each)
+        _trace_again(model)
+        yield functools.partial(_uniform_heads, switches)
+
+
+def _trace_again(model: Task | Backbone) -> None:
+    if isinstance(model, Task):
+        model.forget_graphs()
+    # Not that of a training step, which may be running: its callbacks may score heads.
+    model.test_function = model.predict_function = None
+
+
+def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
+    chosen = {index: list(each) for index, each in heads.items()}
+    for index, each in chosen.items():
+        if not 0 <= index < len(counts):
+            raise ValueError(f"Layers are from 0 to {len(counts) - 1}, got {index}.")
+        wrong = [head for head in each if not 0 <= head < counts[index]]
         if wrong:
-            raise ValueError(f"Heads of layer {index} are from 0 to {parts - 1}, got {wrong[0]}.")
+            last = counts[index] - 1
+            raise ValueError(f"Heads of layer {index} are from 0 to {last}, got {wrong[0]}.")
+    return chosen
+
+
+@contextlib.contextmanager
+def _zero_heads(found: Sequence[Attention], heads: Heads) -> Iterator[None]:
+    before = []
+    for index, chosen in _chosen(heads, [each.num_heads for each in found]).items():
+        # The rows of the output kernel that belong to a head are 0, as its output times 0 would be.
+        variable, axis, parts = _outputs_of_parts(found[index])
         before.append((variable, variable.numpy()))
         values = np.moveaxis(before[-1][1].copy(), axis, 0)
         by_head = values.reshape(parts, -1, *values.shape[1:])
@@ -118,42 +172,108 @@ def without_heads(backbone: Backbone, heads: Mapping[int, Iterable[int]]) -> Ite
             variable.assign(values)
 
 
-def ablation(backbone: Backbone, score: Callable[[], float], *, verbose: bool = True) -> Ablation:
-    """Scores a model without each head, and without all heads of each layer.
-
-    Kovaleva et al. 2019 (arXiv 1908.08593, section 4.4): without some heads, models score better.
+class _Switch:
+    """A context in which an attention layer has a switch for each head: 0 makes it uniform.
 
     Args:
-        backbone: the backbone that the score depends on.
+        layer: the layer.
+    """
+
+    def __init__(self, layer: Attention):
+        self.layer = layer
+        self.on = tf.Variable(tf.ones([layer.num_heads]), trainable=False)
+        self.is_read = False
+
+    def __enter__(self) -> _Switch:
+        self._replaced = self.layer.__dict__.get("_context")
+        attend = self.layer._context
+
+        def context(scores: Any, value: Any, attention_mask: Any, training: Any) -> Any:
+            self.is_read = True
+            on = self.on[:, tf.newaxis, tf.newaxis] > 0
+            # Equal scores before the mask: equal probabilities of all that it leaves.
+            scores = tf.where(on, scores, tf.zeros_like(scores))
+            return attend(scores, value, attention_mask, training)
+
+        self.layer._context = context
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        del self.layer._context
+        if self._replaced is not None:
+            self.layer._context = self._replaced
+
+
+@contextlib.contextmanager
+def _uniform_heads(switches: Sequence[_Switch], heads: Heads) -> Iterator[None]:
+    chosen = _chosen(heads, [each.layer.num_heads for each in switches])
+    before = {index: switches[index].on.numpy() for index in chosen}
+    for index, off in chosen.items():
+        on = before[index].copy()
+        on[off] = 0
+        switches[index].on.assign(on)
+    try:
+        yield
+        if chosen and not any(switches[index].is_read for index in chosen):
+            raise ValueError(
+                "The heads had no effect: what was computed was traced before they were switched "
+                'off. With mode="uniform", pass the task in place of its backbone, and call no '
+                "tf.function of your own that was called before."
+            )
+    finally:
+        for index, on in before.items():
+            switches[index].on.assign(on)
+
+
+def ablation(
+    model: Task | Backbone,
+    score: Callable[[], float],
+    *,
+    mode: Mode | str = "zero",
+    verbose: bool = True,
+) -> Ablation:
+    """Scores a model without each head, and without all heads of each layer.
+
+    With ``mode="zero"``, Michel et al. 2019 (arXiv 1905.10650, section 3.2); with ``"uniform"``,
+    Kovaleva et al. 2019 (arXiv 1908.08593, section 4.4), who found that models can score better.
+
+    Args:
+        model: the task, or the backbone, that the score depends on.
         score: computes the score, such as ``lambda: task.evaluate(x, y, return_dict=True,
             verbose=0)["accuracy"]``.
+        mode: as of ``without_heads``.
         verbose: whether to show a progress bar.
+
+    Raises:
+        ValueError: as ``without_heads`` raises it.
     """
-    counts = [each.num_heads for each in attentions(backbone)]
-    base = score()
+    counts = [each.num_heads for each in attentions(_backbone(model))]
     switched = [{i: [head]} for i, count in enumerate(counts) for head in range(count)]
     switched += [{i: list(range(count))} for i, count in enumerate(counts)]
     changes = []
     progress = keras.utils.Progbar(len(switched), verbose=int(verbose), unit_name="model")
-    for heads in switched:
-        with without_heads(backbone, heads):
-            changes.append(score() - base)
-        progress.add(1)
+    with _switches(model, mode) as off:
+        base = score()
+        for heads in switched:
+            with off(heads):
+                changes.append(score() - base)
+            progress.add(1)
     single, whole = np.array(changes[: sum(counts)]), np.array(changes[sum(counts) :])
     return Ablation(base, np.split(single, np.cumsum(counts)[:-1]), whole)
 
 
 def pair_ablation(
-    backbone: Backbone,
+    model: Task | Backbone,
     score: Callable[[], float],
     heads: Sequence[tuple[int, int]] | None = None,
     *,
+    mode: Mode | str = "zero",
     verbose: bool = True,
 ) -> np.ndarray:
     """Scores a model without each pair of heads.
 
     Args:
-        backbone, score, verbose: as of ``ablation``.
+        model, score, mode, verbose: as of ``ablation``.
         heads: pairs are made of these, each as (layer, head); None for all, whose pairs are many:
             2,556 of 72 heads.
 
@@ -162,28 +282,33 @@ def pair_ablation(
         the diagonal that without one head.
 
     Raises:
-        ValueError: for a layer or head that is not there.
+        ValueError: as ``without_heads`` raises it.
     """
     if heads is None:
         heads = [
             (i, head)
-            for i, each in enumerate(attentions(backbone))
+            for i, each in enumerate(attentions(_backbone(model)))
             for head in range(each.num_heads)
         ]
     changes = np.zeros((len(heads),) * 2)
-    base = score()
     progress = keras.utils.Progbar(
         len(heads) * (len(heads) + 1) // 2, verbose=int(verbose), unit_name="model"
     )
-    for i, first in enumerate(heads):
-        for j, second in enumerate(heads[: i + 1]):
-            switched: dict[int, list[int]] = {}
-            for layer, head in {first, second}:
-                switched.setdefault(layer, []).append(head)
-            with without_heads(backbone, switched):
-                changes[i, j] = changes[j, i] = score() - base
-            progress.add(1)
+    with _switches(model, mode) as off:
+        base = score()
+        for i, first in enumerate(heads):
+            for j, second in enumerate(heads[: i + 1]):
+                switched: dict[int, list[int]] = {}
+                for layer, head in {first, second}:
+                    switched.setdefault(layer, []).append(head)
+                with off(switched):
+                    changes[i, j] = changes[j, i] = score() - base
+                progress.add(1)
     return changes
+
+
+def _backbone(model: Task | Backbone) -> Backbone:
+    return model if isinstance(model, Backbone) else model.backbone
 
 
 def importance(

@@ -16,6 +16,7 @@ import keras
 from keras import ops
 
 from bertfam_tf import layers as building
+from bertfam_tf import registry
 from bertfam_tf.distill import losses
 from bertfam_tf.distill.layer_maps import LayerMap, layer_map
 from bertfam_tf.distill.network import Network
@@ -327,9 +328,29 @@ class FirstTokens(_OfStates):
 
     The patient loss of Patient Knowledge Distillation (arXiv 1908.09355, equation 7), with the mean
     of its code, for which its weights of 10 to 1000 are.
+
+    Raises, when bound, ValueError for layers of different widths, and for a network whose first
+    token does not stand for the text: of a family that reads it elsewhere, such as at the last
+    token, or with a tokenizer that pads on the left, where the first token is padding.
     """
 
     layers: LayerMap = "skip"
+
+    def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
+        for side in (student, teacher):
+            summary = registry.get(side.backbone.family).summary
+            if summary != "first_token":
+                instead = "the last real token" if summary == "last_token" else "no single token"
+                raise ValueError(
+                    f"{self.label}: the first token of the {side.role}'s {side.backbone.family} "
+                    f"backbone does not stand for the text; {instead} does."
+                )
+            if side.task is not None and side.task.tokenizer.layout.pad_left:
+                raise ValueError(
+                    f"{self.label}: the {side.role}'s tokenizer pads on the left, where the first "
+                    "token of a shorter text is padding."
+                )
+        return super().bind(student, teacher, projections)
 
     def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
         found = losses.normalized_squared_error(student[:, 0], teacher[:, 0])

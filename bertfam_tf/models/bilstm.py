@@ -94,5 +94,6 @@ register(
             "choice": _classifier(1),
         },
         objectives=("distillation",),
+        pools_first=False,
     )
 )

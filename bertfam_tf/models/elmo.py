@@ -144,5 +144,6 @@ register(
         objectives=("bilm",),
         formats={"allennlp": formats.ALLENNLP},
         indices={"i": "num_layers", "f": "num_filters", "h": "num_highways"},
+        pools_first=False,
     )
 )

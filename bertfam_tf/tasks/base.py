@@ -128,7 +128,7 @@ class Task(Learner):
         self._validation: tf.data.Dataset | None = None
         read = {id(variable) for variable in backbone.weights_of(parts.source)}
         self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
-        self._forget_graphs()
+        self.forget_graphs()
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         """Returns the components of this task.
@@ -338,7 +338,7 @@ class Task(Learner):
             if optimizer is None:
                 optimizer = optimizers.adamw(total_steps=steps)
             super().compile(optimizer, loss, **kwargs)
-        self._forget_graphs()
+        self.forget_graphs()
 
     def fit(
         self,
@@ -614,7 +614,7 @@ class Task(Learner):
             self._graphs[function] = tf.function(of_batch, autograph=False)
         return self._graphs[function]
 
-    def _forget_graphs(self) -> None:
+    def forget_graphs(self) -> None:
         """Discards traced functions, after a change of the layers or of an option."""
         self._graphs: dict[Any, Any] = {}
 
@@ -896,7 +896,7 @@ def _option(name: str, settable: bool) -> property:
 
     def change(self: Task, value: Any) -> None:
         self.options = dataclasses.replace(self.options, **{name: value})
-        self._forget_graphs()
+        self.forget_graphs()
 
     return property(get, change if settable else None)
 

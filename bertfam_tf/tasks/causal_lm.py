@@ -119,8 +119,8 @@ class CausalLM(Task):
             raise ValueError(f"{family} is not causal: its tokens attend to later ones.")
         return _HEAD
 
-    def _forget_graphs(self) -> None:
-        super()._forget_graphs()
+    def forget_graphs(self) -> None:
+        super().forget_graphs()
         self._compiled_loop = lru_cache(maxsize=8)(self._make_loop)
         self._compiled_steps = lru_cache(maxsize=8)(self._make_steps)
         self._prompts = Frame(_PROMPT, self.tokenizer.special_ids)

@@ -191,8 +191,8 @@ class MaskedLM(Task):
         found = self._answered(fillings, self._filled_texts, texts, batch_size=batch_size)
         return found[0] if isinstance(texts, str) else found
 
-    def _forget_graphs(self) -> None:
-        super()._forget_graphs()
+    def forget_graphs(self) -> None:
+        super().forget_graphs()
         # One function for each number, so that it is traced once.
         self._fillings_of: Callable = lru_cache(maxsize=8)(
             lambda top_k: partial(self._fillings, top_k=top_k)

@@ -1,12 +1,14 @@
 """A student imitates a teacher: any task, any family, in Keras' loop."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import registry
+from bertfam_tf import layers, registry
 from bertfam_tf.distill import (
     AttentionProbabilities,
     AttentionScores,
@@ -241,6 +243,40 @@ def test_backbones_are_distilled_on_their_inputs(tokenizer):
 def test_a_student_that_does_not_match(student, terms, labels, error, tokenizer):
     with pytest.raises(ValueError, match=error):
         Distiller(task_of(tokenizer, 1, **student), task_of(tokenizer, 2), terms, labels)
+
+
+@pytest.mark.parametrize("family", bf.families())
+def test_first_tokens_are_those_that_classifiers_read(family):
+    """The oracle is the output: it depends on the first token's alone, or it does not."""
+    record = registry.get(family)
+    characters = record.tokenizer.kind == "characters"
+    vocabulary = 262 if characters else 64
+    more = {"cutoffs": ()} if hasattr(bf.models.config_of(family, "tiny"), "cutoffs") else {}
+    backbone = bf.build(family, "tiny", num_layers=1, vocab_size=vocabulary, **more)
+    reads = record.heads["sequence"].reads if "sequence" in record.heads else "first_token"
+    output, first = backbone.output[reads], backbone.output["first_token"]
+    is_first = output is first or _pooled_by(output, layers.FirstTokenPooler)
+    assert (record.summary == "first_token") == is_first
+    if is_first:
+        Distiller(backbone, backbone, [FirstTokens(layers="uniform")])
+        return
+    instead = {"last_token": "the last real token does", "pooled_output": "no single token does"}
+    error = f"the student's {family} backbone does not .*; {instead[record.summary]}"
+    with pytest.raises(ValueError, match=error):
+        Distiller(backbone, backbone, [FirstTokens(layers="uniform")])
+
+
+def _pooled_by(output, kind):
+    return isinstance(output._keras_history.operation, kind)
+
+
+def test_first_tokens_that_are_padding_are_refused(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    left = bf.load_tokenizer(tmp_path)
+    left.layout = dataclasses.replace(left.layout, pad_left=True)
+    task = task_of(left, 1)
+    with pytest.raises(ValueError, match="the student's tokenizer pads on the left"):
+        Distiller(task, task_of(tokenizer, 2), [FirstTokens(layers="uniform")])
 
 
 def test_other_labels_and_tasks(tokenizer):
