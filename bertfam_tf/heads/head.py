@@ -1,12 +1,13 @@
 """A head, built from its spec in the registry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from bertfam_tf import layers, registry
+from bertfam_tf import layers as building
+from bertfam_tf import registry
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import unknown
 
@@ -21,6 +22,9 @@ class Head(keras.layers.Layer):
         parts: layers, applied one after the other.
         scalar: whether the logits' last axis, of width 1, is squeezed.
         num_labels: the number of labels; None for heads that have none.
+        layers: which hidden states ``combination`` takes, by their index from 0; none of them where
+            ``reads`` is a tensor.
+        combination: makes the head's input of them; None without ``layers``.
 
     Call:
         outputs: of a backbone.
@@ -38,10 +42,14 @@ class Head(keras.layers.Layer):
         parts: list[keras.layers.Layer],
         scalar: bool = False,
         num_labels: int | None = None,
+        layers: Sequence[int] = (),
+        combination: keras.layers.Layer | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.reads = reads
+        self.layers = tuple(layers)
+        self.combination = combination
         self.parts = parts
         self.scalar = scalar
         self.num_labels = num_labels
@@ -53,7 +61,11 @@ class Head(keras.layers.Layer):
 
     def select(self, outputs: dict[str, Any]) -> Any:
         """The input of ``logits``: (batch, width) or (batch, length, width)."""
-        return outputs[self.reads]
+        found = outputs[self.reads]
+        return found if self.combination is None else self.combination(self._chosen(found))
+
+    def _chosen(self, states: Sequence[Any]) -> list[Any]:
+        return [states[i] for i in self.layers]
 
     def logits(self, x: Any, targets: Any = None) -> Any:
         """Logits of vectors: all of those that ``select`` returns, or only those of masked tokens.
@@ -73,6 +85,10 @@ class Head(keras.layers.Layer):
 
     def build(self, input_shape):
         shape = input_shape[self.reads]
+        if self.combination is not None:
+            shapes = self._chosen(shape)
+            self.combination.build(shapes)
+            shape = self.combination.compute_output_shape(shapes)
         for part in self.parts:
             part.build(shape)
             shape = part.compute_output_shape(shape)
@@ -127,7 +143,7 @@ class TiedOutput(keras.layers.Layer):
             )
         if self.wider and units:
             self.more = self.add_weight(
-                shape=(units, self.size), initializer=layers.normal(self.stddev), name="more"
+                shape=(units, self.size), initializer=building.normal(self.stddev), name="more"
             )
         if self.use_bias:
             self.bias = self.add_weight(shape=(self.size,), initializer="zeros", name="bias")
@@ -146,7 +162,14 @@ class TiedOutput(keras.layers.Layer):
         return (*input_shape[:-1], self.size) if targets_shape is None else targets_shape
 
 
-def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
+def build(
+    backbone: Backbone,
+    name: str,
+    num_labels: int | None = None,
+    *,
+    layers: Sequence[int] | str | None = None,
+    combine: str = "concatenate",
+) -> Head:
     """A head for ``backbone`` with random weights; its name is ``NAME_head``.
 
     Its dtype policy is the backbone's, except that the last layer is float32 if that computes in
@@ -156,10 +179,15 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
         backbone: the model to put it on; a language model's head is tied to its token embedding.
         name: of a head in the family's ``heads``.
         num_labels: number of labels, for heads that have labels; None for others.
+        layers: the layers whose outputs the head reads in place of the last one's: indices of
+            ``hidden_states``, or ``"all"`` but 0, the embeddings' output. None for the last one's.
+        combine: makes one vector of them, as ``layers.LayerCombination`` does.
 
     Raises:
         ValueError: for a head that the family does not have, a head that reads the pooled output of
-            a backbone without pooler, or a missing or superfluous ``num_labels``.
+            a backbone without pooler, a missing or superfluous ``num_labels``, or ``layers`` that
+            are not there, repeated, of different widths where these are added, or of a head that
+            does not read the vectors of all tokens.
     """
     record = registry.get(backbone.family)
     if name not in record.heads:
@@ -184,9 +212,60 @@ def build(backbone: Backbone, name: str, num_labels: int | None = None) -> Head:
         named = getattr(part, "name", f"part_{i}")
         parts.append(_LAYERS[type(part)](part, values, name=named, dtype=dtype))
     scalar = getattr(spec.parts[-1], "width", None) == 1
-    head = Head(spec.reads, parts, scalar, num_labels, name=name + _SUFFIX, dtype=policy)
-    head.build({key: x.shape for key, x in backbone.output.items() if hasattr(x, "shape")})
+    reads, chosen, combination = spec.reads, [], None
+    shapes: dict[str, Any] = {
+        key: x.shape for key, x in backbone.output.items() if hasattr(x, "shape")
+    }
+    if layers is not None:
+        if reads != "sequence_output":
+            raise ValueError(
+                f"The {name} head of {record.name} reads {reads}; layers are for heads that read "
+                "the vectors of all tokens."
+            )
+        reads = "hidden_states"
+        shapes[reads] = [x.shape for x in backbone.output[reads]]
+        chosen = chosen_layers(layers, shapes[reads], combine)
+        combination = building.LayerCombination(combine, name="features", dtype=policy)
+    head = Head(
+        reads,
+        parts,
+        scalar,
+        num_labels,
+        chosen,
+        combination,
+        name=name + _SUFFIX,
+        dtype=policy,
+    )
+    head.build(shapes)
     return head
+
+
+def chosen_layers(layers: Sequence[int] | str, shapes: Sequence[Any], combine: str) -> list[int]:
+    """Indices of hidden states, from 0, each of which is there and chosen once.
+
+    Raises:
+        ValueError: as ``build`` does.
+    """
+    last = len(shapes) - 1
+    given = range(1, last + 1) if layers == "all" else layers
+    if combine not in building.LayerCombination.KINDS:
+        raise ValueError(unknown("combination of layers", combine, building.LayerCombination.KINDS))
+    wrong = [i for i in given if not -last - 1 <= i <= last]
+    if wrong:
+        raise ValueError(
+            f"Layers are from 0, the embeddings' output, to {last}, or from -1 to {-last - 1}, got "
+            f"{wrong[0]}."
+        )
+    chosen = [i % (last + 1) for i in given]
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"Layers must be one or several different ones, got {list(given)}.")
+    widths = {i: shapes[i][-1] for i in chosen}
+    if combine != "concatenate" and len(set(widths.values())) > 1:
+        raise ValueError(
+            f"Only layers of the same width can be added, got widths by layer {widths}; "
+            "concatenate them, or leave the embeddings' output, layer 0, out."
+        )
+    return chosen
 
 
 class _Values:
@@ -213,9 +292,9 @@ def _dropout(part: registry.DropoutSpec, values: _Values, **kwargs: Any) -> kera
 
 def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
     activation = values(part.activation)
-    return layers.Dense(
+    return building.Dense(
         values(part.width),
-        activation=layers.activation(activation) if activation else None,
+        activation=building.activation(activation) if activation else None,
         use_bias=part.bias,
         # A truncated distribution has a standard deviation smaller by an eighth. At the learning
         # rates of fine-tuning the initial scale decides how fast a head's logits change.
@@ -225,7 +304,7 @@ def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.la
 
 
 def _norm(part: registry.NormSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
-    return layers.LayerNormalization(epsilon=values(part.epsilon), center=part.bias, **kwargs)
+    return building.LayerNormalization(epsilon=values(part.epsilon), center=part.bias, **kwargs)
 
 
 def _tied_output(
@@ -247,7 +326,7 @@ def _adaptive_softmax(
     part: registry.AdaptiveSoftmaxSpec, values: _Values, **kwargs: Any
 ) -> keras.layers.Layer:
     embedding = values.backbone.parts["token_embedding"]
-    return layers.AdaptiveSoftmax(lambda: embedding, values.config.initializer_range, **kwargs)
+    return building.AdaptiveSoftmax(lambda: embedding, values.config.initializer_range, **kwargs)
 
 
 _LAYERS: dict[type, Callable[..., keras.layers.Layer]] = {

@@ -35,7 +35,7 @@ from bertfam_tf.layers.masks import (
     zero_padding,
 )
 from bertfam_tf.layers.memory import prepend_memory, updated_memory
-from bertfam_tf.layers.mixing import ScalarMix
+from bertfam_tf.layers.mixing import LayerCombination, ScalarMix
 from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, TokenPooling
 from bertfam_tf.layers.positions import (
     DisentangledScores,
@@ -86,6 +86,7 @@ __all__ = [
     "HeadGate",
     "Highway",
     "LastTokenPooling",
+    "LayerCombination",
     "LayerNormalization",
     "MaskEmbedding",
     "MemoryMask",

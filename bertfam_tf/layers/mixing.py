@@ -1,4 +1,4 @@
-"""Sums of the outputs of several layers."""
+"""The outputs of several layers as one."""
 
 import keras
 from keras import ops
@@ -27,3 +27,38 @@ class ScalarMix(keras.layers.Layer):
 
     def compute_output_shape(self, shapes):
         return shapes[0]
+
+
+class LayerCombination(keras.layers.Layer):
+    """One vector of several layers' outputs, as features (BERT, arXiv 1810.04805, table 7).
+
+    Args:
+        how: ``"concatenate"``; ``"sum"``; or ``"mix"``, a ``ScalarMix``.
+
+    Call:
+        xs: list of tensors (…, width).
+
+    Returns:
+        (…, width), or concatenated (…, sum of widths).
+    """
+
+    KINDS = ("concatenate", "sum", "mix")
+
+    def __init__(self, how, **kwargs):
+        super().__init__(**kwargs)
+        self.how = how
+        self.mix = ScalarMix(name="mix", dtype=self.dtype_policy) if how == "mix" else None
+
+    def build(self, shapes):
+        if self.mix is not None:
+            self.mix.build(shapes)
+
+    def call(self, xs):
+        if self.mix is not None:
+            return self.mix(xs)
+        return sum(xs) if self.how == "sum" else ops.concatenate(xs, axis=-1)
+
+    def compute_output_shape(self, shapes):
+        if self.how != "concatenate":
+            return shapes[0]
+        return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))

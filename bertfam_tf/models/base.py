@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import threading
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -287,9 +287,17 @@ class Backbone(keras.Model):
             if name == "token_ids" or getattr(spec, "ndim", None) == 2
         }
 
-    def weights_of(self, *outputs: str) -> list[keras.Variable]:
-        """The weights that the named outputs depend on, so no pooler's unless it is named."""
-        return keras.Model(self.input, [self.output[name] for name in outputs]).weights
+    def weights_of(self, *outputs: str, layers: Sequence[int] = ()) -> list[keras.Variable]:
+        """The weights that the named outputs depend on, so no pooler's unless it is named.
+
+        Args:
+            outputs: names of outputs.
+            layers: of a list, the indices of the tensors that count; none for all.
+        """
+        found = [self.output[name] for name in outputs]
+        if layers:
+            found = [[x[i] for i in layers] if isinstance(x, list) else x for x in found]
+        return keras.Model(self.input, found).weights
 
     @property
     def max_length(self) -> int | None:

@@ -126,7 +126,8 @@ class Task(Learner):
         self._parts = parts
         self._compiled_by_user = False
         self._validation: tf.data.Dataset | None = None
-        read = {id(variable) for variable in backbone.weights_of(parts.source)}
+        layers = () if parts.head is None else parts.head.layers
+        read = {id(variable) for variable in backbone.weights_of(parts.source, layers=layers)}
         self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
         self.forget_graphs()
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from inspect import Parameter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected
@@ -86,6 +86,49 @@ class PairOptions(Options):
         None,
         settable=True,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions(Options):
+    """Options of a task whose head reads a vector for each token."""
+
+    feature_layers: Sequence[int] | Literal["all"] | None = option(
+        "the layers whose outputs the head reads: indices, 0 for the embeddings' output and -1 for "
+        "the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers without the "
+        "embeddings. None for the last one's.",
+        None,
+    )
+    combine_layers: Literal["concatenate", "sum", "mix"] = option(
+        "what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``, a sum with "
+        "trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7 (arXiv "
+        "1810.04805).",
+        "concatenate",
+    )
+
+    def __post_init__(self) -> None:
+        layers = self.feature_layers
+        if layers is None or layers == "all":
+            if layers is None and self.combine_layers != "concatenate":
+                raise ValueError(
+                    f"combine_layers={self.combine_layers!r} needs feature_layers, such as 'all'."
+                )
+            return
+        numbers = not isinstance(layers, str) and isinstance(layers, Iterable)
+        values = tuple(layers) if numbers else ()
+        if not values or any(type(each) is not int for each in values):
+            raise ValueError(f"feature_layers must be numbers of layers or 'all', got {layers!r}.")
+        object.__setattr__(self, "feature_layers", values)
+
+    def stored(self) -> dict[str, Any]:
+        stored = super().stored()
+        if self.feature_layers is None:
+            del stored["feature_layers"], stored["combine_layers"]
+        return stored
+
+    @property
+    def head_input(self) -> dict[str, Any]:
+        """Arguments of ``heads.build``."""
+        return {"layers": self.feature_layers, "combine": self.combine_layers}
 
 
 def names(kind: type[Options]) -> list[str]:

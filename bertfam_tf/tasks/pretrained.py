@@ -127,7 +127,9 @@ def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) 
         _log.info("The %s head is initialized at random: %s has none.", head, path)
         return
     other = None
-    if checkpoint.family.heads[head].has_labels:
+    if task.head.layers:
+        other = "reads the last layer alone"
+    elif checkpoint.family.heads[head].has_labels:
         stored, wanted, count = (
             checkpoint.head_labels(head) or [],
             task.class_names,

@@ -48,6 +48,12 @@ def _publish(task: Task, directory: str | Path) -> None:
             "transformers' pipelines do not pass to a model. backbone.save_pretrained writes the "
             "backbone alone."
         )
+    if task.head is not None and task.head.layers:
+        raise CheckpointError(
+            f"Not written: the {task.head.kind} head reads the layers "
+            f"{', '.join(map(str, task.head.layers))}, and transformers' heads read the last one "
+            "alone. backbone.save_pretrained writes the backbone alone."
+        )
     with save.new_directory(directory) as temporary:
         write(
             temporary,

@@ -20,7 +20,7 @@ from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import Options, option
+from bertfam_tf.tasks.options import FeatureOptions, option
 from bertfam_tf.tasks.parts import Evaluation, Parts, Targets, Tensors, as_text
 from bertfam_tf.tasks.preprocessing import Windowed
 from bertfam_tf.text import Tokenizer
@@ -36,7 +36,7 @@ _SPACES = r"[\s\x{0B}\x{85}\pZ]+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanOptions(Options):
+class SpanOptions(FeatureOptions):
     """Options of ``SpanQA``."""
 
     max_length: int | None = option(
@@ -64,6 +64,7 @@ class SpanOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("max_answer", "n_best"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -162,7 +163,7 @@ class SpanQA(Task):
     labels_type = targets.Answers
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
-        head = heads.build(backbone, self.head_name)
+        head = heads.build(backbone, self.head_name, **options.head_input)
         inputs = backbone.token_inputs
 
         def read(found: Any, inputs: Any) -> Any:

@@ -19,7 +19,7 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import Options, classes, option
+from bertfam_tf.tasks.options import FeatureOptions, classes, option
 from bertfam_tf.tasks.parts import (
     NO_LABELS,
     Evaluation,
@@ -46,7 +46,7 @@ _PADDING = {"start": -1, "end": -1, "offsets": -1}
 
 
 @dataclass(frozen=True)
-class TaggerOptions(Options):
+class TaggerOptions(FeatureOptions):
     """Options of ``TokenTagger``."""
 
     tags: Sequence[str] = classes("names of the tags, in the order of the logits.")
@@ -67,6 +67,7 @@ class TaggerOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "tags", checked_labels(self.tags))
         invalid = [tag for tag in self.tags if tag.split() != [tag]]
         if invalid:
@@ -149,7 +150,7 @@ class TokenTagger(Task):
     labels_type = targets.Tags
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
-        head = heads.build(backbone, self.head_name, len(options.tags))
+        head = heads.build(backbone, self.head_name, len(options.tags), **options.head_input)
         inputs = backbone.token_inputs
 
         def split() -> Split:

@@ -162,7 +162,7 @@ def test_uniform_heads_of_graphs_traced_before_are_refused(classifier):
             verbose=False,
         )
     with (
-        pytest.raises(ValueError, match="Unknown mode 'unifrom'. Did you mean 'uniform'"),
+        pytest.raises(ValueError, match=r"Unknown mode .unifrom.\. Did you mean 'uniform'"),
         analysis.without_heads(classifier, {}, mode="unifrom"),
     ):
         pass
