@@ -4,11 +4,12 @@
     python -m tools.compare_heads --cache DIR --tasks cola --seeds 1 # one cell, about 6 minutes
     python -m tools.compare_heads --cache DIR --report               # of what is finished
     python -m tools.compare_heads --cache DIR --quick                # two minutes; writes nothing
-    python -m tools.compare_heads --cache DIR --modes --tasks mrpc --seeds 0
+    python -m tools.compare_heads --cache DIR --modes                # heads_modes.md alone
+    python -m tools.compare_heads --cache DIR --modes --tasks sst2 --seeds 0 --small
 
-The last writes tools/results/heads_modes.md alone: heads that are off give nothing, or attend
-uniformly. The others take about an hour of one core, and write tools/results/heads.md, and
-pictures into docs/pictures.
+With `--modes`, tools/results/heads_modes.md: heads that are off give nothing, or attend uniformly;
+`--small` takes some minutes. The others take about an hour of one core, and write
+tools/results/heads.md, and pictures into docs/pictures.
 MiniLM-L6 is fine-tuned on SST-2, MRPC and CoLA. The dev split is cut into two halves: heads are
 chosen on one, and scores without them are those of the other; then the halves change places.
 Finished cells are kept in the folder of `--cache`, from which the next call resumes.
@@ -81,6 +82,7 @@ class Sizes:
 
 
 SIZES = Sizes(labels={"sst2": 4000, "mrpc": 3668, "cola": 4000})
+SMALL = dataclasses.replace(SIZES, labels=dict.fromkeys(TASKS, 2000), epochs=1, dev=200)
 QUICK = Sizes(
     labels=dict.fromkeys(TASKS, 64), epochs=1, dev=24, switched=3, examples=8, explained=4
 )
@@ -344,14 +346,14 @@ def report_of_modes(cells: dict[str, dict[str, Any]], sizes: Sizes) -> str:
         "# Heads that are off: nothing, or uniform attention\n\n"
         f"`python -m tools.compare_heads --modes`, {datetime.date.today()}, one core of "
         f"{machine.cpu()}, {machine.versions(('tensorflow', 'keras'))}: {seconds / 60:.0f} minutes "
-        "of processor time. MiniLM-L6, 6 layers of 12 heads, fine-tuned with the sizes of "
-        f"[heads.md](heads.md), at most {sizes.dev} examples of the dev split. Changes of its "
-        "score (accuracy of SST-2, F1 of MRPC, Matthews correlation of CoLA, times 100) without "
-        "one head, or all heads of a layer: `zero`, the head's output is 0 (Michel et al. 2019, "
-        "arXiv 1905.10650); `uniform`, its attention is (Kovaleva et al. 2019, arXiv 1908.08593, "
-        "whose best head and layer of BERT-base gain 0.1 and 1.2 on MRPC). Heads and layers are "
-        "chosen on the examples that are scored. The last column is the correlation of both modes' "
-        "changes over heads.\n\n"
+        "of processor time. MiniLM-L6, 6 layers of 12 heads, fine-tuned for "
+        f"{sizes.epochs} epochs on at most {max(sizes.labels.values())} examples, and scored on at "
+        f"most {sizes.dev} of the dev split. Changes of the score (accuracy of SST-2, F1 of MRPC, "
+        "Matthews correlation of CoLA, times 100) without one head, or all heads of a layer: "
+        "`zero`, the head's output is 0 (Michel et al. 2019, arXiv 1905.10650); `uniform`, its "
+        "attention is (Kovaleva et al. 2019, arXiv 1908.08593, whose best head and layer of "
+        "BERT-base gain 0.1 and 1.2 on MRPC). Heads and layers are chosen on the examples that are "
+        "scored. The last column is the correlation of both modes' changes over heads.\n\n"
         "| task, seed | score | mode | best head | worst head | mean of heads | heads without "
         "which it is higher | best layer | worst layer | correlation |\n"
         "|---|---|---|---|---|---|---|---|---|---|\n"
@@ -489,8 +491,9 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="of what is finished, alone")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--modes", action="store_true", help="both ways to switch heads off, alone")
+    parser.add_argument("--small", action="store_true", help="with --modes: fewer examples")
     options = parser.parse_args()
-    sizes = QUICK if options.quick else SIZES
+    sizes = QUICK if options.quick else SMALL if options.small and options.modes else SIZES
     options.cache.mkdir(parents=True, exist_ok=True)
     file = "modes.json" if options.modes else "cells.json"
     cells = Cells(options.cache / file, dataclasses.asdict(sizes))

@@ -31,7 +31,7 @@ class AttentionMaps:
 
     def to_special(self) -> list[np.ndarray]:
         """Of each layer float32 (heads, special tokens): the mean probability that tokens of words
-        give to each special token (Kovaleva et al. 2019, arXiv 1908.08593, section 4.1)."""
+        give to each special token (Kovaleva et al. 2019, arXiv 1908.08593)."""
         special = self.example.special
         return [x[:, ~special][:, :, special].mean(axis=1) for x in self.layers]
 

@@ -86,6 +86,13 @@ def _outputs_of_parts(layer: keras.layers.Layer) -> tuple[keras.Variable, int, i
     return found
 
 
+def _kernels_by_head(layer: Attention) -> list[keras.Variable]:
+    """The weights whose rows belong to heads: the output kernel, and LoRA's first factor of it."""
+    dense = layer.output_dense
+    kernel, *_ = _outputs_of_parts(layer)
+    return [kernel, dense.lora_kernel_a] if getattr(dense, "lora_enabled", False) else [kernel]
+
+
 Heads = Mapping[int, Iterable[int]]
 # Maps indices of heads by layer to a context in which these are off.
 _Off = Callable[[Heads], contextlib.AbstractContextManager[None]]
@@ -100,13 +107,13 @@ def without_heads(
     Args:
         model: a task, or a backbone.
         heads: indices of heads by index of the layer, from 0.
-        mode: the output of a head that is off. ``"zero"``: nothing, as a gate of 0 (Michel et al.
-            2019, arXiv 1905.10650, section 2.2), as ``prune`` leaves it, and in every graph that
-            reads the weights: none is traced again. ``"uniform"``: the mean of the values that a
-            query may attend to, because all have the same probability 1 / L (Kovaleva et al. 2019,
-            arXiv 1908.08593, section 4.4), whatever the mask leaves out. The graphs of ``model``
-            are traced again, at the start and after the context, and its output
-            ``attention_probabilities`` stays that of the whole model.
+        mode: the output of a head that is off. ``"zero"``: nothing, as with a mask of 0 on it
+            (Michel et al. 2019, arXiv 1905.10650), which is what ``prune`` takes out. Every graph
+            that reads the weights is without the heads; none is traced again. ``"uniform"``: the
+            mean of the values that a query may attend to, each with the probability 1 / L, whatever
+            their scores (Kovaleva et al. 2019, arXiv 1908.08593, "Disabling self-attention heads").
+            The graphs of ``model`` are traced again, inside the context and after it, and its
+            output ``attention_probabilities`` stays as without this context.
 
     Raises:
         ValueError: for a layer or head that is not there, an unknown mode, or if nothing that was
@@ -159,12 +166,13 @@ def _zero_heads(found: Sequence[Attention], heads: Heads) -> Iterator[None]:
     before = []
     for index, chosen in _chosen(heads, [each.num_heads for each in found]).items():
         # The rows of the output kernel that belong to a head are 0, as its output times 0 would be.
-        variable, axis, parts = _outputs_of_parts(found[index])
-        before.append((variable, variable.numpy()))
-        values = np.moveaxis(before[-1][1].copy(), axis, 0)
-        by_head = values.reshape(parts, -1, *values.shape[1:])
-        by_head[chosen] = 0
-        variable.assign(np.moveaxis(by_head.reshape(values.shape), 0, axis))
+        _, axis, parts = _outputs_of_parts(found[index])
+        for variable in _kernels_by_head(found[index]):
+            before.append((variable, variable.numpy()))
+            values = np.moveaxis(before[-1][1].copy(), axis, 0)
+            by_head = values.reshape(parts, -1, *values.shape[1:])
+            by_head[chosen] = 0
+            variable.assign(np.moveaxis(by_head.reshape(values.shape), 0, axis))
     try:
         yield
     finally:
@@ -234,8 +242,8 @@ def ablation(
 ) -> Ablation:
     """Scores a model without each head, and without all heads of each layer.
 
-    With ``mode="zero"``, Michel et al. 2019 (arXiv 1905.10650, section 3.2); with ``"uniform"``,
-    Kovaleva et al. 2019 (arXiv 1908.08593, section 4.4), who found that models can score better.
+    With ``mode="zero"`` as Michel et al. 2019 (arXiv 1905.10650) do it; with ``"uniform"`` as
+    Kovaleva et al. 2019 (arXiv 1908.08593), who found models that score better without some heads.
 
     Args:
         model: the task, or the backbone, that the score depends on.
@@ -348,8 +356,10 @@ def importance(
             ]
         gradients = tape.gradient(tf.add_n(losses), [kernel.value for kernel in kernels])
         found = []
-        for gradient, (kernel, axis, count) in zip(gradients, outputs, strict=True):
-            product = tf.zeros_like(kernel.value) if gradient is None else gradient * kernel.value
+        for part, gradient, (_, axis, count) in zip(parts, gradients, outputs, strict=True):
+            # With the updates of LoRA, whose gradient is that of the kernel too.
+            kernel = tf.convert_to_tensor(part.output_dense.kernel)
+            product = tf.zeros_like(kernel) if gradient is None else gradient * kernel
             others = [i for i in range(len(product.shape)) if i != axis]
             by_row = tf.reduce_sum(product, axis=others)
             found.append(tf.abs(tf.reduce_sum(tf.reshape(by_row, [count, -1]), axis=1)))

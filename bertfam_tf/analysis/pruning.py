@@ -22,7 +22,7 @@ def least_important(found: Importance, share: float) -> dict[int, list[int]]:
     """The heads that matter least, over all layers; each layer keeps one at least.
 
     Scores of a layer are divided by their norm, because those of different layers are not of one
-    scale (Michel et al. 2019, arXiv 1905.10650, section 3.3).
+    scale (Michel et al. 2019, arXiv 1905.10650, "Head importance score for pruning").
 
     Args:
         found: from ``importance``.
@@ -59,8 +59,8 @@ def prune(
 ) -> Any:
     """A new model without some heads and hidden units; the old one stays as it is.
 
-    Without heads alone, outputs are those of ``without_heads``. What is left is a model as any
-    other: it is trained, saved and exported, smaller and faster.
+    Without heads alone, outputs are those of ``without_heads`` with ``mode="zero"``. What is left
+    is a model as any other: it is trained, saved and exported, smaller and faster.
 
     Args:
         model: a task, or a backbone.

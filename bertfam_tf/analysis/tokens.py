@@ -36,7 +36,7 @@ class Example(NamedTuple):
     """A packed example.
 
     Fields:
-        inputs: of the model, int32 (1, length).
+        inputs: of the model, int32 (1, length), without padding.
         names: of the tokens; special ones as the tokenizer writes them.
         words: in order, as far as they were not truncated.
     """
@@ -82,6 +82,10 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     rows = inputs["token_ids"].shape[0]
     if rows != 1:
         raise ValueError(f"The text must fit in one window of the model, got {rows} windows.")
+    # With the option ``padding``, a row is longer than its text. Without any token it is padding.
+    real = inputs["padding_mask"][0] > 0
+    real = tf.where(tf.reduce_any(real), real, True)
+    inputs = {name: tf.boolean_mask(each, real, axis=1) for name, each in inputs.items()}
     ids = inputs["token_ids"][0].numpy()
     prompted = {**texts, names[0]: prompt + texts[names[0]]}
     spans: list[tuple[str, int, int]] = []
@@ -91,7 +95,7 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
         first = _FIRST_CODE + len(spans)
         spans += [(name, *each) for each in zip(starts[0].numpy(), ends[0].numpy(), strict=True)]
         codes.append(tf.ragged.constant([range(first, _FIRST_CODE + len(spans))], tf.int32, 1))
-    places = pack(codes)["token_ids"][0].numpy() - _FIRST_CODE
+    places = pack(codes)["token_ids"][0][real].numpy() - _FIRST_CODE
     words: list[Word] = []
     shown = [preprocessor.tokenizer.id_to_token(int(i)) for i in ids]
     for position, code in enumerate(places):

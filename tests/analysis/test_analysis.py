@@ -9,6 +9,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import analysis, registry, tuning
 from bertfam_tf.analysis.heads import attentions
+from bertfam_tf.models.base import plain_weights
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import CharacterTokenizer
 from tests.test_families import _build, _inputs
@@ -66,6 +67,24 @@ def test_words(classifier, text, words):
         assert text.encode()[word.start : word.end].decode().strip() == word.text
     covered = [token for word in found.words for token in word.tokens]
     assert covered == list(range(1, len(found.names) - 1))
+
+
+@pytest.mark.parametrize("padding", ["max_length", (16, 24)])
+def test_padding_is_left_out(smallest, padding):
+    """Nothing attends to it, so it is no special token, and has no share in what is expected."""
+    plain, padded = (
+        bf.TextClassifier.from_pretrained(smallest, padding=each) for each in ("longest", padding)
+    )
+    padded.set_weights(plain.get_weights())
+    text = "A good film, isn't it?"
+    first, second = (analysis.attention_maps(task, text) for task in (plain, padded))
+    assert second.tokens == first.tokens
+    assert second.example.words == first.example.words
+    assert analysis.patterns(second) == analysis.patterns(first)
+    for ours, theirs in zip(first.layers, second.layers, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    ours, theirs = (analysis.explain(task, text, "negative").tokens for task in (plain, padded))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_heads_are_switched_off_and_taken_out(classifier):
@@ -276,15 +295,27 @@ def test_every_family_is_pruned_or_refused(family):
     assert pruned.count_params() < backbone.count_params()
 
 
-def test_lora_is_kept(smallest):
+@pytest.mark.parametrize("names", [("query", "value"), ("value", "output")])
+def test_lora_is_kept(smallest, names):
+    """Its update of the output is by head too, in what is off and in what matters."""
     task = bf.TextClassifier.from_pretrained(smallest)
-    tuning.add_lora(task.backbone, 2)
+    tuning.add_lora(task.backbone, 2, names=names)
     for weight in task.weights:
         if "lora" in weight.path:
             weight.assign(np.full(weight.shape, 0.1))
+    before = _scores(task)
     with analysis.without_heads(task.backbone, {0: [1]}):
         expected = _scores(task)
+    np.testing.assert_array_equal(_scores(task), before)
     np.testing.assert_allclose(_scores(analysis.prune(task, {0: [1]})), expected, atol=1e-5)
+    merged = task.with_backbone(bf.Backbone("bert", task.backbone.config))
+    values = plain_weights(task)
+    for weight in merged.weights:
+        weight.assign(values[weight.path])
+    matters, same = (
+        analysis.importance(each, TEXTS[:1], LABELS[:1], verbose=False) for each in (task, merged)
+    )
+    np.testing.assert_allclose(matters.heads[0], same.heads[0], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.full

@@ -7,6 +7,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import analysis
 from bertfam_tf.analysis.heads import attentions
+from tests.selection import in_full
 from tests.test_families import _build, _inputs
 
 TEXTS = ["a good film", "bad", "it is a very dull plot"]
@@ -44,7 +45,9 @@ def _allowed(family, config, real):
     return allowed & real[:, np.newaxis]
 
 
-@pytest.mark.parametrize("family", ATTENTION)
+@pytest.mark.parametrize(
+    "family", in_full(ATTENTION, ("bert", "gpt2", "modernbert", "mpnet", "xlnet"))
+)
 def test_uniform_heads_are_means_of_the_values_they_may_attend_to(family):
     """By hand, for padding, causal masks, local windows, and scores with biases and distances."""
     local = {"local_attention": 4} if family == "modernbert" else {}
