@@ -83,7 +83,7 @@ def _shards(path: Path) -> None:
 
 
 PATHS: dict[str, Callable[[Path], Any]] = {
-    "path/to/bert": lambda path: classifier().save_pretrained(path),
+    "path/to/bert": lambda path: classifier(num_layers=3).save_pretrained(path),
     "path/to/roberta": _published("TextClassifier", "roberta"),
     "path/to/gpt2": lambda path: language_model().save_pretrained(path),
     "path/to/albert": _published("TextClassifier", "albert"),
