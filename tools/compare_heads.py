@@ -384,7 +384,7 @@ def report(cells: dict[str, dict[str, Any]], sizes: Sizes) -> str:
         "brackets seeds 0, 1, 2.\n\n## Heads and layers that are switched off\n\n"
         'Changes of the dev split\'s score; a head that is off gives nothing (`mode="zero"`). '
         "Published: Kovaleva et al. 2019 (arXiv 1908.08593), BERT-base, whose attention is uniform "
-        "there (heads_modes.md has both), with the head or layer chosen on the dev split that is "
+        "there, with the head or layer chosen on the dev split that is "
         "scored.\n\n"
         "| task | score | best head | worst head | heads without which it is higher | best layer | "
         "worst layer | published, best |\n|---|---|---|---|---|---|---|---|\n"
