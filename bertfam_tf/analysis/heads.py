@@ -203,13 +203,13 @@ class _Switch:
             scores = tf.where(on, scores, tf.zeros_like(scores))
             return attend(scores, value, attention_mask, training)
 
-        self.layer._context = context
+        self.layer.__dict__["_context"] = context
         return self
 
     def __exit__(self, *error: Any) -> None:
-        del self.layer._context
+        del self.layer.__dict__["_context"]
         if self._replaced is not None:
-            self.layer._context = self._replaced
+            self.layer.__dict__["_context"] = self._replaced
 
 
 @contextlib.contextmanager
@@ -334,7 +334,7 @@ def importance(
         examples: the number that is read; None for all.
         verbose: whether to show a progress bar.
     """
-    parts = [*attentions(task.backbone), *feed_forwards(task.backbone)]
+    parts: list[Any] = [*attentions(task.backbone), *feed_forwards(task.backbone)]
     outputs = [_outputs_of_parts(each) for each in parts]
     kernels = [variable for variable, *_ in outputs]
     batches = task.training_batches(x, y, batch_size=1)

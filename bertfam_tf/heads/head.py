@@ -247,7 +247,9 @@ def chosen_layers(layers: Sequence[int] | str, shapes: Sequence[Any], combine: s
         ValueError: as ``build`` does.
     """
     last = len(shapes) - 1
-    given = range(1, last + 1) if layers == "all" else layers
+    if isinstance(layers, str) and layers != "all":
+        raise ValueError(f"Layers must be numbers or 'all', got {layers!r}.")
+    given: Sequence[int] = range(1, last + 1) if isinstance(layers, str) else layers
     if combine not in building.LayerCombination.KINDS:
         raise ValueError(unknown("combination of layers", combine, building.LayerCombination.KINDS))
     wrong = [i for i in given if not -last - 1 <= i <= last]
