@@ -5,6 +5,11 @@ to disk and renames it. While it runs it holds a lock (flock) on the scratch dir
 containers and hosts see too. The next writer of the target can therefore distinguish the leftovers
 of a killed process, which it removes, from work in progress. On file systems without locks nothing
 is removed and no writer is refused.
+
+An output that is written in steps has a description of its job, such as the recipe of a run or the
+data card of shards. ``resume`` compares it with the job that is started, and refuses the output of
+another job and files that are not the job's; ``remove_files`` removes by name, so that files which
+users add to an output are kept.
 """
 
 from __future__ import annotations
@@ -18,19 +23,30 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-_LOCK, _FORMER = ".lock", ".former"
+LOCK = ".lock"
+_FORMER = ".former"
 _CONSEQUENCE = "; nothing was written, the previous content is unchanged"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_SCRATCH = re.compile(r"\.(?P<target>.+)\.[a-z0-9_]{8}\.tmp")
+_OWNER = re.compile(rb"process \d+ on ")
+# What a new disk contains, and the lock of the process that looks.
+_NO_CONTENT = {LOCK, "lost+found"}
+_SHOWN, _LONGEST = 3, 200
+# Arguments of ``check_kind``.
+PNG = ("a PNG picture", b"\x89PNG")
+HTML = ("an HTML page", b"<!doctype html>")
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic(target: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Path]:
     """Yields a temporary path for a file or directory that replaces ``target`` on exit.
 
     Readers see either the previous or the complete new content, even if the process is killed. An
@@ -38,8 +54,10 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
 
     Args:
         target: the final path; its parent is created if missing.
+        replace: whether an existing file or non-empty directory is replaced.
 
     Raises:
+        FileExistsError: if the target exists and ``replace`` is false.
         OSError: if writing fails, for example because the disk is full; the message names the
             target.
     """
@@ -47,7 +65,10 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
     with scratch(final) as directory:
         path = directory / final.name
         yield path
-        move_into_place(path, final)
+        if not replace and path.is_dir():
+            with suppress(OSError):  # not empty, or missing
+                final.rmdir()
+        move_into_place(path, final, replace=replace)
 
 
 def write(target: str | os.PathLike[str], content: str | bytes) -> None:
@@ -141,7 +162,7 @@ def remove_leftovers(target: str | os.PathLike[str], *, inside: bool = False) ->
         found = [path for path in parent.iterdir() if name.fullmatch(path.name)]
     for path in found:
         try:
-            lock = _lock(path / _LOCK)
+            lock = _lock(path / LOCK)
         except OSError:  # in use, or not writable by this user
             continue
         if lock is None:
@@ -154,6 +175,169 @@ def remove_leftovers(target: str | os.PathLike[str], *, inside: bool = False) ->
             _release(lock)
 
 
+def check_new(target: str | os.PathLike[str], expected: str = "") -> None:
+    """Checks that an output does not exist or is an empty directory.
+
+    Leftovers of killed writers are removed first.
+
+    Args:
+        target: the output directory.
+        expected: what else it may be, for the error, such as "an index".
+
+    Raises:
+        FileExistsError: if it is a file or contains files; the message names some of them.
+    """
+    remove_leftovers(target)
+    found = _content(Path(target))
+    if found is not None:
+        raise FileExistsError(
+            f"{target} {found}; it is not overwritten: expected a new or empty directory"
+            f"{expected and ', or '}{expected}."
+        )
+
+
+def check_kind(file: str | os.PathLike[str], kind: str, signature: bytes, start: int = 0) -> None:
+    """Checks that a file which will be replaced is of the kind that replaces it.
+
+    Args:
+        file: the output file; it may be missing or empty.
+        kind: the kind of file, for the error.
+        signature: bytes of all files of this kind.
+        start: their position in the file.
+
+    Raises:
+        FileExistsError: if there is a file of another kind, or a directory.
+    """
+    path = Path(file)
+    content = b""
+    if path.is_file():
+        with path.open("rb") as stream:
+            content = stream.read(start + len(signature))
+        if not content:
+            return
+    if os.path.lexists(path) and content[start:] != signature:
+        raise FileExistsError(f"{path} exists and is not {kind}; it is not overwritten.")
+
+
+def resume(
+    output: str | os.PathLike[str],
+    descriptions: Iterable[Path],
+    job: Mapping[str, Any],
+    read: Callable[[Path], Any],
+    contents: str,
+) -> bool:
+    """Compares the description of an output with the job that is going to write it.
+
+    Args:
+        output: a file or directory.
+        descriptions: files that describe its job, if it was started.
+        job: what determines the content, as JSON values.
+        read: reads a description, as a dict with the keys of a job.
+        contents: what the job writes, for errors, such as "an index".
+
+    Returns:
+        Whether the output was started before; otherwise it is missing or an empty directory.
+
+    Raises:
+        ValueError: if it was started by another job; the message names the first values that
+            differ. Or if there is no description, but a file or a directory with files.
+    """
+    described = False
+    for file in descriptions:
+        if not file.is_file():
+            continue
+        described, stored = True, read(file)
+        if not isinstance(stored, Mapping):
+            raise ValueError(f"{file} does not describe {contents}; remove {output}.")
+        missing = object()
+        different = [
+            f"{name} is {_shown(stored[name]) if name in stored else 'missing'}, expected "
+            f"{_shown(job[name]) if name in job else 'none'}"
+            for name in {**job, **stored}
+            if stored.get(name, missing) != job.get(name, missing)
+        ]
+        if different:
+            more = f" and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
+            raise ValueError(
+                f"{output} has {contents} with other settings ({file}: "
+                f"{'; '.join(different[:_SHOWN])}{more}); choose another output, or remove it."
+            )
+    found = None if described else _content(Path(output))
+    if found is not None:
+        raise ValueError(
+            f"{output} {found}, and nothing that describes {contents}. Choose another output, or "
+            "move what it contains; nothing was changed."
+        )
+    return described
+
+
+def remove_files(directory: Path, patterns: Iterable[str]) -> None:
+    """Removes files by name, and directories that are empty after that; others are kept.
+
+    Args:
+        directory: the directory; nothing happens if it is missing.
+        patterns: relative paths as for ``Path.glob``. Leftovers of killed writers of these files
+            are removed too.
+    """
+    folders = {directory}
+    for pattern in patterns:
+        above, _, name = pattern.rpartition("/")
+        for folder in directory.glob(above) if above else [directory]:
+            folders.add(folder)
+            remove_all_leftovers(folder, name)
+            for file in folder.glob(name):
+                if file.is_file() or file.is_symlink():
+                    file.unlink(missing_ok=True)
+    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
+        with suppress(OSError):  # not empty, or missing
+            folder.rmdir()
+
+
+def keep_others(old: Path, new: Path, own: Collection[str]) -> None:
+    """Copies the files which a directory has besides its own to the one that will replace it.
+
+    Args:
+        old: the directory that is replaced.
+        new: the one that replaces it, on the same file system; its files are kept.
+        own: relative paths of the files that the writer of ``old`` wrote.
+    """
+    for file in old.rglob("*"):
+        path = file.relative_to(old)
+        if path.as_posix() in own or file.name == LOCK or os.path.lexists(new / path):
+            continue
+        if file.is_symlink() or not file.is_dir():
+            (new / path.parent).mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(file, new / path, follow_symlinks=False)
+            except OSError:  # a file system without hard links
+                shutil.copy2(file, new / path, follow_symlinks=False)
+        elif not any(file.iterdir()):
+            (new / path).mkdir(parents=True)
+
+
+def remove_all_leftovers(directory: Path, pattern: str = "*") -> None:
+    """As ``remove_leftovers``, of all targets in a directory whose names match a pattern."""
+    for path in directory.glob(".*.tmp"):
+        name = _SCRATCH.fullmatch(path.name)
+        if name and fnmatchcase(name["target"], pattern):
+            remove_leftovers(directory / name["target"])
+
+
+def _content(output: Path) -> str | None:
+    """What is in the place of an output, in words; None if it is missing or empty."""
+    if output.is_dir():
+        names = [x.name for x in output.iterdir() if not _SCRATCH.fullmatch(x.name)]
+        names = sorted(set(names) - _NO_CONTENT)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return f"contains {', '.join(names[:_SHOWN])}{more}" if names else None
+    return "is a file" if os.path.lexists(output) else None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
 @contextmanager
 def exclusive_lock(target: str | os.PathLike[str], lock: Path) -> Iterator[None]:
     """Holds a lock while the body runs; the system releases it if the process is killed.
@@ -164,7 +348,16 @@ def exclusive_lock(target: str | os.PathLike[str], lock: Path) -> Iterator[None]
 
     Raises:
         BlockingIOError: another process holds the lock; the error names it.
+        FileExistsError: there is another file in place of the lock.
     """
+    if lock.is_file():
+        with lock.open("rb") as stream:
+            content = stream.read(_LONGEST)
+        if content and not _OWNER.match(content):
+            raise FileExistsError(
+                f"{lock} exists and was not written by bertfam_tf, which locks outputs with a file "
+                "of this name; choose another output."
+            )
     created = not lock.parent.exists()
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -228,7 +421,7 @@ def _new_scratch(parent: Path, name: str) -> tuple[Path, int | None]:
     while True:
         path = Path(tempfile.mkdtemp(".tmp", f".{name}.", parent))
         try:
-            return path, _lock(path / _LOCK)
+            return path, _lock(path / LOCK)
         except (FileNotFoundError, BlockingIOError):
             continue  # another process removed it as a leftover before it was locked
         except OSError:

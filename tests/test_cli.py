@@ -142,7 +142,7 @@ def test_predict_the_best_alone(trained, capsys, tmp_path):
     # A resumed run writes lines in the same format.
     capsys.readouterr()
     assert main([*command, "--output", str(output)]) == 2
-    assert "has answers for another top" in capsys.readouterr().err
+    assert "top is 1, expected None" in capsys.readouterr().err
 
 
 def test_scores_of_several_labels_have_names(smallest):
@@ -381,7 +381,7 @@ def test_usage(arguments, capsys):
     [
         (["train", "absent.yaml"], "There is no recipe absent.yaml."),
         (["train", "{recipe}", "train.epoch=1"], "Did you mean 'epochs'?"),
-        (["train", "{recipe}"], "contains a run of another recipe"),
+        (["train", "{recipe}"], "has a run with other settings"),
         (["train", "{recipe}", "output={tmp}/x", "data.train=absent.tsv"], "no file absent.tsv"),
         (["train", "{recipe}", "output={tmp}/x", "model.path={tmp}"], "No config.json in"),
         (["evaluate", "{tmp}"], "There is no recipe"),

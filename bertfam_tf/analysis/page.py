@@ -8,7 +8,7 @@ from pathlib import Path
 from bertfam_tf.analysis.attention import AttentionMaps
 from bertfam_tf.analysis.attribution import Attribution
 from bertfam_tf.attention_html import attention_html, page
-from bertfam_tf.files import write
+from bertfam_tf.files import HTML, check_kind, write
 
 _STYLE = """
 .words span { padding: .1rem .25rem; border-radius: .25rem; margin: 0 .05rem; }
@@ -26,8 +26,10 @@ def write_page(
         found: which words made its answer.
 
     Raises:
+        FileExistsError: if there is another kind of file.
         OSError: if the file cannot be written.
     """
+    check_kind(file, *HTML)
     body = []
     if found is not None:
         body.append(_words(found))

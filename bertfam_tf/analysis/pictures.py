@@ -12,7 +12,7 @@ from bertfam_tf.analysis.attention import AttentionMaps
 from bertfam_tf.analysis.attribution import Attribution
 from bertfam_tf.analysis.heads import Ablation
 from bertfam_tf.analysis.patterns import Pattern
-from bertfam_tf.files import atomic
+from bertfam_tf.files import PNG, atomic, check_kind
 
 _COLOURS = {
     Pattern.VERTICAL: "tab:blue",
@@ -41,6 +41,7 @@ def _figure(width: float, height: float) -> Any:
 
 def _write(figure: Any, file: str | Path) -> Path:
     target = Path(file)
+    check_kind(target, *PNG)
     with atomic(target) as path:
         figure.savefig(path, dpi=120, format="png")
     return target

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertfam_tf.data.inputs import examples
-from bertfam_tf.files import write
+from bertfam_tf.files import HTML, check_kind, write
 from bertfam_tf.tasks import TextClassifier
 
 _BINS = 10
@@ -122,8 +122,10 @@ class Report:
         """Writes one self-contained HTML page.
 
         Raises:
+            FileExistsError: if there is another kind of file.
             OSError: if it cannot be written.
         """
+        check_kind(file, *HTML)
         bins, error = self.calibration()
         count = len(self.texts)
         parts = [

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from bertfam_tf import files, registry
+from bertfam_tf import files, parsing, registry
 from bertfam_tf.checkpoints import huggingface, own, safetensors, tokenizer_files
 from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.loader import Checkpoint
@@ -34,17 +35,20 @@ def save_pretrained(
     Args:
         backbone: the model to write.
         directory: the output directory; written atomically if it is missing or empty. In a
-            directory with other files, the two files are replaced atomically, one after the
-            other.
+            directory with other files, the two files of a checkpoint are replaced atomically, one
+            after the other.
         heads: built heads to save with the backbone, by name.
         labels: names of the classes, for a head with labels.
 
     Raises:
         ValueError: for an unknown head.
+        FileExistsError: if the directory has a ``config.json`` that is not a model's, or weights
+            without one.
         CheckpointError: for a family or config fields that the format cannot represent, or weights
             that are not finite; the message names them. Nothing is written.
     """
     target = Path(directory)
+    _check_replaceable(target)
     with files.scratch(target) as temporary:
         made = temporary / "checkpoint"
         made.mkdir()
@@ -54,6 +58,22 @@ def save_pretrained(
                 files.move_into_place(made / name, target / name)
         else:
             files.move_into_place(made, target)
+
+
+def _check_replaceable(directory: Path) -> None:
+    """Checks that the files which will be replaced are a checkpoint's."""
+    config = directory / huggingface.CONFIG
+    described: Any = None
+    if config.is_file():
+        with contextlib.suppress(ValueError):
+            described = parsing.read_json(config)
+    if isinstance(described, dict) and not {"model_type", "architectures"}.isdisjoint(described):
+        return
+    for file in (config, directory / SINGLE):
+        if os.path.lexists(file):
+            raise FileExistsError(
+                f"{file} exists, and {config.name} does not describe a model; not overwritten."
+            )
 
 
 def write(
@@ -109,7 +129,7 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
         OSError: if writing fails, for example because the disk is full.
     """
     target = Path(target)
-    _check_new(target)
+    files.check_new(target)
     checkpoint = Checkpoint(source, **options)
     reject_external_links(source, checkpoint.directory)
     if own.matches(checkpoint.directory):
@@ -153,24 +173,17 @@ def _unnamed_labels(checkpoint: Checkpoint) -> list[str] | None:
     return None
 
 
-@contextmanager
+@contextlib.contextmanager
 def new_directory(target: str | Path) -> Iterator[Path]:
     """Yields a directory to write into, which is renamed to ``target``, or removed after an error.
 
     Raises:
         FileExistsError: if ``target`` exists and is not an empty directory.
     """
-    _check_new(target)
-    with files.atomic(target) as temporary:
+    files.check_new(target)
+    with files.atomic(target, replace=False) as temporary:
         temporary.mkdir()
         yield temporary
-
-
-def _check_new(target: str | Path) -> None:
-    files.remove_leftovers(target)
-    target = Path(target)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise FileExistsError(f"{target} exists; it is not overwritten.")
 
 
 def _tensors(

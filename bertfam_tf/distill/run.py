@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from bertfam_tf.distill.students import student_of, warm_start
 from bertfam_tf.distill.terms import TERMS, Term
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import unknown
+from bertfam_tf.objectives import shards
 from bertfam_tf.tasks import Task, storage
 from bertfam_tf.train import engine, evaluate, read_split
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
@@ -90,7 +90,7 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     metrics = _metrics(recipe, cls, student, teachers)
     directory.finish(metrics)
     for number in range(1, len(stages) + 1):
-        shutil.rmtree(directory.path / f"cache_{number}", ignore_errors=True)
+        shards.remove(directory.path / f"cache_{number}")
     return metrics
 
 

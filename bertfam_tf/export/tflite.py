@@ -71,7 +71,7 @@ def export_tflite(
     Args:
         task: a task. A classifier that is not configured for pairs and has seen no data yet is
             exported for single texts.
-        file: a path that ends in ``.tflite``; an existing file is replaced.
+        file: a path that ends in ``.tflite``; an existing model is replaced.
         inputs: ``"text"`` or ``"ids"``.
         quantize: ``"fp16"`` stores weights as float16. ``"int8"`` (dynamic range) stores matrices
             as int8 and multiplies in int8, with activation scales computed for each input.
@@ -90,9 +90,11 @@ def export_tflite(
         ValueError: an argument has an unsupported value; or, with ``"text"``, the tokenizer has no
             TFLite kernels or the task's outputs contain words of the text.
         ExportError: LiteRT lacks an operation, or the outputs differ from the task's.
+        FileExistsError: the file exists and is not a model in TFLite's format.
         OSError: writing failed, for example because the disk is full; an existing file is kept.
     """
     target = Path(file)
+    files.check_kind(target, "a TFLite model", b"TFL3", start=4)
     length = task.max_length if length is None else length
     _check(task, target, inputs, quantize, length)
     graph = _text_graph(task, length) if inputs == "text" else _ids_graph(task, length)

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from bertfam_tf import parsing
 from bertfam_tf.data.documents import Part, Texts, read_documents
-from bertfam_tf.files import atomic, remove_leftovers, write
-from bertfam_tf.names import join_names, truncated
+from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
+from bertfam_tf.names import join_names
 from bertfam_tf.objectives.examples import SEEDS, Format, FormedExamples, pass_seed
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
@@ -30,6 +30,8 @@ CARD = "card.json"
 VERSION = 1
 COUNTS = ("documents", "sentences", "tokens", "examples")
 _JOB = "job.json"
+_COUNTS = "counts-*.json"
+_NAMES = ("examples-*.tfrecord", "rows-*.tfrecord", _COUNTS, CARD, _JOB, LOCK)
 # Shards that are read in turns, so that neighbors are not all from one unit.
 _IN_TURNS = 16
 
@@ -142,23 +144,15 @@ def begin(folder: Path, job: Mapping[str, Any]) -> None:
     Raises:
         ValueError: if the folder has shards of another job, or other files.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_scratch(folder)
-    for name in (CARD, _JOB):
-        if (folder / name).is_file():
-            before = parsing.read_json(folder / name)
-            changed = [key for key, value in job.items() if before.get(key) != value]
-            if changed:
-                key = changed[0]
-                raise ValueError(
-                    f"{folder} has shards with other options: {key} is "
-                    f"{_shortened(before.get(key))}, expected {_shortened(job[key])}; choose "
-                    "another folder, or remove it."
-                )
-            return
-    if any(path.name != ".lock" for path in folder.iterdir()):
-        raise ValueError(f"{folder} has other files; choose another folder.")
-    write(folder / _JOB, _json(job))
+
+    def read(file: Path) -> Any:
+        stored = parsing.read_json(file)
+        # The card has the sums of the shards too.
+        return {k: v for k, v in stored.items() if k in job} if isinstance(stored, dict) else None
+
+    if not resume(folder, (folder / CARD, folder / _JOB), job, read, "shards"):
+        write(folder / _JOB, _json(job))
+    remove_all_leftovers(folder)
 
 
 def missing(folder: Path, units: Iterable[Unit]) -> list[Unit]:
@@ -246,14 +240,13 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
 
 def end(folder: Path) -> None:
     """Removes what is beside the shards: what the data card replaces and killed writers left."""
-    _remove_scratch(folder)
-    for path in [folder / _JOB, *folder.glob("counts-*.json")]:
-        path.unlink(missing_ok=True)
+    remove_all_leftovers(folder)
+    remove_files(folder, (_JOB, _COUNTS))
 
 
-def _remove_scratch(folder: Path) -> None:
-    for scratch in folder.glob(".*.*.tmp"):
-        remove_leftovers(folder / scratch.name[1:].rsplit(".", 2)[0])
+def remove(folder: Path) -> None:
+    """Removes the shards of a folder and their descriptions, and the folder if it is then empty."""
+    remove_files(folder, _NAMES)
 
 
 def _record(example: Segments) -> bytes:
@@ -404,7 +397,3 @@ def check_sizes(card: Path, shards: Iterable[tuple[str, int]]) -> None:
 
 def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def _shortened(value: Any) -> str:
-    return truncated(json.dumps(value, ensure_ascii=False), 200)

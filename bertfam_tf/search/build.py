@@ -100,19 +100,15 @@ def build(
 
 def _started(target: Path, wanted: Description) -> Description:
     """The description of an interrupted build, or of a new one."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        if not (target / FILE).is_file():
-            raise ValueError(f"{target} exists and is not an index; choose another directory.")
-        found = read_description(target)
-        ours, theirs = asdict(wanted), asdict(found)
-        other = [name for name in ours if name not in _OF_BUILDING and ours[name] != theirs[name]]
-        if other:
-            raise ValueError(
-                f"{target} is an index of another {', '.join(other)}; choose another directory, or "
-                "remove it."
-            )
-        return found
-    target.mkdir(parents=True, exist_ok=True)
+
+    def job(described: Description) -> dict[str, Any]:
+        return {k: v for k, v in asdict(described).items() if k not in _OF_BUILDING}
+
+    def read(file: Path) -> dict[str, Any]:
+        return job(read_description(file.parent))
+
+    if files.resume(target, [target / FILE], job(wanted), read, "an index"):
+        return read_description(target)
     write_description(target, wanted)
     return wanted
 

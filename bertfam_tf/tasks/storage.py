@@ -55,12 +55,22 @@ def describe_tasks(model: MultiTask) -> dict[str, Any]:
 
 def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
     """Writes a task as ``Task.save`` says."""
-    files.remove_leftovers(target)
-    if target.exists() and not (overwrite and is_saved(target)):
-        raise FileExistsError(f"{target} exists and is not a saved task to be overwritten.")
-    with files.atomic(target) as path:
+    replace = overwrite and is_saved(target)
+    if not replace:
+        files.check_new(target, "a saved task" if overwrite else "")
+    with files.atomic(target, replace=replace) as path:
         path.mkdir()
         _write(task, path)
+        if replace:
+            files.keep_others(target, path, _files(target))
+
+
+def _files(directory: Path) -> set[str]:
+    """The files of a saved task, as its description lists them."""
+    try:
+        return {_DESCRIPTION, *parsing.read_json(directory / _DESCRIPTION)["sha256"]}
+    except (ValueError, KeyError, TypeError):  # damaged; others are replaced by name
+        return {_DESCRIPTION}
 
 
 def _write(task: Task | MultiTask, directory: Path) -> None:

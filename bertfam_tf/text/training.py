@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfam_tf.files import atomic, remove_leftovers
+from bertfam_tf.files import atomic, check_new
 from bertfam_tf.text.files import stream_lines
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.special_tokens import ROLES
@@ -78,9 +78,7 @@ def train_vocabulary(
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}")
     directory = Path(output)
-    remove_leftovers(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(f"{directory} exists, expected a new or empty directory")
+    check_new(directory)
     train, usual = KINDS[kind]
     tokens = usual if special is None else tuple(special)
     if not all(tokens) or len(set(tokens)) < len(tokens):
@@ -91,7 +89,7 @@ def train_vocabulary(
     if min_count is not None:
         options["min_count"] = min_count
     tokenizer = train(paths, size, tokens, **options)
-    with atomic(directory) as path:
+    with atomic(directory, replace=False) as path:
         tokenizer.save(path)
     return tokenizer
 

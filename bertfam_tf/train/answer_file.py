@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 import keras
 import numpy as np
 
+from bertfam_tf import parsing
 from bertfam_tf.data import Row, Rows
 from bertfam_tf.data.race import archive_of
-from bertfam_tf.files import exclusive_lock, remove_leftovers, write
+from bertfam_tf.files import exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.sources import sha256
 from bertfam_tf.tasks import Task
 
@@ -148,22 +149,7 @@ def _prepare_output(output: Path, wanted: dict[str, Any]) -> int:
     """Checks the source, removes an incomplete last line, and returns the number of lines."""
     sidecar = output.with_name(f"{output.name}.source.json")
     remove_leftovers(sidecar)
-    if sidecar.is_file():
-        try:
-            stored = dict(json.loads(sidecar.read_text("utf-8")))
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{sidecar} does not describe {output}: {error}; remove both."
-            ) from error
-        other = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
-        if other:
-            raise ValueError(
-                f"{output} has answers for another {', '.join(other)} ({sidecar}); choose another "
-                "output, or remove both."
-            )
-    elif output.exists():
-        raise ValueError(f"{output} exists, and no {sidecar.name} describes it; remove it.")
-    else:
+    if not resume(output, [sidecar], wanted, parsing.read_json, "answers"):
         write(sidecar, json.dumps(wanted, indent=2) + "\n")
     if not output.exists():
         return 0

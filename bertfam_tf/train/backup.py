@@ -1,7 +1,6 @@
 """Training checkpoints, from which interrupted runs resume."""
 
 import logging
-import shutil
 import signal
 import threading
 from collections import Counter
@@ -15,10 +14,15 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bertfam_tf.checkpoints.safetensors import write
-from bertfam_tf.files import atomic
+from bertfam_tf.files import atomic, remove_files
 from bertfam_tf.replicas import of_workers
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
+# Of the best epoch, in a folder of this name.
+BEST, WEIGHTS, VALUES = "best", "weights.safetensors", "values.json"
+_NAMES = (STATE, PREVIOUS, f"{BEST}/{WEIGHTS}", f"{BEST}/{VALUES}")
+# Stages of pretraining and of distillation have folders of their own.
+_FILES = (*_NAMES, *(f"stage_*/{name}" for name in _NAMES))
 _METRIC, _BATCHES, _RECIPE = "metric/", "batches", "recipe"
 _log = logging.getLogger(__name__)
 
@@ -197,9 +201,12 @@ class Backup(keras.callbacks.Callback):
             write(state, path, None if self.recipe is None else {_RECIPE: self.recipe})
 
     def clear(self) -> None:
-        """Removes the checkpoint of a finished run, where this process writes them."""
+        """Removes the checkpoint of a finished run, where this process writes them.
+
+        Other files in the directory are kept.
+        """
         if self.writes:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_files(self.directory, _FILES)
 
 
 def recipe_of(file: Path) -> str | None:

@@ -9,9 +9,8 @@ from safetensors import SafetensorError, safe_open
 
 from bertfam_tf import files, replicas
 from bertfam_tf.checkpoints.safetensors import write
-from bertfam_tf.train.backup import assign_state, read_state, weights_by_path
+from bertfam_tf.train.backup import VALUES, WEIGHTS, assign_state, read_state, weights_by_path
 
-_WEIGHTS, _VALUES = "weights.safetensors", "values.json"
 _SCORE = "score"
 _log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class BestEpoch(keras.callbacks.Callback):
         Raises:
             ValueError: if a file is damaged.
         """
-        file, weights = self.directory / _VALUES, self.directory / _WEIGHTS
+        file, weights = self.directory / VALUES, self.directory / WEIGHTS
         try:
             stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
             if weights.is_file():
@@ -55,7 +54,7 @@ class BestEpoch(keras.callbacks.Callback):
             return {int(epoch): float(value) for epoch, value in stored.items()}
         except (ValueError, AttributeError, TypeError, SafetensorError) as error:
             raise ValueError(
-                f"{self.directory} has no valid scores of epochs: {_VALUES} or {_WEIGHTS} is "
+                f"{self.directory} has no valid scores of epochs: {VALUES} or {WEIGHTS} is "
                 f"truncated or damaged: {error}. Remove {self.directory.parent} to train from the "
                 "beginning."
             ) from error
@@ -86,7 +85,7 @@ class BestEpoch(keras.callbacks.Callback):
         Raises:
             ValueError: if the file is missing or damaged.
         """
-        file, run = self.directory / _WEIGHTS, self.directory.parent
+        file, run = self.directory / WEIGHTS, self.directory.parent
         assign_state(weights_by_path(model), read_state(file, run), file, run)
 
     def _write(self, epoch: int, value: float) -> None:
@@ -94,10 +93,10 @@ class BestEpoch(keras.callbacks.Callback):
         values = {epoch: value, **before}
         if epoch not in before and self._best(values) == epoch:
             score = {_SCORE: json.dumps({epoch: value})}
-            with files.atomic(self.directory / _WEIGHTS) as path:
+            with files.atomic(self.directory / WEIGHTS) as path:
                 weights = weights_by_path(self.model)
                 write({name: v.numpy() for name, v in weights.items()}, path, score)
-        files.write(self.directory / _VALUES, json.dumps(values))
+        files.write(self.directory / VALUES, json.dumps(values))
 
     def _best(self, values: dict[int, float]) -> int:
         sign = -1 if self.monitor.endswith(("loss", "perplexity")) else 1

@@ -2,16 +2,17 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
+import yaml
 
-from bertfam_tf import replicas
+from bertfam_tf import parsing, replicas
 from bertfam_tf.config import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe, expand
-from bertfam_tf.files import exclusive_lock, remove_leftovers, write
+from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.train import curves
 from bertfam_tf.train.backup import PREVIOUS, STATE, Backup, recipe_of
 from bertfam_tf.train.history import History
@@ -35,13 +36,13 @@ def run_directory(recipe: AnyRecipe) -> Iterator["RunDirectory"]:
 
     Raises:
         BlockingIOError: if another process is writing it.
-        ValueError: if it contains the run of another recipe.
+        ValueError: if it contains the run of another recipe, or files but no run.
     """
     path = expand(recipe.output)
     if not replicas.is_chief():
         yield RunDirectory(recipe, writes=False)
         return
-    with exclusive_lock(path, path / ".lock"):
+    with exclusive_lock(path, path / LOCK):
         yield RunDirectory(recipe)
 
 
@@ -53,7 +54,7 @@ class RunDirectory:
         writes: whether this process writes; else it only reads training checkpoints.
 
     Raises:
-        ValueError: if the directory contains the run of another recipe.
+        ValueError: if the directory contains the run of another recipe, or files but no run.
     """
 
     def __init__(self, recipe: AnyRecipe, writes: bool = True) -> None:
@@ -63,20 +64,18 @@ class RunDirectory:
         for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _STEPS, _CURVES):
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
-        self._stored = file.read_text("utf-8") if file.is_file() else None
-        # A checkpoint may be of a run whose directory was removed while it was written.
-        stored = {file: self._stored, **{x: recipe_of(x) for x in self._checkpoints}}
-        # A recipe that failed before the first checkpoint may be changed.
-        begun = self._checkpoints or (self.path / MODEL).exists()
-        for file, text in stored.items():
-            if begun and text not in (None, recipe.to_yaml()):
-                others = set(text.splitlines())
-                changed = [x.strip() for x in recipe.to_yaml().splitlines() if x not in others]
-                raise ValueError(
-                    f"{self.path} contains a run of another recipe ({file}; this one has "
-                    f"{', '.join(changed[:5]) or 'fewer keys'}); choose another output, or remove "
-                    "the directory."
-                )
+        self._stored = parsing.read_text(file) if file.is_file() else None
+        results = any((self.path / name).exists() for name in (MODEL, METRICS))
+        if self._stored is None or self._checkpoints or results:
+            # A checkpoint may be of a run whose directory was removed while it was written.
+            described = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
+            job = _settings(recipe.to_yaml(), "The recipe")
+            resume(self.path, described, job, _read, "a run")
+        elif not _is_dumped(self._stored):
+            # A recipe that failed before the first checkpoint may be changed, but not a user's.
+            raise ValueError(
+                f"{file} was not written by a run, which would replace it; choose another output."
+            )
 
     def backup(self, every: int | None = None, stage: int | None = None) -> Backup:
         """Returns the callback that writes training checkpoints.
@@ -127,10 +126,13 @@ class RunDirectory:
         file = self.path / METRICS
         if not file.is_file():
             return None
+        metrics = parsing.read_json(file)
+        if not isinstance(metrics, dict):
+            raise ValueError(f"{file} has no metrics of a run; remove it to finish the run again.")
         _log.info("%s is already finished.", self.path)
         if self.writes:
             self.backup().clear()
-        return json.loads(file.read_text("utf-8"))
+        return metrics
 
     @property
     def _checkpoints(self) -> list[Path]:
@@ -159,3 +161,33 @@ class RunDirectory:
             self.backup().clear()
         # A worker that is killed before the metrics are there would be waited for in vain.
         replicas.wait_for_workers()
+
+
+def _read(file: Path) -> Any:
+    """The settings of a run, from its recipe or a training checkpoint."""
+    text = parsing.read_text(file) if file.name == RECIPE else recipe_of(file) or ""
+    return _settings(text, str(file))
+
+
+def _settings(text: str, source: str) -> Any:
+    """The values of a recipe by their keys with dots."""
+    values = parsing.parse_yaml(text, source)
+    return dict(flat(values)) if isinstance(values, dict) else values
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a recipe, each with its key with dots."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_dumped(text: str) -> bool:
+    """Whether YAML has the form that runs write, and no comments that would be lost."""
+    try:
+        values = parsing.parse_yaml(text, "")
+        return text == yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    except (ValueError, yaml.YAMLError):
+        return False

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from bertfam_tf import parsing
 from bertfam_tf.config import expand, load_run
-from bertfam_tf.files import atomic
+from bertfam_tf.files import PNG, atomic, check_kind
 from bertfam_tf.names import unknown
-from bertfam_tf.train.directory import HISTORY, METRICS, RECIPE
+from bertfam_tf.train.directory import HISTORY, METRICS, RECIPE, flat
 from bertfam_tf.train.history import History
 from bertfam_tf.train.recipes import train
 
@@ -53,16 +53,8 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
 def _read(path: Path) -> Run:
     file = path / METRICS
     metrics = parsing.read_json(file) if file.is_file() else {}
-    settings = dict(_flat(parsing.read_yaml(path / RECIPE)))
+    settings = dict(flat(parsing.read_yaml(path / RECIPE)))
     return Run(path, settings, metrics, History(path / HISTORY).rows)
-
-
-def _flat(values: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -123,6 +115,7 @@ def draw(runs: Sequence[Run], file: str | Path, metric: str | None = None) -> No
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
+    check_kind(file, *PNG)
     known = dict.fromkeys(name for each in runs for row in each.epochs for name in row)
     if metric is None:
         metric = "val_loss" if all("val_loss" in row for r in runs for row in r.epochs) else "loss"

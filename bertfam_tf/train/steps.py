@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -14,12 +13,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf.files import write
+from bertfam_tf.files import remove_files, write
 
 # Of the matrices whose product is timed.
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
 _REPEATS, _SECONDS = 5, 1.0
 _DIGITS = 7
+_EVENTS = "events.out.tfevents.*"
 
 
 class StepLog(keras.callbacks.Callback):
@@ -86,7 +86,7 @@ class StepLog(keras.callbacks.Callback):
         if self.writes and self._events is None:
             kept = [line for line in self.lines if line["step"] <= self.step]
             write(self.file, "".join(map(_as_json, kept)))
-            shutil.rmtree(self.board, ignore_errors=True)
+            remove_files(self.board, [_EVENTS])
             self._events = tf.summary.create_file_writer(str(self.board))
             for line in kept:
                 self._show(line)

@@ -246,5 +246,6 @@ def test_the_command(tiny, tmp_path, capsys):
     assert main(["convert", str(tiny), target]) == 1
     assert (
         capsys.readouterr().err.strip()
-        == f"bertfam convert: {target} exists; it is not overwritten."
+        == f"bertfam convert: {target} contains config.json, model.safetensors, "
+        "tokenizer_config.json and 1 more; it is not overwritten: expected a new or empty directory."
     )

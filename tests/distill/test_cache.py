@@ -77,7 +77,7 @@ def test_an_interrupted_pass_resumes(make, tmp_path, monkeypatch):
 
 def test_other_teachers_terms_and_texts_are_refused(make, tmp_path):
     make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
-    with pytest.raises(ValueError, match=r"other options: teacher_sha256 is .*, expected"):
+    with pytest.raises(ValueError, match=r"other settings .*teacher_sha256 is .*, expected"):
         make(teacher=3, terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
     with pytest.raises(ValueError, match=r"outputs is .*task.*expected .*hidden_states"):
         make().cached(TEXTS, LABELS, None, tmp_path)
@@ -85,7 +85,7 @@ def test_other_teachers_terms_and_texts_are_refused(make, tmp_path):
         make(terms=[SoftTargets()]).cached(TEXTS, LABELS[::-1], None, tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes").write_text("x")
-    with pytest.raises(ValueError, match="has other files"):
+    with pytest.raises(ValueError, match="contains notes, and nothing"):
         make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path / "other")
 
 

@@ -144,18 +144,18 @@ def test_a_killed_build_resumes(task, file, built, tmp_path, monkeypatch, precis
 
 def test_another_build_is_refused(task, file, copy, tmp_path):
     for options, error in (
-        (dict(precision="int8"), "another precision; choose another directory"),
-        (dict(prompt=None), "another prompt"),
+        (dict(precision="int8"), "precision is 'float32', expected 'int8'"),
+        (dict(prompt=None), "prompt is 'document', expected None"),
         (dict(precision="int4"), "'int4'"),
         (dict(prompt="passage"), "'passage'"),
     ):
         with pytest.raises(ValueError, match=error):
             _build(task, file, copy, **options)
-    with pytest.raises(ValueError, match="another source"):
+    with pytest.raises(ValueError, match="source is .*, expected"):
         search.build(task, read_rows(file), copy, {"input": "x"}, prompt="document", part_rows=8)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()
-    with pytest.raises(ValueError, match="exists and is not an index"):
+    with pytest.raises(ValueError, match="contains notes, and nothing that describes an index"):
         _build(task, file, tmp_path / "full")
 
 

@@ -96,28 +96,37 @@ def test_files(stored):
     assert [child.name for child in stored.parent.iterdir()] == ["task"]
 
 
-def test_saving_again_replaces(smallest, copied):
-    (copied / "stale").touch()
+def test_saving_again_replaces_the_task_and_keeps_other_files(smallest, copied):
+    (copied / "tokenizer" / "stale").touch()
+    description = json.loads((copied / "bertfam.json").read_text())
+    description["sha256"]["tokenizer/stale"] = ""
+    (copied / "bertfam.json").write_text(json.dumps(description))
+    (copied / "README.md").write_text("mine")
+    (copied / "notes" / "empty").mkdir(parents=True)
+    (copied / "notes" / "thesis.txt").write_text("mine")
+    (copied / "notes" / "link").symlink_to("absent")
     other = bf.TextClassifier.from_pretrained(smallest, ["a", "b"], pair=True)
     other.save(copied)
     assert bf.load(copied).labels == ["a", "b"]
-    assert not (copied / "stale").exists()
+    assert not (copied / "tokenizer" / "stale").exists()
+    assert (copied / "README.md").read_text() == "mine"
+    assert (copied / "notes" / "thesis.txt").read_text() == "mine"
+    assert (copied / "notes" / "empty").is_dir() and (copied / "notes" / "link").is_symlink()
     assert [child.name for child in copied.parent.iterdir()] == ["task"]
-    with pytest.raises(FileExistsError, match="exists and is not a saved task to be overwritten"):
+    with pytest.raises(FileExistsError, match="contains .*; it is not overwritten"):
         other.save(copied, overwrite=False)
 
 
-@pytest.mark.parametrize("kind", ["directory", "file", "empty"])
+@pytest.mark.parametrize("kind", ["directory", "file"])
 def test_what_is_not_a_task_is_left_alone(reader, tmp_path, kind):
     target = tmp_path / "photos"
     if kind == "file":
         target.write_text("mine")
     else:
         target.mkdir()
-        if kind == "directory":
-            (target / "a.jpg").write_text("mine")
+        (target / "a.jpg").write_text("mine")
     before = _content(tmp_path)
-    with pytest.raises(FileExistsError, match="photos exists and is not a saved task"):
+    with pytest.raises(FileExistsError, match="photos .*not overwritten: .*, or a saved task"):
         reader.save(target)
     assert _content(tmp_path) == before
 

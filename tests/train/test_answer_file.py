@@ -119,7 +119,7 @@ def test_outputs_that_belong_to_others(model, smallest, lines, tmp_path, capsys)
     output = tmp_path / "out.jsonl"
     output.write_text("mine\n")
     assert _predict(model, lines, output) == 2
-    assert "exists, and no out.jsonl.source.json describes it" in capsys.readouterr().err
+    assert "out.jsonl is a file, and nothing that describes answers" in capsys.readouterr().err
     assert output.read_text() == "mine\n"
     output.unlink()
     assert _predict(model, lines, output) == 0
@@ -259,5 +259,8 @@ def test_a_damaged_description_of_the_answers(tmp_path):
     (tmp_path / "rows.txt").write_text("a\n")
     (tmp_path / "out.jsonl.source.json").write_text("[1")
     rows = read_rows(tmp_path / "rows.txt")
-    with pytest.raises(ValueError, match=r"out\.jsonl\.source\.json does not describe .*remove"):
+    with pytest.raises(ValueError, match=r"out\.jsonl\.source\.json is not JSON"):
+        answer_file(Fake(), rows, tmp_path / "out.jsonl", {})
+    (tmp_path / "out.jsonl.source.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"source\.json does not describe answers; remove"):
         answer_file(Fake(), rows, tmp_path / "out.jsonl", {})

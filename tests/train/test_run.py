@@ -526,7 +526,7 @@ def test_two_processes_do_not_train_one_run(files):
 def test_the_output_of_another_recipe(finished, files):
     recipe = load_recipe(files.directory / "whole.yaml", ["train.seed=4"])
     with pytest.raises(
-        ValueError, match=r"another recipe .*whole/recipe\.yaml; this one has seed: 4\)"
+        ValueError, match=r"other settings .*whole/recipe\.yaml: train\.seed is 1, expected 4\)"
     ):
         run(recipe)
 
@@ -540,7 +540,7 @@ def test_a_checkpoint_of_another_recipe_alone(files):
     model.fit(np.ones((2, 1)), np.ones(2), callbacks=callbacks, verbose=0)
     other = load_recipe(files.directory / "removed.yaml", ["train.seed=4"])
     with pytest.raises(
-        ValueError, match=r"another recipe .*/state\.safetensors; this one has seed: 4\)"
+        ValueError, match=r"settings .*/state\.safetensors: train\.seed is 0, expected 4\)"
     ):
         run(other)
     assert [x.name for x in Path(recipe.output).iterdir() if x.name != ".lock"] == ["backup"]
