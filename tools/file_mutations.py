@@ -593,6 +593,8 @@ _WAYS: dict[str, list[Callable]] = {
     ".json": _JSON,
     ".yaml": [_yaml_value, _yaml_value, _yaml_number, _yaml_bomb],
     ".txt": [_lines],
+    ".csv": [_lines],
+    ".jsonl": [_lines],
     "codes_x": [_lines],
     "vocab_x": [_lines],
     ".safetensors": [_header, _tensor, _flip_front],

@@ -20,7 +20,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb2
 
 from bertfam_tf.serve import inference, json_examples, json_tensor
@@ -55,6 +55,7 @@ _INSPECTION = re.compile(
 _SMALL_BODY, _SMALL_ANSWER = 4096, 1024
 # How long a run may continue after its deadline until the client gets an error anyway.
 _GRACE_S = 5.0
+_STOPPED = "The server is shutting down; the prediction was cancelled. Send the request again."
 
 
 class _Target(NamedTuple):
@@ -116,6 +117,33 @@ def app(
     return Starlette(
         routes=[*routes, Route("/{path:path}", endpoint=api)], middleware=list(middleware)
     )
+
+
+def answering_503(app: ASGIApp) -> ASGIApp:
+    """Wraps an app so that requests which the end of the server cancels are answered with 503.
+
+    uvicorn cancels what is still running after the grace period, and logs a traceback for each
+    request that ends with an exception.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if started or scope["type"] != "http":
+                return
+            response = _json(json_tensor.encode_error(_STOPPED), HTTP_STATUS[Code.UNAVAILABLE])
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+
+    return answer
 
 
 class _Api:

@@ -348,15 +348,17 @@ def _built(
             models=models,
         )
         settings = uvicorn.Config(
-            rest_api.app(
-                models,
-                timeout_s=options.timeout_s,
-                max_body_bytes=options.max_body_bytes,
-                limits=options.limits,
-                observe=options.observe,
-                cors=options.cors,
-                routes=options.routes,
-                middleware=options.middleware,
+            rest_api.answering_503(
+                rest_api.app(
+                    models,
+                    timeout_s=options.timeout_s,
+                    max_body_bytes=options.max_body_bytes,
+                    limits=options.limits,
+                    observe=options.observe,
+                    cors=options.cors,
+                    routes=options.routes,
+                    middleware=options.middleware,
+                )
             ),
             loop="asyncio",
             http=rest_connections.protocol(

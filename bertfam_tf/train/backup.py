@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic, remove_files
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.replicas import of_workers
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
@@ -129,8 +130,7 @@ class Backup(keras.callbacks.Callback):
         for file in self._files:
             try:
                 stored = read_state(file, self.directory)
-                if _BATCHES not in stored:
-                    raise _damaged(file, self.directory, f"{_BATCHES} is missing")
+                _check_counts(stored, file, self.directory)
                 assign_state(_variables(model), stored, file, self.directory)
             except ValueError as error:
                 errors.append(error)
@@ -230,7 +230,7 @@ def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:
     """
     try:
         return load_file(file)
-    except (safetensors.SafetensorError, OSError) as error:
+    except Exception as error:  # unknown dtypes raise errors of many types
         raise _damaged(file, directory, str(error)) from error
 
 
@@ -243,13 +243,15 @@ def assign_state(
     """Assigns tensors to variables by name, all of them or none.
 
     Raises:
-        ValueError: for a missing tensor or a wrong shape.
+        ValueError: for a missing tensor, or a wrong shape or dtype.
     """
     for name, variable in variables.items():
-        shape = tuple(variable.shape)  # None for a size that differs between steps
-        if name not in stored or not _fits(stored[name].shape, shape):
-            found = f"shape {stored[name].shape}" if name in stored else "missing"
-            raise _damaged(file, directory, f"{name} is {found}, expected {shape}")
+        # A size that differs between steps is None.
+        shape, dtype = tuple(variable.shape), keras.backend.standardize_dtype(variable.dtype)
+        tensor = stored.get(name)
+        if tensor is None or tensor.dtype.name != dtype or not _fits(tensor.shape, shape):
+            found = "missing" if tensor is None else f"{tensor.dtype.name} {tensor.shape}"
+            raise _damaged(file, directory, f"{name} is {found}, expected {dtype} {shape}")
     for name, variable in variables.items():
         variable.assign(stored[name])
 
@@ -264,6 +266,16 @@ def _damaged(file: Path, directory: Path, why: str) -> ValueError:
         f"{file} is not a checkpoint that this run can resume from: {why}. It is "
         f"truncated, damaged, or of another model. Remove {directory} to train from the beginning."
     )
+
+
+def _check_counts(stored: Mapping[str, np.ndarray], file: Path, directory: Path) -> None:
+    """Checks the tensors of a checkpoint that are not variables of the model."""
+    batches = stored.get(_BATCHES)
+    if batches is None or batches.shape or batches.dtype.kind not in "iu" or batches < 0:
+        raise _damaged(file, directory, f"{_BATCHES} is missing or not a count")
+    for name in stored:
+        if name.startswith(_METRIC) and not name.removeprefix(_METRIC).isdecimal():
+            raise _damaged(file, directory, f"{truncated_repr(name)} is not the name of a metric")
 
 
 def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:

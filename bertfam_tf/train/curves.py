@@ -68,6 +68,8 @@ def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
 
     epochs = [line for line in lines if "epoch" in line]
     steps = [line for line in lines if "epoch" not in line]
+    if not epochs:  # the log was damaged
+        return
     names = sorted({name.removeprefix("val_") for name in epochs[-1]} - {"step", "epoch"})
     names.sort(key=lambda name: name != "loss")
     names += [name for name in _OF_STEPS if steps]

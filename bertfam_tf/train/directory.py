@@ -138,7 +138,8 @@ class RunDirectory:
     def _checkpoints(self) -> list[Path]:
         """All checkpoints, also those in folders of stages."""
         folder = self.backup().directory
-        return [file for name in (STATE, PREVIOUS) for file in sorted(folder.rglob(name))]
+        files = [file for name in (STATE, PREVIOUS) for file in sorted(folder.rglob(name))]
+        return [file for file in files if file.is_file()]
 
     def begin(self) -> None:
         """Creates the directory and writes the recipe."""
@@ -148,6 +149,8 @@ class RunDirectory:
             # Without a checkpoint, an interrupted run starts from the beginning.
             self.backup().clear()
             self.history().file.unlink(missing_ok=True)
+        # A damaged history is an error before hours of training, not after an epoch.
+        _ = self.history().rows
         if self._stored != self.recipe.to_yaml():
             write(self.path / RECIPE, self.recipe.to_yaml())
 

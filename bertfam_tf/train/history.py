@@ -2,11 +2,14 @@
 
 import csv
 import io
+import os
 from pathlib import Path
 
 import keras
 
+from bertfam_tf import parsing
 from bertfam_tf.files import write
+from bertfam_tf.names import truncated
 
 
 class History(keras.callbacks.Callback):
@@ -25,11 +28,26 @@ class History(keras.callbacks.Callback):
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """The epochs so far."""
-        if not self.file.is_file():
+        """The epochs so far: numbers as text by column, empty where an epoch has no value.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
+        if not os.path.lexists(self.file):
             return []
-        with self.file.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
+        reader = csv.DictReader(io.StringIO(parsing.read_text(self.file), newline=""))
+        try:
+            rows = list(reader)
+            for row in rows:
+                int(row["epoch"])
+                for value in row.values():
+                    float(value or "nan")
+        except (csv.Error, ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{self.file} is not the history of a run, expected a number of each epoch in all "
+                f"columns: {truncated(error)}. Remove it to continue without these epochs."
+            ) from error
+        return rows
 
     def on_epoch_end(self, epoch, logs=None):
         logs = logs or {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from bertfam_tf.train.recipes import train
 
 SEED = "train.seed"
 _WITHOUT_NAME = ("output",)
+_log = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
@@ -40,21 +43,36 @@ class Run(NamedTuple):
 def read_runs(paths: Iterable[str | Path]) -> list[Run]:
     """The runs in directories, and in the directories inside of them, sorted by path.
 
+    Runs with a damaged file are logged and left out.
+
     Raises:
-        ValueError: if there is none, or a file is damaged.
+        ValueError: if there is none, or all are damaged.
     """
     given = [Path(path) for path in paths]
     found = sorted({file.parent for path in given for file in path.rglob(RECIPE)})
     if not found:
         raise ValueError(f"There is no {RECIPE} of a run in {', '.join(map(str, given))}.")
-    return [_read(path) for path in found]
+    runs, errors = [], []
+    for path in found:
+        try:
+            runs.append(_read(path))
+        except (ValueError, OSError) as error:
+            errors.append(error)
+    if not runs:
+        raise errors[0]
+    for error in errors:
+        _log.warning("Left out: %s", error)
+    return runs
 
 
 def _read(path: Path) -> Run:
     file = path / METRICS
-    metrics = parsing.read_json(file) if file.is_file() else {}
-    settings = dict(flat(parsing.read_yaml(path / RECIPE)))
-    return Run(path, settings, metrics, History(path / HISTORY).rows)
+    metrics = parsing.read_json(file) if os.path.lexists(file) else {}
+    recipe = parsing.read_yaml(path / RECIPE)
+    for source, values in ((file, metrics), (path / RECIPE, recipe)):
+        if not isinstance(values, dict):
+            raise ValueError(f"{source} is not a mapping of names to values; it may be damaged.")
+    return Run(path, dict(flat(recipe)), metrics, History(path / HISTORY).rows)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -63,8 +81,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         key
         for key in keys
-        if key not in _WITHOUT_NAME
-        and len({json.dumps(each.settings.get(key)) for each in runs}) > 1
+        if key not in _WITHOUT_NAME and len({repr(each.settings.get(key)) for each in runs}) > 1
     ]
 
 
@@ -87,7 +104,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
 
 def _last(run: Run) -> dict[str, float]:
     last = run.epochs[-1] if run.epochs else {}
-    return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
+    return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_") and v}
 
 
 def _is_number(value: Any) -> bool:
@@ -179,7 +196,7 @@ def summary(runs: Sequence[Run]) -> list[list[str]]:
     groups: dict[tuple, list[Run]] = {}
     for each in runs:
         groups.setdefault(tuple(_text(each.settings.get(key)) for key in keys), []).append(each)
-    names = [n for n, v in runs[0].metrics.items() if _is_number(v)]
+    names = [n for n in runs[0].metrics if all(_is_number(x.metrics.get(n)) for x in runs)]
     rows = [[*keys, "runs", *names]]
     for values, group in groups.items():
         cells = []

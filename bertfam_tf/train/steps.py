@@ -19,6 +19,7 @@ from bertfam_tf.files import remove_files, write
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
 _REPEATS, _SECONDS = 5, 1.0
 _DIGITS = 7
+_MOST_STEPS = 1 << 63  # in TensorBoard's events
 _EVENTS = "events.out.tfevents.*"
 
 
@@ -70,15 +71,17 @@ class StepLog(keras.callbacks.Callback):
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """What was logged so far; a line that was cut is left out."""
+        """What was logged so far; a line that was cut or damaged is left out."""
         if not self.file.is_file():
             return []
         found = []
-        for line in self.file.read_text("utf-8").splitlines():
+        for line in self.file.read_text("utf-8", "replace").split("\n"):
             try:
-                found.append(json.loads(line))
-            except ValueError:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if _is_line(values):
+                found.append(values)
         return found
 
     def on_train_begin(self, logs=None):
@@ -176,6 +179,16 @@ def _rounded(value: Any) -> int | float | None:
         return value
     value = float(value)
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _is_line(values: Any) -> bool:
+    """Whether JSON values are a line of the log."""
+    return (
+        isinstance(values, dict)
+        and all(type(values.get(name, 0)) is int for name in ("step", "epoch"))
+        and 0 <= values.get("step", -1) < _MOST_STEPS
+        and all(x is None or type(x) in (int, float) for x in values.values())
+    )
 
 
 def _as_json(line: Mapping[str, Any]) -> str:

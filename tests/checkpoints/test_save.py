@@ -247,5 +247,6 @@ def test_the_command(tiny, tmp_path, capsys):
     assert (
         capsys.readouterr().err.strip()
         == f"bertfam convert: {target} contains config.json, model.safetensors, "
-        "tokenizer_config.json and 1 more; it is not overwritten: expected a new or empty directory."
+        "tokenizer_config.json and 1 more; it is not overwritten: expected a new or empty "
+        "directory."
     )

@@ -151,7 +151,7 @@ def test_another_build_is_refused(task, file, copy, tmp_path):
     ):
         with pytest.raises(ValueError, match=error):
             _build(task, file, copy, **options)
-    with pytest.raises(ValueError, match="source is .*, expected"):
+    with pytest.raises(ValueError, match=r"source is .*, expected"):
         search.build(task, read_rows(file), copy, {"input": "x"}, prompt="document", part_rows=8)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()

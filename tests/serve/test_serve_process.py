@@ -3,9 +3,14 @@
 import argparse
 import signal
 import sys
+import time
+from concurrent import futures
 
+import grpc
 import httpx
 import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import model_pb2, predict_pb2
 
 from bertfam_tf.cli import main as bertfam_main
 from bertfam_tf.serve.__main__ import _session_config, add_flags
@@ -50,6 +55,59 @@ def test_serves_text_without_any_framework_until_a_signal(base_path, number):
     assert process.returncode == 0, err
     assert out == "imported: []\nrooms: ['lazy', 'names', 'parsing', 'serve']\n"
     assert "Traceback" not in err
+
+
+class Endless(tf.Module):
+    """Writes the file that a request names, and waits for a queue that stays empty."""
+
+    @tf.function(input_signature=[tf.TensorSpec([1], tf.string, "x")])
+    def run(self, x):
+        with tf.control_dependencies([tf.io.write_file(x[0], "")]):
+            queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[1]])
+            (n,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])
+        return {"n": tf.ensure_shape(n, [1])}
+
+
+def test_requests_that_the_end_cancels_get_a_503(tmp_path):
+    module = Endless()
+    tf.saved_model.save(module, str(tmp_path / "m" / "1"), signatures=module.run)
+    flags = ["--model-name=m", "--rest-port=0", "--grpc-port=0", "--grace-seconds=1"]
+    flags += ["--rest-timeout-ms=600000"]
+    with start("-m", "bertfam_tf.serve", tmp_path / "m", *flags) as process:
+        try:
+            url = process.stdout.readline().split()[-1]
+            target = process.stdout.readline().split()[-1]
+            started = [tmp_path / name for name in "abc"]
+
+            def post(path):
+                return httpx.post(f"{url}:predict", json={"inputs": [str(path)]}, timeout=600)
+
+            def call(path):
+                request = predict_pb2.PredictRequest(model_spec=model_pb2.ModelSpec(name="m"))
+                request.inputs["x"].CopyFrom(tf.make_tensor_proto([str(path)]))
+                with Stubs(target) as stubs, pytest.raises(grpc.RpcError) as caught:
+                    stubs.prediction.Predict(request, timeout=600)
+                return caught.value.code()
+
+            with futures.ThreadPoolExecutor() as pool:
+                answers = [pool.submit(post, path) for path in started[:2]]
+                code = pool.submit(call, started[2])
+                while not all(path.exists() for path in started):
+                    assert process.poll() is None
+                    time.sleep(0.05)
+                process.terminate()
+                _, err = process.communicate(timeout=600)
+            for answer in answers:
+                assert answer.result().status_code == 503
+                assert "is shutting down" in answer.result().json()["error"]
+            assert code.result() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if "ancel" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("Cancel 2 running task(s), timeout graceful shutdown exceeded")
 
 
 @pytest.mark.full

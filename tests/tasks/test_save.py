@@ -111,9 +111,10 @@ def test_saving_again_replaces_the_task_and_keeps_other_files(smallest, copied):
     assert not (copied / "tokenizer" / "stale").exists()
     assert (copied / "README.md").read_text() == "mine"
     assert (copied / "notes" / "thesis.txt").read_text() == "mine"
-    assert (copied / "notes" / "empty").is_dir() and (copied / "notes" / "link").is_symlink()
+    assert (copied / "notes" / "empty").is_dir()
+    assert (copied / "notes" / "link").is_symlink()
     assert [child.name for child in copied.parent.iterdir()] == ["task"]
-    with pytest.raises(FileExistsError, match="contains .*; it is not overwritten"):
+    with pytest.raises(FileExistsError, match=r"contains .*; it is not overwritten"):
         other.save(copied, overwrite=False)
 
 
@@ -126,7 +127,7 @@ def test_what_is_not_a_task_is_left_alone(reader, tmp_path, kind):
         target.mkdir()
         (target / "a.jpg").write_text("mine")
     before = _content(tmp_path)
-    with pytest.raises(FileExistsError, match="photos .*not overwritten: .*, or a saved task"):
+    with pytest.raises(FileExistsError, match=r"photos .*not overwritten: .*, or a saved task"):
         reader.save(target)
     assert _content(tmp_path) == before
 
