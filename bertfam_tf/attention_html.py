@@ -70,8 +70,8 @@ def attention_html(tokens: Sequence[str], layers: Sequence[np.ndarray]) -> str:
         "tokens": list(tokens),
         "layers": [[[[round(float(x), 4) for x in q] for q in h] for h in a] for a in layers],
     }
-    # "<" cannot end the script early.
-    content = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    # "<" cannot end the script early; JSON in ASCII also keeps surrogates and control characters.
+    content = json.dumps(data).replace("<", "\\u003c")
     return (
         "<h2>Attention</h2>"
         '<label>layer <select id="layer"></select></label>'

@@ -127,7 +127,7 @@ VERBS = {
 }
 
 
-def _inputs(directory: Path) -> int:
+def write_inputs(directory: Path) -> int:
     """Creates the inputs of the commands, and existing outputs."""
     # One layer: the time to trace a training step grows with the variables.
     small = directory / "checkpoint"
@@ -507,7 +507,7 @@ def main() -> None:
         os.environ["TMPDIR"] = str(work / "tmp")
         tempfile.tempdir = None
         machine = Machine(work)
-        assert machine.run(lambda: _inputs(work / "inputs")) == 0, machine.log.read_text()
+        assert machine.run(lambda: write_inputs(work / "inputs")) == 0, machine.log.read_text()
         rows = [
             (kill if VERBS[name].workers == 1 else kill_workers)(
                 name, options.points, options.seed, work

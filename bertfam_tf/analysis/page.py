@@ -11,6 +11,7 @@ from bertfam_tf.attention_html import attention_html, page
 from bertfam_tf.files import HTML, check_kind, write
 
 _STYLE = """
+.words span, bdi { unicode-bidi: isolate; }
 .words span { padding: .1rem .25rem; border-radius: .25rem; margin: 0 .05rem; }
 """
 
@@ -37,7 +38,7 @@ def write_page(
         body.append(attention_html(maps.tokens, maps.layers))
     title = "bertfam analyze"
     content = page(title, f"<h1>{title}</h1>{''.join(body)}", _STYLE)
-    write(Path(file), content.encode())
+    write(Path(file), content.encode("utf-8", "replace"))
     return Path(file)
 
 
@@ -50,7 +51,7 @@ def _words(found: Attribution) -> str:
         title = f"{share:+.4f}"
         spans.append(f'<span style="{style}" title="{title}">{html.escape(word.text)}</span>')
     return (
-        f"<h2>Which words made “{html.escape(found.target)}”</h2>"
+        f"<h2>Which words made “<bdi>{html.escape(found.target)}</bdi>”</h2>"
         f'<div class="words">{" ".join(spans)}</div>'
         f'<p class="note">Blue words add to the score, red ones take from it: from '
         f"{found.baseline:.3f} without words to {found.score:.3f} (integrated gradients).</p>"

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
+from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.cache import model_digest
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated
@@ -573,7 +574,7 @@ def _write_shard(
     places = iter(augmentation.places(texts, batch_size=batch_size))
     written = 0
     with atomic(folder / unit.shard) as path:
-        with tf.io.TFRecordWriter(str(path)) as writer:
+        with os_errors(path), tf.io.TFRecordWriter(str(path)) as writer:
             for number, (features, label) in enumerate(examples, first):
                 versions = [features]
                 for index, name in enumerate(names):

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bertfam_tf import parsing
 from bertfam_tf.data.batching import training_options
+from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import shards
@@ -135,6 +136,7 @@ class Cache:
             rows = 0
             with (
                 atomic(self.folder / f"rows-{done:05}.tfrecord") as path,
+                os_errors(path),
                 tf.io.TFRecordWriter(str(path)) as writer,
             ):
                 for _ in range(_BATCHES_PER_SHARD):

@@ -14,13 +14,14 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bertfam_tf import files
+from bertfam_tf.data.writing import os_errors
 from bertfam_tf.export import guards
 from bertfam_tf.export.calibration import calibration_examples
 from bertfam_tf.export.endpoints import Endpoint, endpoints
 from bertfam_tf.export.in_graph_batching import BatchingOptions
 from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.model_card import write_card
-from bertfam_tf.export.warmup import os_errors, write_warmup
+from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.serve.servable_loader import load

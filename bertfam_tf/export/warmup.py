@@ -5,16 +5,14 @@ The format is TensorFlow Serving's: TFRecords of PredictionLogs.
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
+from bertfam_tf.data.writing import os_errors
 from bertfam_tf.export.endpoints import EXAMPLES, Endpoint
 
 FILE = "tf_serving_warmup_requests"
@@ -36,18 +34,6 @@ def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterabl
             for rows in sizes:
                 log = record(name, endpoint, endpoint.identical_rows(rows))
                 writer.write(log.SerializeToString())
-
-
-@contextmanager
-def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns TensorFlow's errors while it writes ``path`` into an OSError that names it."""
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:  # the disk or a quota is full
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path)) from error
-    except tf.errors.OpError as error:
-        text = f"TensorFlow cannot write: {error.message}"
-        raise OSError(errno.EIO, text, os.fspath(path)) from error
 
 
 def record(

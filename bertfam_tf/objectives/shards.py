@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from bertfam_tf import parsing
 from bertfam_tf.data.documents import Part, Texts, read_documents
+from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
 from bertfam_tf.names import join_names
 from bertfam_tf.objectives.examples import SEEDS, Format, FormedExamples, pass_seed
@@ -197,7 +198,7 @@ def write_shard(
     unit_seed = (seed * 1_000_003 + unit.number) % SEEDS
     examples = format.form(read, unit_seed, in_turns=documents == "file")
     with atomic(folder / unit.shard) as path:
-        with tf.io.TFRecordWriter(str(path)) as writer:
+        with os_errors(path), tf.io.TFRecordWriter(str(path)) as writer:
             for example in examples:
                 writer.write(_record(example))
                 counts["examples"] += 1

@@ -16,6 +16,8 @@ STYLE = """
 }
 .answer .text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .answer .value { font-size: 1.3rem; font-weight: 600; line-height: 1.4; overflow-wrap: anywhere; }
+/* An override of the direction of text ends with its own element. */
+.answer mark, .answer mark small, .answer span { unicode-bidi: isolate; }
 .answer mark { border-radius: .35rem; padding: .14rem .35rem; color: inherit; }
 .answer mark small {
   font-size: .64rem; font-weight: 700; letter-spacing: .04em; margin-left: .4rem; color: #475569;

@@ -122,9 +122,15 @@ def packed(task: Task | MultiTask) -> dict[str, bytes]:
 
 
 def unpacked(stored: dict[str, bytes]) -> Task | MultiTask:
-    """The task of ``packed``."""
+    """The task of ``packed``.
+
+    Raises:
+        CheckpointError: for a path outside of the task, or as ``load``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name, content in stored.items():
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise CheckpointError(f"The task contains {truncated_repr(name)}, outside of it.")
             file = Path(folder) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)

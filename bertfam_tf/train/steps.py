@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import remove_files, write
 
 # Of the matrices whose product is timed.
@@ -90,9 +91,10 @@ class StepLog(keras.callbacks.Callback):
             kept = [line for line in self.lines if line["step"] <= self.step]
             write(self.file, "".join(map(_as_json, kept)))
             remove_files(self.board, [_EVENTS])
-            self._events = tf.summary.create_file_writer(str(self.board))
-            for line in kept:
-                self._show(line)
+            with os_errors(self.board):
+                self._events = tf.summary.create_file_writer(str(self.board))
+                for line in kept:
+                    self._show(line)
 
     def on_test_begin(self, logs=None):
         self._paused = time.perf_counter()
@@ -139,10 +141,11 @@ class StepLog(keras.callbacks.Callback):
 
     def _write(self, values: Mapping[str, Any]) -> None:
         line = {"step": self.step, **{name: _rounded(x) for name, x in values.items()}}
-        with self.file.open("a", encoding="utf-8") as stream:
+        with os_errors(self.file), self.file.open("a", encoding="utf-8") as stream:
             stream.write(_as_json(line))
-        self._show(line)
-        self._events.flush()
+        with os_errors(self.board):
+            self._show(line)
+            self._events.flush()
 
     def _show(self, line: Mapping[str, Any]) -> None:
         prefix = "epoch/" if "epoch" in line else ""
