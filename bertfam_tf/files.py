@@ -188,7 +188,7 @@ def check_new(target: str | os.PathLike[str], expected: str = "") -> None:
         FileExistsError: if it is a file or contains files; the message names some of them.
     """
     remove_leftovers(target)
-    found = _content(Path(target))
+    found = _content(Path(target), strict=True)
     if found is not None:
         raise FileExistsError(
             f"{target} {found}; it is not overwritten: expected a new or empty directory"
@@ -323,11 +323,20 @@ def remove_all_leftovers(directory: Path, pattern: str = "*") -> None:
             remove_leftovers(directory / name["target"])
 
 
-def _content(output: Path) -> str | None:
-    """What is in the place of an output, in words; None if it is missing or empty."""
+def _content(output: Path, *, strict: bool = False) -> str | None:
+    """Describes what is in the place of an output; None if it is missing or empty.
+
+    Args:
+        output: a file or directory.
+        strict: whether locks, scratch directories and ``lost+found`` count, as for a directory that
+            is replaced as a whole.
+    """
     if output.is_dir():
-        names = [x.name for x in output.iterdir() if not _SCRATCH.fullmatch(x.name)]
-        names = sorted(set(names) - _NO_CONTENT)
+        names = sorted(
+            x.name
+            for x in output.iterdir()
+            if strict or not (x.name in _NO_CONTENT or _SCRATCH.fullmatch(x.name))
+        )
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return f"contains {', '.join(names[:_SHOWN])}{more}" if names else None
     return "is a file" if os.path.lexists(output) else None

@@ -51,7 +51,7 @@ def _shards(inputs: Path, directory: Path) -> int:
 
     file = str(inputs / "texts.txt")
     form = Format(bf.load_tokenizer(inputs / "checkpoint"), 32, "full_sentences")
-    options = {"documents": "line", "sentences": "document", "seed": 0}
+    options = {"documents": "line", "sentences": "line", "seed": 0}
     job = shards.description(form, files=[{"name": file}], unit=1 << 15, **options)
     units = shards.units_of([(file, os.path.getsize(file))], 1 << 15, "line")
     folder = directory / "shards"
