@@ -52,7 +52,8 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
     found = sorted({file.parent for path in given for file in path.rglob(RECIPE)})
     if not found:
         raise ValueError(f"There is no {RECIPE} of a run in {', '.join(map(str, given))}.")
-    runs, errors = [], []
+    runs: list[Run] = []
+    errors: list[Exception] = []
     for path in found:
         try:
             runs.append(_read(path))
@@ -60,8 +61,8 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
             errors.append(error)
     if not runs:
         raise errors[0]
-    for error in errors:
-        _log.warning("Left out: %s", error)
+    for damage in errors:
+        _log.warning("Left out: %s", damage)
     return runs
 
 
