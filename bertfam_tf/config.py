@@ -683,6 +683,20 @@ def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> A
     return load_recipe(file, overrides, found[0] if found else Recipe)
 
 
+def with_defaults(text: str, kind: type) -> str:
+    """Returns the YAML of a recipe with every default written out.
+
+    Recipes of an earlier version lack fields that were added since. What is not a valid recipe is
+    returned unchanged.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of names that were changed since
+            return _build(parsing.parse_yaml(text, "recipe"), Path("recipe"), kind).to_yaml()
+    except (ValueError, AttributeError):
+        return text
+
+
 def expand(path: str) -> Path:
     """A path of a recipe, with ``$NAME`` and ``~`` replaced.
 

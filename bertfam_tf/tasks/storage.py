@@ -22,7 +22,7 @@ from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
-from bertfam_tf.names import truncated
+from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, sha256
 from bertfam_tf.text import Tokenizer, load_tokenizer
 
@@ -68,9 +68,9 @@ def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
 def _files(directory: Path) -> set[str]:
     """The files of a saved task, as its description lists them."""
     try:
-        return {_DESCRIPTION, *parsing.read_json(directory / _DESCRIPTION)["sha256"]}
+        return {DESCRIPTION, *parsing.read_json(directory / DESCRIPTION)["sha256"]}
     except (ValueError, KeyError, TypeError):  # damaged; others are replaced by name
-        return {_DESCRIPTION}
+        return {DESCRIPTION}
 
 
 def _write(task: Task | MultiTask, directory: Path) -> None:

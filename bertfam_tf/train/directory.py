@@ -11,7 +11,14 @@ import keras
 import yaml
 
 from bertfam_tf import parsing, replicas
-from bertfam_tf.config import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe, expand
+from bertfam_tf.config import (
+    DistillRecipe,
+    MultiTaskRecipe,
+    PretrainRecipe,
+    Recipe,
+    expand,
+    with_defaults,
+)
 from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.train import curves
 from bertfam_tf.train.backup import PREVIOUS, STATE, Backup, recipe_of
@@ -70,12 +77,17 @@ class RunDirectory:
             # A checkpoint may be of a run whose directory was removed while it was written.
             described = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
             job = _settings(recipe.to_yaml(), "The recipe")
-            resume(self.path, described, job, _read, "a run")
+            resume(self.path, described, job, self._read, "a run")
         elif not _is_dumped(self._stored):
             # A recipe that failed before the first checkpoint may be changed, but not a user's.
             raise ValueError(
                 f"{file} was not written by a run, which would replace it; choose another output."
             )
+
+    def _read(self, file: Path) -> Any:
+        """The settings of a run, from its recipe or a training checkpoint."""
+        text = parsing.read_text(file) if file.name == RECIPE else recipe_of(file) or ""
+        return _settings(with_defaults(text, type(self.recipe)), str(file))
 
     def backup(self, every: int | None = None, stage: int | None = None) -> Backup:
         """Returns the callback that writes training checkpoints.
@@ -164,12 +176,6 @@ class RunDirectory:
             self.backup().clear()
         # A worker that is killed before the metrics are there would be waited for in vain.
         replicas.wait_for_workers()
-
-
-def _read(file: Path) -> Any:
-    """The settings of a run, from its recipe or a training checkpoint."""
-    text = parsing.read_text(file) if file.name == RECIPE else recipe_of(file) or ""
-    return _settings(text, str(file))
 
 
 def _settings(text: str, source: str) -> Any:
