@@ -31,6 +31,7 @@ class TokenLayout(NamedTuple):
         positions: int32 (tokens,), each token's index among the batch · length positions.
         tokens: int32 (batch, length), each position's index among the tokens; at padding that of
             another token of the same example.
+        listed: bool (batch, length), which positions have a token in the list.
         examples: int32 (batch,), indexes among the examples of the batch, longest first.
         counts: int32 (batch,), numbers of tokens, in the order of ``examples``.
         rows: int32 (tokens,), each token's index among ``examples``.
@@ -39,6 +40,7 @@ class TokenLayout(NamedTuple):
 
     positions: Any
     tokens: Any
+    listed: Any
     examples: Any
     counts: Any
     rows: Any
@@ -63,10 +65,10 @@ class RealTokens(keras.layers.Layer):
         first = ops.concatenate(
             [ops.ones_like(padding_mask[:, :1]), ops.zeros_like(padding_mask[:, 1:])], axis=1
         )
-        real = ops.logical_or(ops.cast(padding_mask, "bool"), first > 0)  # (batch, length)
-        counts = ops.sum(ops.cast(real, "int32"), axis=1)
+        listed = ops.logical_or(ops.cast(padding_mask, "bool"), first > 0)  # (batch, length)
+        counts = ops.sum(ops.cast(listed, "int32"), axis=1)
         examples = ops.cast(ops.argsort(-counts), "int32")
-        real, counts = take(real, examples), take(counts, examples)
+        real, counts = take(listed, examples), take(counts, examples)
         rows, columns = (ops.cast(each, "int32") for each in ops.nonzero(real))  # (tokens,)
         tokens = ops.cumsum(ops.cast(ops.reshape(real, (-1,)), "int32")) - 1
         tokens = ops.reshape(tokens, ops.shape(padding_mask))
@@ -75,6 +77,7 @@ class RealTokens(keras.layers.Layer):
         return TokenLayout(
             positions,
             take(tokens, ops.argsort(examples)),
+            listed,
             examples,
             counts,
             rows,
@@ -86,6 +89,7 @@ class RealTokens(keras.layers.Layer):
         return TokenLayout(
             keras.KerasTensor((None,), "int32"),
             keras.KerasTensor(padding_mask.shape, "int32"),
+            keras.KerasTensor(padding_mask.shape, "bool"),
             keras.KerasTensor((batch,), "int32"),
             keras.KerasTensor((batch,), "int32"),
             keras.KerasTensor((None,), "int32"),
@@ -284,8 +288,32 @@ def first_tokens(x, layout: TokenLayout | None):
 
 
 def pad(x, layout: TokenLayout | None):
-    """(tokens, …) to (batch, length, …), with another token's values at padding.
+    """(tokens, …) to (batch, length, …), with zeros at padding.
 
     ``x`` itself if the layout is None.
     """
-    return x if layout is None else take(x, layout.tokens)
+    if layout is None:
+        return x
+    return _Pad()(x, layout) if keras.utils.is_keras_tensor(x) else _pad(x, layout)
+
+
+def _pad(x, layout):
+    def gather(x):
+        found = take(x, layout.tokens)
+        axes = tuple(range(2, len(found.shape)))
+        return found * ops.cast(ops.expand_dims(layout.listed, axes), found.dtype)
+
+    def gradient(upstream):
+        return unpad(upstream, layout)
+
+    return with_gradient(gather, gradient)(x)
+
+
+class _Pad(keras.Operation):
+    """``pad`` in models that are being wired."""
+
+    def call(self, x, layout):
+        return _pad(x, layout)
+
+    def compute_output_spec(self, x, layout):
+        return keras.KerasTensor((*layout.tokens.shape, *x.shape[1:]), x.dtype)

@@ -174,7 +174,7 @@ class Backbone(keras.Model):
             backbone, or a subset of them. Other layers are new.
         dtype: dtype policy of the new layers and of this model; None for Keras' global one.
         unpadded: whether only real tokens are computed, where the family can. Weights and outputs
-            are the same, except for outputs at padding, which repeat those of real tokens.
+            are the same, except at padding.
         outputs: names of the outputs that the model has; None for all.
 
     Call:
@@ -202,6 +202,13 @@ class Backbone(keras.Model):
         scaling; ``memory`` or ``cache`` for the next
         call; ``last_token`` (batch, hidden), the output at the last real token of each example;
         ``query_output`` (batch, predictions, hidden).
+
+        At padding, outputs with a value for each position mean nothing, and depend on how the
+        model runs: mask them with ``padding_mask``. Unpadded models, as in ``fit``, ``predict``
+        and SavedModels, have zeros there in ``sequence_output``, ``hidden_states``, ``queries``,
+        ``keys`` and ``values``, and in ``attention_scores`` at most a bias of relative positions.
+        The first position of an example is always computed, also if it is padding. Padded models,
+        as in a direct call and in ``.tflite`` files, have what the layers compute there.
 
     Raises:
         ValueError: for an unknown family, config field, input or output, or a missing input.
