@@ -58,6 +58,11 @@ class Family:
         reads = "first_token" if head is None else head.reads
         return "first_token" if reads == "pooled_output" and self.pools_first else reads
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens attend to themselves and to earlier ones only."""
+        return "clm" in self.objectives and "causal_lm" in self.heads
+
     def counts(self, path: str, config: Any) -> dict[str, int]:
         """The number of values of each letter in braces in a path."""
         return {

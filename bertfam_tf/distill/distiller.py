@@ -196,7 +196,7 @@ class Distiller(Learner):
             ],
             "outputs": [*distilled.names, *([TASK] if distilled.reads_logits else [])],
         }
-        pads = {(0, "token_ids"): task.tokenizer.pad_id}
+        pads = {(0, "token_ids"): task.tokenizer.special_ids.get("pad", 0)}
         pads[(1, TARGETS)] = task.components.targets.padding
         batches = self.batches(x, y, sample_weight, BATCH)
         return Cache(folder, batches, distilled.with_outputs, described, pads)
@@ -272,6 +272,12 @@ class Distillation:
             return True
         ours, theirs = self.student.task.tokenizer, teacher.task.tokenizer
         if type(ours) is type(theirs) and ours.get_config() == theirs.get_config():
+            longest, read = self.student.task.max_length, teacher.backbone.max_length
+            if read is not None and longest > read:
+                raise ValueError(
+                    f"The student reads up to {longest} tokens, the teacher has {read} positions; "
+                    f"expected a student with max_length={read} or less."
+                )
             return True
         if self.names:
             raise ValueError(
@@ -333,7 +339,8 @@ class Distillation:
         """The loss of each term, as ``learner.Objective.loss``."""
         targets = batch.targets if isinstance(batch.targets, Mapping) else {}
         found = self.teacher_outputs(batch)
-        ours, theirs = Outputs(outputs[_BACKBONE]), Outputs(found[0])
+        ours = Outputs(outputs[_BACKBONE], is_causal=self.student.is_causal)
+        theirs = Outputs(found[0], is_causal=self.teachers[0].is_causal)
         if self.reads_logits:
             own = targets.get(TARGETS)
             given = targets.get(INPUTS, [batch.inputs] * len(self.teachers))

@@ -88,12 +88,11 @@ def attention_divergence(student: Any, teacher: Any, mask: Any) -> Any:
 
     Args:
         student, teacher: scores (batch, heads, length, length), before mask and softmax.
-        mask: bool (batch, length), true at real tokens.
+        mask: bool, broadcastable to the scores, true where a query may attend to a key.
 
     Returns:
         (batch, heads, length).
     """
-    keys = ops.expand_dims(ops.expand_dims(mask, 1), 1)
     lowest = -1e9  # finite, so that 0 times it is 0
-    student = ops.where(keys, _float(student), lowest)
-    return kl_divergence(student, ops.where(keys, _float(teacher), lowest))
+    student = ops.where(mask, _float(student), lowest)
+    return kl_divergence(student, ops.where(mask, _float(teacher), lowest))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bertfam_tf import registry
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks import Task
 
@@ -21,6 +22,7 @@ class Network:
     Attributes:
         task: None for a backbone.
         inputs: of the model, by name.
+        is_causal: whether tokens attend to themselves and to earlier ones only.
 
     Raises:
         ValueError: for a task whose inputs are not the backbone's, such as multiple choice.
@@ -33,6 +35,7 @@ class Network:
         self.inputs: Mapping[str, Any] = (
             self.backbone.token_inputs if self.task is None else self.task.components.inputs
         )
+        self.is_causal = registry.get(self.backbone.family).is_causal
         own = {name: len(each.shape) for name, each in self.backbone.token_inputs.items()}
         if any(len(each.shape) != own.get(name, 2) for name, each in self.inputs.items()):
             raise ValueError(f"A {type(model).__name__} cannot be the {role} of a distillation.")

@@ -1,8 +1,8 @@
 """The terms of a distillation's loss: what a student imitates.
 
-Each is the mean over what is real: tokens, pairs of tokens or examples, without padding, and over
-the layers of its map. Published code divides by other numbers, which changes the weight of a term
-beside others; ``scaling`` names these.
+Each is the mean over real tokens, pairs of real tokens or examples, and over the layers of its map.
+Published code divides by other numbers, which changes the weight of a term relative to others;
+``scaling`` selects them. No term reads outputs at padding.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from bertfam_tf.distill.network import Network
 from bertfam_tf.learner import SumAndCount
 
 AUTO = "auto"
+# Logits below are masks, such as padding's in span QA, and not a network's.
+_IMPOSSIBLE = -1e4
 
 
 class Outputs(NamedTuple):
@@ -32,11 +34,13 @@ class Outputs(NamedTuple):
         backbone: the backbone's outputs by name.
         logits: (…, classes) of the task's distributions; None if no term reads them.
         counted: float32 (…), 0 for distributions that do not count.
+        is_causal: whether tokens attend to themselves and to earlier ones only.
     """
 
     backbone: Mapping[str, Any]
     logits: Any = None
     counted: Any = None
+    is_causal: bool = False
 
 
 class Projections:
@@ -156,7 +160,8 @@ class SoftTargets(_OfLogits):
     """Softmaxes of the teacher's logits as targets (Hinton et al. 2015, arXiv 1503.02531).
 
     In tagging these are the tags of each word, in span QA the tokens of a window as start and as
-    end, in masked language modeling the vocabulary at each token, masked or not (DistilBERT).
+    end, in masked language modeling the vocabulary at each token, masked or not (DistilBERT), in
+    causal language modeling the vocabulary at each token that another one follows.
 
     Attributes:
         temperature: divides the logits.
@@ -198,12 +203,19 @@ class SoftTargets(_OfLogits):
 
 @dataclass(frozen=True, kw_only=True)
 class LogitsError(_OfLogits):
-    """The squared error of the logits, a mean over classes (arXiv 1903.12136, section 3.2)."""
+    """The squared error of the logits, a mean over classes (arXiv 1903.12136, section 3.2).
+
+    In span QA the classes are the tokens of a window, without padding.
+    """
 
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        return _over(losses.squared_error(student.logits, teacher.logits), student.counted)
+        ours, theirs = (losses._float(each.logits) for each in (student, teacher))
+        possible = ops.minimum(ours, theirs) > _IMPOSSIBLE
+        error = ops.where(possible, ops.square(ours - theirs), 0)
+        classes = ops.sum(ops.cast(possible, error.dtype), axis=-1)
+        return _over(ops.sum(error, axis=-1) / ops.maximum(classes, 1), student.counted)
 
 
 # Terms of layers --------------------------------------------------------------------------------
@@ -245,8 +257,10 @@ class HiddenStates(_OfLayers):
         projection: name of a dense layer, trained with the student, from its width to the
             teacher's, one for all layers; terms that name the same one share it. ``"auto"`` for
             one of this term where the widths differ, and none where they do not.
-        scaling: ``"mean"``; or ``"tinybert"`` as in its code, the sum over layers, of means over
-            all tokens of a batch, padding included.
+        scaling: ``"mean"``; or ``"tinybert"``, the sum over layers of the errors at real tokens
+            divided by batch · length of the padded batch. TinyBERT's code divides by the same
+            number, with a length that is always ``max_seq_length``, and adds the errors between
+            both networks' outputs at padding, which nothing reads; here they are 0.
     """
 
     projection: str = AUTO
@@ -274,9 +288,12 @@ class HiddenStates(_OfLayers):
         ours, theirs = (each.backbone["hidden_states"] for each in (student, teacher))
         project = projections.layers[self.projection] if self.projection else lambda x: x
         published = self.scaling == "tinybert"
-        counted = ops.ones_like(mask) if published else mask
         found = [
-            _over(losses.squared_error(project(ours[i]), theirs[j]), counted)
+            _over(
+                losses.squared_error(project(ours[i]), theirs[j]),
+                mask,
+                of_all=published,
+            )
             for i, j in self._pairs
         ]
         return self._mean(found, added=published)
@@ -324,7 +341,7 @@ class HiddenCosine(_OfStates):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTokens(_OfStates):
-    """The squared error of the first token's outputs, scaled to length 1, a mean over their width.
+    """The squared error of the first real token's outputs, scaled to length 1, a mean over width.
 
     The patient loss of Patient Knowledge Distillation (arXiv 1908.09355, equation 7), with the mean
     of its code, for which its weights of 10 to 1000 are.
@@ -353,8 +370,11 @@ class FirstTokens(_OfStates):
         return super().bind(student, teacher, projections)
 
     def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
-        found = losses.normalized_squared_error(student[:, 0], teacher[:, 0])
-        return _over(found, ops.ones_like(mask[:, 0]))
+        # Some families pad on the left.
+        first = ops.expand_dims(ops.argmax(ops.cast(mask, "int32"), axis=1), (1, 2))
+        student, teacher = (ops.take_along_axis(x, first, axis=1)[:, 0] for x in (student, teacher))
+        found = losses.normalized_squared_error(student, teacher)
+        return _over(found, ops.any(mask, axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,6 +383,7 @@ class _OfAttention(_OfLayers):
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
         bound = super().bind(student, teacher, projections)
+        _same_direction(self.label, student, teacher)
         _same_heads(self.label, student, teacher, bound.layers)
         return bound
 
@@ -372,9 +393,12 @@ class AttentionScores(_OfAttention):
     """The squared error of the scores before mask and softmax (arXiv 1909.10351, equation 7).
 
     Attributes:
-        scaling: ``"mean"``, over heads and pairs of real tokens; or ``"tinybert"`` as in its code,
-            the sum over layers, of means over heads and all pairs, in which those with a key that
-            is padding have the error 0.
+        scaling: ``"mean"``, over heads and pairs of real tokens; or ``"tinybert"``, the sum over
+            layers of the errors of these pairs divided by batch · heads · length² of the padded
+            batch. TinyBERT's code divides by the same number, with a length that is always
+            ``max_seq_length``; scores of padding as a key, at most -100 after the mask, are 0 in
+            both networks there too, but it adds the errors of padding as a query, which nothing
+            reads.
     """
 
     scaling: str = "mean"
@@ -385,19 +409,14 @@ class AttentionScores(_OfAttention):
     ) -> SumAndCount:
         ours, theirs = (each.backbone["attention_scores"] for each in (student, teacher))
         published = self.scaling == "tinybert"
-        mask = ops.cast(mask, "float32")
-        queries = ops.ones_like(mask) if published else mask
-        # (batch, 1, length of queries, length of keys)
-        counted = ops.expand_dims(ops.expand_dims(queries, 1), 3) * ops.expand_dims(
-            ops.expand_dims(mask, 1), 1
-        )
-        number = ops.ones_like(counted) if published else counted
+        pairs = _pairs_of(mask, student.is_causal)
         found = []
         for i, j in self._pairs:
             x, y = ours[i - 1], theirs[j - 1]
             error = ops.square(losses._float(x) - losses._float(y))
-            total = ops.sum(error * ops.cast(counted, error.dtype))
-            found.append((total, ops.sum(number) * x.shape[1]))
+            total, count = _over(error, pairs, of_all=published)
+            # Layers with fewer heads weigh as much as others.
+            found.append((total / x.shape[1], count))
         return self._mean(found, added=published)
 
 
@@ -411,7 +430,8 @@ class AttentionProbabilities(_OfAttention):
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
         ours, theirs = (each.backbone["attention_scores"] for each in (student, teacher))
-        return self._mean([_divergence(ours[i - 1], theirs[j - 1], mask) for i, j in self._pairs])
+        pairs = _pairs_of(mask, student.is_causal)
+        return self._mean([_divergence(ours[i - 1], theirs[j - 1], pairs) for i, j in self._pairs])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,6 +467,7 @@ class Relations(_OfLayers):
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
         bound = super().bind(student, teacher, projections)
+        _same_direction(self.label, student, teacher)
         for i, j in bound.layers.items():
             shapes = [
                 side.spec(name, layer - 1).shape
@@ -469,13 +490,13 @@ class Relations(_OfLayers):
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        found = []
+        found, pairs = [], _pairs_of(mask, student.is_causal)
         for i, j in self._pairs:
             sums = [
                 _divergence(
                     losses.relations(student.backbone[name][i - 1], self.heads),
                     losses.relations(teacher.backbone[name][j - 1], self.heads),
-                    mask,
+                    pairs,
                 )
                 for name in self.of
             ]
@@ -499,16 +520,40 @@ TERMS: dict[str, type[Term]] = {
 }
 
 
-def _over(found: Any, counted: Any) -> SumAndCount:
-    """Losses (…) of which some count, bool or float of the same shape."""
+def _over(found: Any, counted: Any, *, of_all: bool = False) -> SumAndCount:
+    """The sum of the losses that count, and a number.
+
+    Args:
+        found: losses (…).
+        counted: bool or float of the same shape, or one that broadcasts to it.
+        of_all: whether the number is the size of ``counted``, and not its sum.
+    """
     counted = ops.cast(counted, found.dtype)
-    return ops.sum(found * counted), ops.sum(counted)
+    return ops.sum(found * counted), ops.sum(ops.ones_like(counted) if of_all else counted)
 
 
-def _divergence(student: Any, teacher: Any, mask: Any) -> SumAndCount:
-    found = losses.attention_divergence(student, teacher, mask)  # (batch, heads, length)
-    queries = ops.expand_dims(ops.cast(mask, found.dtype), 1)
-    return ops.sum(found * queries), ops.sum(queries) * student.shape[1]
+def _pairs_of(mask: Any, is_causal: bool) -> Any:
+    """Pairs of real tokens of which one may attend to the other.
+
+    Args:
+        mask: bool (batch, length), true at real tokens.
+        is_causal: whether keys may not be later than their queries.
+
+    Returns:
+        Bool (batch, 1, queries, keys).
+    """
+    pairs = ops.logical_and(ops.expand_dims(mask, (1, 3)), ops.expand_dims(mask, (1, 2)))
+    if is_causal:
+        place = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1)
+        earlier = ops.expand_dims(place, 1) <= ops.expand_dims(place, 2)
+        pairs = ops.logical_and(pairs, ops.expand_dims(earlier, 1))
+    return pairs
+
+
+def _divergence(student: Any, teacher: Any, pairs: Any) -> SumAndCount:
+    found = losses.attention_divergence(student, teacher, pairs)  # (batch, heads, length)
+    queries = ops.cast(ops.any(pairs, axis=-1), found.dtype)
+    return ops.sum(found * queries) / student.shape[1], ops.sum(queries)
 
 
 def _same_width(label: str, student: Network, teacher: Network, pairs: Mapping[int, int]) -> None:
@@ -520,6 +565,15 @@ def _same_width(label: str, student: Network, teacher: Network, pairs: Mapping[i
                 f"{label}: layer {i} of the student has width {ours}, layer {j} of the teacher "
                 f"{theirs}."
             )
+
+
+def _same_direction(label: str, student: Network, teacher: Network) -> None:
+    if student.is_causal != teacher.is_causal:
+        causal, other = (student, teacher) if student.is_causal else (teacher, student)
+        raise ValueError(
+            f"{label}: tokens of the {causal.role} attend to earlier ones only, tokens of the "
+            f"{other.role} to later ones too."
+        )
 
 
 def _same_heads(label: str, student: Network, teacher: Network, pairs: Mapping[int, int]) -> None:

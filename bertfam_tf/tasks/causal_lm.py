@@ -18,6 +18,7 @@ from bertfam_tf.learner import SumAndCount
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
+from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors, as_text
 from bertfam_tf.tasks.preprocessing import Packed
@@ -81,8 +82,13 @@ class CausalLM(Task):
         name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
         inputs = backbone.token_inputs
+        read = None
         if name == _HEAD:
-            logits = head(backbone(inputs, outputs=head.reads))
+
+            def read(found: Any, _: Any) -> Any:
+                return head(found)
+
+            logits = read(backbone(inputs, outputs=head.reads), inputs)
         else:
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
             inputs_and_masks = {**inputs, "perm_mask": hidden, "target_mapping": targets}
@@ -92,6 +98,8 @@ class CausalLM(Task):
         return Parts(
             inputs=inputs,
             outputs=logits,  # (batch, length, vocabulary)
+            read=read,
+            distributions=None if read is None else _of_next_tokens,
             head=head,
             source=head.reads,
             preprocessor=Packed(backbone, tokenizer, options, self.fields),
@@ -115,7 +123,7 @@ class CausalLM(Task):
         record = registry.get(family)
         if "permutation_lm" in record.heads:
             return "permutation_lm"
-        if "clm" not in record.objectives or _HEAD not in record.heads:
+        if not record.is_causal:
             raise ValueError(f"{family} is not causal: its tokens attend to later ones.")
         return _HEAD
 
@@ -351,6 +359,14 @@ def _token_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
     losses = keras.ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
     losses = keras.ops.cast(losses, "float32")
     return keras.ops.sum(losses * weights), keras.ops.sum(weights)
+
+
+def _of_next_tokens(logits: Any, inputs: Tensors, _: Any) -> tuple[Any, Any]:
+    """Logits (tokens, vocabulary) where a token follows, and their weights."""
+    _, weights = next_tokens(inputs["token_ids"], inputs["padding_mask"])
+    positions = tf.cumsum(tf.ones_like(inputs["token_ids"]), axis=1) - 1
+    weights, index = counted(weights, in_batch(positions, tf.shape(positions)[1]))
+    return vectors(logits, index), weights
 
 
 def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:

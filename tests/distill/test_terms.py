@@ -45,11 +45,11 @@ STUDENT, TEACHER = _side(2, WIDTH), _side(4, WIDTH)
 LOGITS = _normal(BATCH, 3) * 3, _normal(BATCH, 3) * 3
 
 
-def _loss(term, student=STUDENT, teacher=TEACHER, logits=LOGITS, projections=None):
+def _loss(term, student=STUDENT, teacher=TEACHER, logits=LOGITS, projections=None, is_causal=False):
     counted = np.ones(logits[0].shape[:-1])
     total, count = term.loss(
-        Outputs(student, ops.convert_to_tensor(logits[0]), counted),
-        Outputs(teacher, ops.convert_to_tensor(logits[1]), counted),
+        Outputs(student, ops.convert_to_tensor(logits[0]), counted, is_causal),
+        Outputs(teacher, ops.convert_to_tensor(logits[1]), counted, is_causal),
         MASK,
         projections or Projections("float64"),
     )
@@ -93,6 +93,8 @@ def test_impossible_classes_do_not_count():
     """Span QA gives padding a logit of -1e9."""
     ours, theirs = (np.concatenate([x, np.full((BATCH, 1), -1e9)], axis=1) for x in LOGITS)
     _agree(_loss(SoftTargets(), logits=(ours, theirs)), _loss(SoftTargets()))
+    theirs[:, -1] = np.finfo("float16").min  # as a cache has it
+    _agree(_loss(LogitsError(), logits=(ours, theirs)), _loss(LogitsError()))
 
 
 # Layers ---------------------------------------------------------------------------------------
@@ -106,7 +108,8 @@ def test_hidden_states():
     ours, theirs = STUDENT["hidden_states"], TEACHER["hidden_states"]
     each = [_mse(ours[i], theirs[j], _real()) for i, j in PAIRS.items()]
     _agree(_loss(HiddenStates(layers=PAIRS, projection="")), np.mean(each))
-    padded = [np.mean((ours[i] - theirs[j]) ** 2) for i, j in PAIRS.items()]
+    # Padding adds nothing to the sum.
+    padded = [np.mean((ours[i] - theirs[j]) ** 2 * MASK[..., None]) for i, j in PAIRS.items()]
     term = HiddenStates(layers=PAIRS, projection="", scaling="tinybert")
     _agree(_loss(term), sum(padded))
     _agree(_loss(Embeddings(projection="")), _mse(ours[0], theirs[0], _real()))
@@ -155,7 +158,7 @@ def test_attention_scores():
     code = []
     for i, j in PAIRS.items():
         difference = (ours[i - 1] - theirs[j - 1]) ** 2
-        code.append(np.mean(np.where(MASK[:, None, None], difference, 0)))
+        code.append(np.mean(difference * MASK[:, None, None] * MASK[:, None, :, None]))
     _agree(_loss(AttentionScores(layers=PAIRS, scaling="tinybert")), sum(code))
 
 
@@ -170,6 +173,31 @@ def test_attention_probabilities():
         for b, n in enumerate(LENGTHS)
     ]
     _agree(_loss(AttentionProbabilities(layers={2: 4})), np.mean(np.concatenate(each)))
+
+
+def test_attention_to_earlier_tokens_only():
+    ours, theirs = STUDENT["attention_scores"][1], TEACHER["attention_scores"][3]
+    errors, each = [], []
+    for b, n in enumerate(LENGTHS):
+        for i in range(n):
+            x, y = ours[b, :, i, : i + 1], theirs[b, :, i, : i + 1]
+            errors.append(((x - y) ** 2).ravel())
+            each.append(_kl(softmax(y, -1), softmax(x, -1)))
+    term = AttentionScores(layers={2: 4})
+    _agree(_loss(term, is_causal=True), np.mean(np.concatenate(errors)))
+    term = AttentionProbabilities(layers={2: 4})
+    _agree(_loss(term, is_causal=True), np.mean(np.concatenate(each)))
+
+
+def test_layers_with_fewer_heads_weigh_as_much():
+    ours, theirs = (
+        dict(side, attention_scores=list(side["attention_scores"])) for side in (STUDENT, TEACHER)
+    )
+    for side, layer in ((ours, 1), (theirs, 3)):
+        side["attention_scores"][layer] = side["attention_scores"][layer][:, :1]
+    for kind in (AttentionScores, AttentionProbabilities):
+        each = [_loss(kind(layers={i: j}), ours, theirs) for i, j in PAIRS.items()]
+        _agree(_loss(kind(layers=PAIRS), ours, theirs), np.mean(each))
 
 
 def _relation(x, b, n, heads):
