@@ -539,6 +539,8 @@ class AugmentationConfig:
             language model's embeddings.
         copies, candidates, probability: of each text its copies, of each word its candidates, and
             how often a word is replaced.
+        pair_with_original: whether the masked language model also reads the original text, as in
+            TinyBERT's code.
         seed: of the draws.
     """
 
@@ -547,6 +549,7 @@ class AugmentationConfig:
     copies: int = 20
     candidates: int = 15
     probability: float = 0.4
+    pair_with_original: bool = False
     seed: int = 0
 
 

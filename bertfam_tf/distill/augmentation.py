@@ -31,7 +31,7 @@ from bertfam_tf.objectives.shards import CARD, Unit
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.text import Packer, Tokenizer
 
-VERSION = 1
+VERSION = 2
 # As in the code of the paper.
 MAX_WORD_VECTORS = 100_000
 STOP_WORDS = frozenset(
@@ -103,6 +103,11 @@ class Augmentation:
             which the first 100,000 are read. None for the token embedding of the masked language
             model: the mean of a word's pieces, and neighbors that are one piece.
         stop_words: words that are not replaced.
+        pair_with_original: whether the masked language model reads the original text as the second
+            of a pair with the masked one, as in the code of the paper (its algorithm has the masked
+            text alone). Candidates are then closer to the word that is masked, which usually is the
+            most probable one itself; masked alone, a word is replaced by what the context allows,
+            its opposite included. Where both do not fit ``max_length``, the original is cut.
         seed: of the draws.
 
     Raises:
@@ -119,6 +124,7 @@ class Augmentation:
         copies: int = 20,
         word_vectors: str | Path | None = None,
         stop_words: Collection[str] = STOP_WORDS,
+        pair_with_original: bool = False,
         seed: int = 0,
     ):
         if not isinstance(masked_lm, MaskedLM):
@@ -141,10 +147,13 @@ class Augmentation:
         self.copies = copies
         self.word_vectors = None if word_vectors is None else Path(word_vectors)
         self.stop_words = frozenset(stop_words)
+        self.pair_with_original = pair_with_original
         self.seed = seed
         tokenizer = masked_lm.tokenizer
         self._vocabulary = _Vocabulary(tokenizer)
-        self._packer = Packer(tokenizer.layout, tokenizer.special_ids, masked_lm.max_length)
+        self._packer = Packer(
+            tokenizer.layout, tokenizer.special_ids, masked_lm.max_length, "only_second"
+        )
         if self.word_vectors is None:
             self._embedding = np.array(masked_lm.backbone.parts["token_embedding"].embeddings)
             whole = np.flatnonzero(self._vocabulary.starts & self._vocabulary.words)
@@ -167,6 +176,7 @@ class Augmentation:
             "probability": self.probability,
             "copies": self.copies,
             "seed": self.seed,
+            "pair_with_original": self.pair_with_original,
             "stop_words_sha256": _sha256(" ".join(sorted(self.stop_words)).encode()),
             "word_vectors_sha256": None if vectors is None else shards.digest(vectors),
             "max_length": task.max_length,
@@ -246,7 +256,8 @@ class Augmentation:
         self, ids: tf.RaggedTensor, words: list[_Word], batch_size: int
     ) -> dict[_Word, tuple[bytes, ...]]:
         """The candidates of words of one piece that the masked language model reads."""
-        room = self.masked_lm.max_length - self._packer.frame.layout.special_count(1)
+        special = self._packer.frame.layout.special_count(2 if self.pair_with_original else 1)
+        room = self.masked_lm.max_length - special
         lengths = ids.row_lengths().numpy()
         words = [word for word in words if len(word.pieces) == 1 and word.first < room]
         words.sort(key=lambda word: lengths[word.row])
@@ -275,7 +286,7 @@ class Augmentation:
             pieces: int32 (batch, (pieces)), of the texts.
             places: int32 (batch,), the index of the piece that is masked.
         """
-        filled = self._packer.fill([pieces])
+        filled = self._packer.fill([pieces] * (2 if self.pair_with_original else 1))
         here = filled.pieces(0) == places[:, tf.newaxis]
         mask_id = self.masked_lm.tokenizer.mask_id
         token_ids = tf.where(here, mask_id, filled.inputs["token_ids"])

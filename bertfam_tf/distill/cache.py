@@ -1,8 +1,7 @@
 """Outputs of a teacher that are computed once, and read from files in each epoch.
 
 A folder has TFRecord files, of a number of batches each, and a card, which is written last. A
-record is one of the student's inputs with its targets and the teacher's outputs, without padding,
-floats in half precision.
+record is one of the student's inputs with its targets and the teacher's outputs, without padding.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bertfam_tf.objectives import shards
 from bertfam_tf.objectives.shards import CARD, tokenizer_digest
 from bertfam_tf.tasks import Task
 
-VERSION = 1
+VERSION = 2
 # Of the teacher, whatever the batches of the training are.
 BATCH = 32
 _BATCHES_PER_SHARD = 64
@@ -97,7 +96,7 @@ class Cache:
     def dataset(
         self, batch_size: int, *, shuffle: bool = True, seed: int | None = None
     ) -> tf.data.Dataset:
-        """Batches as ``compute`` returns them, floats in float32, shuffled anew in each pass.
+        """Batches as ``compute`` returns them, halves as float32, shuffled anew in each pass.
 
         Args:
             batch_size: rows in a batch.
@@ -112,7 +111,7 @@ class Cache:
         rows = rows.map(self._parsed, num_parallel_calls=tf.data.AUTOTUNE)
         pads = keras.tree.map_structure_up_to(
             self._spec,
-            lambda spec, path: tf.constant(self._pads.get(path, 0), _stored(spec.dtype)),
+            lambda spec, path: tf.constant(self._pads.get(path, 0), spec.dtype),
             self._spec,
             _paths(self._spec),
         )
@@ -168,7 +167,7 @@ class Cache:
                 cut = tuple(
                     slice(length if size is None else None) for size in spec.shape.as_list()[1:]
                 )
-                value = _as_stored(array[row][cut])
+                value = array[row][cut]
                 feature = record.features.feature
                 feature[f"{i}"].bytes_list.value.append(value.tobytes())
                 feature[f"{i}/shape"].int64_list.value.extend(value.shape)
@@ -183,7 +182,7 @@ class Cache:
         found = tf.io.parse_single_example(record, features)
         tensors = []
         for i, spec in enumerate(specs):
-            value = tf.io.decode_raw(found[f"{i}"], _stored(spec.dtype))
+            value = tf.io.decode_raw(found[f"{i}"], spec.dtype)
             value = tf.reshape(value, found[f"{i}/shape"])
             tensors.append(tf.ensure_shape(value, spec.shape[1:]))
         return keras.tree.pack_sequence_as(self._spec, tensors)
@@ -194,15 +193,10 @@ class Cache:
         )
 
 
-def _stored(dtype: tf.DType) -> tf.DType:
-    return tf.float16 if dtype.is_floating else dtype
-
-
-def _as_stored(value: np.ndarray) -> np.ndarray:
-    if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
-        return value
-    limits = np.finfo(np.float16)
-    return np.clip(value.astype(np.float32), limits.min, limits.max).astype(np.float16)
+def halved(x: Any) -> Any:
+    """``x`` in half precision, and finite where it was."""
+    largest = float(np.finfo(np.float16).max)
+    return tf.cast(tf.clip_by_value(tf.cast(x, tf.float32), -largest, largest), tf.float16)
 
 
 def _paths(spec: Any) -> Any:

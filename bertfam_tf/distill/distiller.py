@@ -14,7 +14,7 @@ from keras import ops
 from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import examples, is_packed
-from bertfam_tf.distill.cache import BATCH, Cache, model_digest
+from bertfam_tf.distill.cache import BATCH, Cache, halved, model_digest
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.terms import Outputs, Projections, Term
 from bertfam_tf.learner import (
@@ -308,7 +308,8 @@ class Distillation:
     def with_outputs(self, inputs: Any, targets: Any, *weights: Any) -> tuple:
         """A batch of ``extend`` with the teachers' outputs in place of their inputs.
 
-        Of several teachers, logits are averaged already.
+        Outputs of layers are in half precision, logits in float32. Of several teachers, logits are
+        averaged already.
         """
         with unpadding(True):
             found = self.teacher_outputs(Batch(inputs, targets))
@@ -316,7 +317,11 @@ class Distillation:
         if len(found) > 1:
             found = [keras.tree.map_structure(lambda *x: sum(x) / len(x), *found)]
         # To tf.data a list is a tensor.
-        outputs = {n: tuple(x) if isinstance(x, list) else x for n, x in found[0].items()}
+        outputs = {n: tuple(map(halved, x)) for n, x in found[0].items() if n != TASK}
+        if TASK in found[0]:
+            outputs[TASK] = keras.tree.map_structure(
+                lambda x: tf.cast(x, tf.float32), found[0][TASK]
+            )
         return inputs, {**kept, OUTPUTS: outputs}, *weights
 
     def teacher_outputs(self, batch: Batch) -> list[dict[str, Any]]:

@@ -190,6 +190,7 @@ def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf
         probability=settings.probability,
         copies=settings.copies,
         word_vectors=None if vectors is None else expand(vectors),
+        pair_with_original=settings.pair_with_original,
         seed=settings.seed,
     )
     return augment(rows, made, folder)

@@ -57,8 +57,11 @@ def augmentation(task):
 # Candidates -----------------------------------------------------------------------------------
 
 
-def _reference(task, text, m, stop_words):
-    """Candidates of the words of a text: one masked text at a time, or the mean of the pieces."""
+def _reference(task, text, m, stop_words, *, pair=False):
+    """Candidates of the words of a text: one masked text at a time, or the mean of the pieces.
+
+    With ``pair`` the original text follows the masked one.
+    """
     vocabulary = task.tokenizer.vocabulary
     plain = [t for t in vocabulary if t.isascii() and t.isalpha() and t.islower()]
     table = task.backbone.parts["token_embedding"].embeddings.numpy().astype("float64")
@@ -80,7 +83,12 @@ def _reference(task, text, m, stop_words):
         if len(of_word) == 1:
             masked = ids.copy()
             masked[0, at] = task.tokenizer.mask_id
+            segments = np.zeros_like(masked)
+            if pair:
+                masked = np.concatenate([masked, ids[:, 1:]], axis=1)
+                segments = np.concatenate([segments, np.ones_like(ids[:, 1:])], axis=1)
             given = {"token_ids": masked, "padding_mask": np.ones_like(masked)}
+            given["segment_ids"] = segments
             logits = task.head(task.backbone(given, training=False), training=False)
             scores = logits.numpy()[0, at, : len(vocabulary)]
             best = [vocabulary[i] for i in np.argsort(-scores)[:m]]
@@ -113,6 +121,15 @@ def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_siz
     words = [typed for typed, _ in _found(TEXTS[0], found[0])]
     assert words == ["The", "film", "was", "good", "playing", "badly"]
     assert all(len(place.candidates) == 9 for place in found[0][4:])
+
+
+def test_the_original_text_is_read_beside_the_masked_one(task, augmentation):
+    paired = Augmentation(task, candidates=9, stop_words=["a", "not"], pair_with_original=True)
+    found, alone = (each.places(TEXTS[:2]) for each in (paired, augmentation))
+    for text, places in zip(TEXTS, found, strict=False):
+        assert _found(text, places) == _reference(task, text, 9, ["a", "not"], pair=True)
+    assert found != alone
+    assert paired.settings() != augmentation.settings()
 
 
 def test_words_are_what_the_tokenizer_makes_of_them(augmentation):

@@ -7,10 +7,26 @@ import keras
 import numpy as np
 import pytest
 
-from bertfam_tf.distill import AttentionScores, Distiller, HiddenStates, Relations, SoftTargets
+from bertfam_tf.distill import (
+    AttentionScores,
+    Distiller,
+    HiddenStates,
+    LogitsError,
+    Relations,
+    SoftTargets,
+)
 from bertfam_tf.distill import cache as caching
 from bertfam_tf.files import write
-from tests.distill.test_distiller import LABELS, TAGS, TEXTS, still, task_of
+from tests.distill.test_distiller import (
+    ANSWERS,
+    LABELS,
+    QUESTIONS,
+    TAGS,
+    TEXTS,
+    still,
+    task_of,
+)
+from tests.selection import in_full
 
 TERMS = [SoftTargets(), HiddenStates(), AttentionScores(), Relations()]
 DATA = {"TextClassifier": LABELS, "TokenTagger": TAGS}
@@ -107,6 +123,21 @@ def test_masks_that_are_drawn_anew(tokenizer, tmp_path):
 
 
 def test_large_values_are_finite():
-    values = caching._as_stored(np.array([-1e9, 1e9, 0.5], "float32"))
+    values = caching.halved(np.array([-1e9, 1e9, 0.5], "float32")).numpy()
     assert values.dtype == np.float16
     assert np.isfinite(values).all()
+    assert values[2] == 0.5
+
+
+@pytest.mark.parametrize("task", in_full(["TextRegressor", "SpanQA"], ["TextRegressor"]))
+def test_labels_and_logits_are_not_rounded(task, tokenizer, tmp_path):
+    """Scores beyond half precision, and the logits of padding in span QA, which are masks."""
+    data = (QUESTIONS, ANSWERS) if task == "SpanQA" else (TEXTS, [i * 12345.6 for i in range(8)])
+    student, teacher = (task_of(tokenizer, number, task) for number in (1, 2))
+    if task == "TextRegressor":
+        teacher.head.weights[-1].assign([123456.7])
+    distiller = still(Distiller(student, teacher, [LogitsError()], labels=1.0))
+    plain = distiller.fit(*data, batch_size=8, verbose=0).history
+    found = distiller.fit(*data, batch_size=8, verbose=0, cache=tmp_path).history
+    for name, (value,) in found.items():
+        assert value == pytest.approx(plain[name][0], rel=1e-5), name

@@ -132,6 +132,25 @@ def test_losses_are_those_of_the_networks_outputs(tokenizer, unpadded):
     assert float(loss) == pytest.approx(float(found["loss"]), rel=1e-5)
 
 
+@pytest.mark.parametrize("how", in_full(["accumulated", "recomputed", "both"], ["both"]))
+def test_steps_in_parts_and_with_recomputed_blocks(how, tokenizer):
+    """The same losses and weights as steps of whole batches, in which all activations are kept."""
+    losses, weights = [], []
+    for plain in (True, False):
+        distiller = Distiller(task_of(tokenizer, 1), task_of(tokenizer, 2), EVERY_TERM, labels=1.0)
+        _fill(distiller._distilled.value.projections.layers["shared"].weights, 0)
+        parts = 1 if plain or how == "recomputed" else 3
+        distiller.compile(keras.optimizers.SGD(0.05), accumulation_steps=parts)
+        distiller.recompute_blocks = not plain and how != "accumulated"
+        options = dict(batch_size=8, epochs=2, shuffle=False, verbose=0)
+        losses.append(distiller.fit(TEXTS, LABELS, **options).history)
+        weights.append(_values(distiller))
+    for name, values in losses[0].items():
+        np.testing.assert_allclose(losses[1][name], values, rtol=1e-4, err_msg=name)
+    for path, value in weights[0].items():
+        np.testing.assert_allclose(weights[1][path], value, atol=1e-5, err_msg=path)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("task", "data"),

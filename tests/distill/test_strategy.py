@@ -1,4 +1,7 @@
-"""Two replicas distil as one: in a process, because TensorFlow needs its devices first."""
+"""Two replicas distil as one, in parts and with recomputed blocks too.
+
+In a process, because TensorFlow needs its devices first.
+"""
 
 import subprocess
 import sys
@@ -22,21 +25,23 @@ SCRIPT = """
     labels = ["positive", "negative", "neutral", "negative", "neutral"] * 2
     losses, weights = [], []
     both = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    for strategy in (tf.distribute.get_strategy(), both):
+    for strategy, parts in ((tf.distribute.get_strategy(), 1), (both, 1), (both, 2)):
         keras.utils.set_random_seed(0)
         with strategy.scope():
             teacher = bf.TextClassifier.from_pretrained(sys.argv[1])
             student = student_of(teacher, dropout=0.0, attention_dropout=0.0, hidden_size=16)
-            terms = [SoftTargets(), HiddenStates(), Relations(heads=4)]
+            terms = [SoftTargets(), HiddenStates(scaling="tinybert"), Relations(heads=4)]
             distiller = bf.Distiller(student, teacher, terms, labels=1.0)
-            distiller.compile(keras.optimizers.SGD(0.05))
+            distiller.compile(keras.optimizers.SGD(0.05), accumulation_steps=parts)
+            distiller.recompute_blocks = parts > 1
         fit = dict(batch_size=5, epochs=3, shuffle=False, verbose=0)
         losses.append(distiller.fit(texts, labels, **fit).history)
         weights.append({w.path: w.numpy() for w in distiller.weights})
-    for name, values in losses[0].items():
-        np.testing.assert_allclose(losses[1][name], values, rtol=1e-4, err_msg=name)
-    for path, value in weights[0].items():
-        np.testing.assert_allclose(weights[1][path], value, atol=1e-4, err_msg=path)
+    for found, learned in zip(losses[1:], weights[1:]):
+        for name, values in losses[0].items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-4, err_msg=name)
+        for path, value in weights[0].items():
+            np.testing.assert_allclose(learned[path], value, atol=1e-4, err_msg=path)
 """
 
 

@@ -76,6 +76,29 @@ def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     assert backbone._variant.cache_info().currsize == (family not in PADDED)
 
 
+@pytest.mark.parametrize("family", in_full(["bert", "modernbert", "deberta"], ["modernbert"]))
+def test_padding_is_zero_and_moves_no_weight(family):
+    """A loss that reads padding by mistake has the gradients of one that does not."""
+    backbone = _build(family)
+    given, mask = _given(backbone, MASKS["right"]), MASKS["right"]
+    listed = mask | (np.arange(6) == 0)  # the first position is always computed
+    names = ["sequence_output", "hidden_states", "queries", "keys"]
+    names = [name for name in names if family != "deberta" or name in backbone.output]
+    gradients = []
+    for factor in (np.ones((5, 6, 1)), listed[..., None].astype("float64")):
+        with unpadding(True), tf.GradientTape() as tape:
+            outputs = backbone(given, outputs=names)
+            loss = tf.reduce_sum((outputs["sequence_output"] + 1) ** 2 * factor)
+        gradients.append(tape.gradient(loss, backbone.parts["layer_1"].trainable_weights[-1].value))
+    np.testing.assert_allclose(*gradients, rtol=1e-9)
+    assert np.any(gradients[0])
+    for each in [outputs["sequence_output"], *outputs["hidden_states"]]:
+        assert not np.any(each.numpy()[~listed])
+        assert np.all(np.any(each.numpy()[listed], axis=-1))
+    for each in [*outputs.get("queries", []), *outputs.get("keys", [])]:
+        assert not np.any(each.numpy().transpose(0, 2, 1, 3)[~listed])
+
+
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "albert", "xlm"]))
 def test_the_first_token_is_that_of_the_sequence(family, unpadded):
