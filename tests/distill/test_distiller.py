@@ -199,7 +199,10 @@ def test_families_of_students(family, tokenizer):
         **({"language_id": 0} if "language_ids" in made.input else {}),
     )
     terms = [SoftTargets()] if characters else [SoftTargets(), HiddenStates(layers="last")]
-    if "attention_scores" in made.output:
+    if registry.get(family).is_causal:
+        with pytest.raises(ValueError, match="tokens of the student attend to earlier ones only"):
+            Distiller(student, teacher, [AttentionScores()])
+    elif "attention_scores" in made.output:
         terms.append(AttentionProbabilities())
     distiller = Distiller(student, teacher, terms)
     distiller.compile(keras.optimizers.Adam(0.01))
