@@ -49,8 +49,9 @@ class Distiller(Learner):
 
     Raises:
         ValueError: for a teacher and a student that do not fit a term, terms of the same name, no
-            terms, several teachers with a term that reads more than logits, or different tokenizers
-            with a term that compares tokens.
+            terms, several teachers with a term that reads more than logits, different tokenizers
+            with a term that compares tokens, or a teacher with fewer positions than the student's
+            ``max_length``.
     """
 
     tracker = NamedLossTracker
