@@ -82,13 +82,13 @@ class CausalLM(Task):
         name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
         inputs = backbone.token_inputs
-        read = None
+
+        def logits_of(found: Any, _: Any) -> Any:
+            return head(found)
+
+        read = logits_of if name == _HEAD else None
         if name == _HEAD:
-
-            def read(found: Any, _: Any) -> Any:
-                return head(found)
-
-            logits = read(backbone(inputs, outputs=head.reads), inputs)
+            logits = head(backbone(inputs, outputs=head.reads))
         else:
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
             inputs_and_masks = {**inputs, "perm_mask": hidden, "target_mapping": targets}
