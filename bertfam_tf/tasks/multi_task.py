@@ -235,8 +235,8 @@ class MultiTask(Learner):
                     initial_epoch=initial_epoch,
                     steps_per_epoch=steps_per_epoch if steps is None else steps,
                     validation_data=validation,
-                    shuffle=False,  # the streams are shuffled; Keras warns that it cannot
-                    **kwargs,
+                    # The streams are shuffled; Keras warns that it cannot.
+                    **{**kwargs, "shuffle": False},
                 )
         finally:
             self._validation = None

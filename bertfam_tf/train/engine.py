@@ -165,7 +165,8 @@ def fit(
             steps_per_epoch=part.steps,
             validation_data=phase.validation_data,
             callbacks=called,
-            **options,
+            # The order is that of the batches; Keras warns that it cannot shuffle them.
+            **{"shuffle": False, **options},
         ).history
         done += part.steps * (part.last - part.first)
         if model.stop_training:

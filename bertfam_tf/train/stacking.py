@@ -245,7 +245,7 @@ def train_in_stages(
                 backup,
                 partial(_callbacks, given, i, start, total),
                 best if i + 1 == len(stages) else None,
-                **{"shuffle": False, **fit},
+                **fit,
             )
             if logs:
                 history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})

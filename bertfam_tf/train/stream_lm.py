@@ -219,7 +219,7 @@ class StreamLM(Learner):
 
     def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
         # The order of the stream must be kept.
-        return super().fit(x, shuffle=False, **kwargs)
+        return super().fit(x, **{**kwargs, "shuffle": False})
 
     def _score(self, data: Any, memory: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """The sum of a batch's losses, its number of tokens, and the new memory."""
