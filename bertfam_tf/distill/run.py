@@ -40,7 +40,7 @@ def distill(recipe: DistillRecipe) -> dict[str, float]:
     Returns:
         The dev split's metrics of the student; those of the teacher as ``teacher_…``, the mean of
         several; and ``parameters`` and ``teacher_parameters``. Without a dev split, or for a task
-        that recipes cannot evaluate, the latter alone.
+        without a loss of its own (an embedder), the latter alone.
 
     Raises:
         ValueError: for an invalid recipe or file, a teacher and a student that do not match, an
@@ -245,9 +245,19 @@ def _metrics(
     recipe: DistillRecipe, cls: type[Task], student: Task, teachers: list[Task]
 ) -> dict[str, float]:
     found: dict[str, float] = {}
-    if recipe.data.dev is not None and cls.labels_type is not None:
-        found = evaluate(student, recipe, "dev")
-        each = [evaluate(teacher, recipe, "dev") for teacher in teachers]
+    if recipe.data.dev is not None and student.objectives:
+        rows = None if cls.labels_type is not None else _rows(recipe, cls, student, "dev")
+
+        def scores(task: Task) -> dict[str, float]:
+            if rows is None:
+                return evaluate(task, recipe, "dev")
+            batches = rows.batch(recipe.train.batch_size or EXAMPLES)
+            if not task.compiled:
+                task.compile()
+            return task.evaluate(batches, return_dict=True, verbose=0)
+
+        found = scores(student)
+        each = [scores(teacher) for teacher in teachers]
         found |= {f"teacher_{n}": sum(x[n] for x in each) / len(each) for n in each[0]}
     found["parameters"] = student.count_params()
     found["teacher_parameters"] = sum(teacher.count_params() for teacher in teachers)

@@ -171,6 +171,91 @@ def _counted(steps):
     return end
 
 
+def test_settings_of_training(recipe, whole, tmp_path):
+    """Micro-batches, gradient checkpointing and the logs' settings, as in any recipe."""
+    settings = {"accumulation_steps": 2, "recompute": "blocks", "log_steps": 1}
+    settings |= {"patience": 1, "on_divergence": "skip", "layer_decay": 0.9, "schedule": "cosine"}
+    train = {**TRAIN, **settings}
+    stages = [{**STAGES[1], "train": train}]
+    metrics = distill(recipe(stages=stages, student={"num_layers": 1, "layers": "none"}))
+    assert set(metrics) == set(whole[1])
+    steps = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [x["step"] for x in steps if "learning_rate" in x][:3] == [1, 2, 3]
+    with (tmp_path / "run" / "history.csv").open() as stream:
+        assert all(row["val_soft_targets"] for row in csv.DictReader(stream))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "settings", [{"accumulation_steps": 3}, {"recompute": "blocks"}, {"strategy": "mirrored"}]
+)
+def test_settings_that_change_only_how_a_step_is_computed(settings, recipe, files):
+    """Without dropout, whose random numbers differ."""
+    folder, _ = files
+    student = {"num_layers": 1, "layers": "none", "overrides": {"dropout": 0.0}}
+    found = []
+    for name, given in (("plain", {}), ("-".join(settings), settings)):
+        stages = [{**stage, "train": {**TRAIN, **given}} for stage in STAGES]
+        output = str(folder / name)
+        made = recipe(stages=stages, student=student, output=output)
+        found.append(distill(made) if not (folder / name / "model").exists() else None)
+    plain, other = (_weights(folder / name) for name in ("plain", "-".join(settings)))
+    for a, b in zip(plain, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("train", "stage", "error"),
+    [
+        ({"class_weights": {"yes": 2.0}}, {}, "class_weights must be null in a stage of a distill"),
+        (
+            {"batch_tokens": 64, "batch_size": None},
+            {"teacher_outputs": "cached"},
+            "must be null wi",
+        ),
+        (
+            {"strategy": "multi_worker"},
+            {"teacher_outputs": "cached"},
+            "must not be cached with str",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit(train, stage, error, recipe):
+    with pytest.raises(ValueError, match=error):
+        recipe(stages=[{**STAGES[1], **stage, "train": {**TRAIN, **train}}])
+
+
+def test_all_stages_have_one_strategy(recipe):
+    first, second = (
+        {**x, "train": {**TRAIN, "strategy": y}}
+        for x, y in zip(STAGES, ("none", "mirrored"), strict=True)
+    )
+    with pytest.raises(ValueError, match="same in all stages, got mirrored and none"):
+        recipe(stages=[first, second])
+
+
+@pytest.mark.full
+def test_a_causal_language_model(files, recipe):
+    folder, _ = files
+    teacher = bf.load(folder / "teacher")
+    backbone = bf.build("gpt2", "tiny", vocab_size=teacher.tokenizer.vocab_size)
+    bf.CausalLM(backbone, teacher.tokenizer).save(folder / "causal_lm")
+    lines = str(folder / "lines.txt")
+    metrics = distill(
+        recipe(
+            task="CausalLM",
+            teacher=str(folder / "causal_lm"),
+            student={"num_layers": 1},
+            data={"train": lines, "dev": lines},
+            stages=[{"terms": {"soft_targets": {}}, "labels": 1.0, "train": TRAIN}],
+            output=str(folder / "small_gpt"),
+        )
+    )
+    assert metrics["parameters"] < metrics["teacher_parameters"]
+    assert {"perplexity", "teacher_perplexity"} <= set(metrics)
+    assert bf.load(folder / "small_gpt" / "model").generate("a fine", max_new_tokens=3, seed=0)
+
+
 @pytest.mark.full
 def test_a_run_that_was_killed_while_outputs_are_cached(recipe, whole, monkeypatch):
     original, written = cache.write, []
