@@ -114,7 +114,8 @@ class TrainConfig:
             ``constant`` keeps the peak.
         batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
         batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
-            ``bertfam_tf.data.TokenBatches`` makes batches; only for fine-tuning.
+            ``bertfam_tf.data.TokenBatches`` makes batches of fine-tuning, and
+            ``bertfam_tf.objectives.Corpus.batches`` of pretraining on sentences.
         accumulation_steps: parts into which a step splits each device's part of a batch, whose
             gradients it adds up (gradient accumulation): the memory of a part, and the weights that
             the whole batch gives. ``batch_size`` and ``batch_tokens`` are those of the whole batch.
@@ -344,8 +345,10 @@ class MaskingConfig:
         max_predictions: the largest number of predicted tokens of an example; None for no maximum.
         masked, random: of these, the shares that become the mask and a random token; ``plm``
             replaces none.
-        copies: the number of passes over the files after which masks repeat, 1 for masks that are
-            drawn once (static masking); None for new masks in each pass (dynamic masking).
+        copies: the number of copies of the text whose masks, and pairs of segments, differ: passes
+            read them in turns, each in an order of its own. 1 for masks that are drawn once (static
+            masking); None for new masks in each pass (dynamic masking). Shards have their pairs
+            already, which are the same in all copies.
     """
 
     unit: str = "piece"

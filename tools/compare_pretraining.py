@@ -32,6 +32,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from scipy import stats
 
 import bertfam_tf as bf
 from bertfam_tf import optimizers
@@ -139,7 +140,7 @@ SIZES = {
     "electra": Sizes(steps=1000, epochs=1),
 }
 _QUICK: dict[str, Any] = dict(
-    start=None, layers=1, hidden=16, heads=4, batch=4, steps=4, books=1, repeated=(1, 4),
+    start=None, layers=1, hidden=16, heads=4, batch=4, steps=4, books=2, repeated=(1, 4),
     probe=(4, 1), tagger=(32, 32), questions=(16, 8), sentences=(32, 32, 32), epochs=1,
 )  # fmt: skip
 
@@ -297,6 +298,18 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{statistics.mean(values):.{digits}f} | {each}"
 
 
+def seeds_say(differences: Sequence[float]) -> str:
+    """Whether paired differences, one for each seed, have a sign: their t interval at 95 %."""
+    if len(differences) < 2:
+        return "One seed decides nothing."
+    mean = statistics.mean(differences)
+    quantile = float(stats.t.ppf(0.975, len(differences) - 1))
+    half = quantile * statistics.stdev(differences) / math.sqrt(len(differences))
+    interval = f"{mean:.3f} ± {half:.3f} nats (95 %, t with {len(differences) - 1} degrees)"
+    decided = "decided" if abs(mean) > half else "not decided: the interval includes 0"
+    return f"Static minus dynamic is {interval}: {decided}."
+
+
 # Masked tokens and unigrams, dynamic and static masks.
 
 
@@ -335,6 +348,13 @@ def compare_books(part: Part) -> list[str]:
             "held_out": len(held_out),
         }
 
+    number, steps = sizes.repeated
+    losses: dict[str, list[float]] = {"dynamic": [], "static": []}
+    for seed in part.seeds:
+        for kind, found in losses.items():
+            masking = MaskingConfig(copies=1 if kind == "static" else None)
+            options = {**single, "masking": masking, "books": number, "steps": steps}
+            found.append(part.pretrained(kind, seed, {"mlm": 1.0}, **options)["loss"])
     baseline = part.cells("unigrams", lambda: unigrams(None))
     tokens = sizes.steps * sizes.batch * sizes.length
     lines = [
@@ -349,13 +369,6 @@ def compare_books(part: Part) -> list[str]:
         loss = part.pretrained("masked_lm", seed, {"mlm": 1.0}, **single)["loss"]
         margin = baseline["loss"] - loss
         lines.append(f"| {seed} | {loss:.3f} | {baseline['loss']:.3f} | {margin:.3f} |")
-    number, steps = sizes.repeated
-    losses: dict[str, list[float]] = {"dynamic": [], "static": []}
-    for seed in part.seeds:
-        for kind, found in losses.items():
-            masking = MaskingConfig(copies=1 if kind == "static" else None)
-            options = {**single, "masking": masking, "books": number, "steps": steps}
-            found.append(part.pretrained(kind, seed, {"mlm": 1.0}, **options)["loss"])
     same = part.cells("unigrams/repeated", lambda: unigrams(number))["loss"]
     pairs = zip(losses["static"], losses["dynamic"], strict=True)
     differences = [static - dynamic for static, dynamic in pairs]
@@ -365,7 +378,9 @@ def compare_books(part: Part) -> list[str]:
         "",
         f"Masks that are drawn once (static) or anew in each pass (dynamic): {steps} steps on "
         f"{count} examples of {number} book{'s' * (number > 1)}, "
-        f"{steps * sizes.batch / count:.1f} passes.",
+        f"{steps * sizes.batch / count:.1f} passes in orders of their own. Both kinds of one seed "
+        "begin with the same weights, and read the same examples in the same order. "
+        + seeds_say(differences),
         "",
         "| masks | held-out loss, mean | by seed |",
         "|---|---:|---|",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.names import join_names
-from bertfam_tf.objectives.examples import Format, FormedExamples, in_passes, pass_seed
+from bertfam_tf.objectives.examples import Format, FormedExamples, in_passes, one_pass, pass_seed
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
 
@@ -51,20 +48,24 @@ class Corpus(FormedExamples):
         self.documents = documents
         self.sentences = sentences
 
-    def examples(self, number: int = 0) -> Iterator[Segments]:
-        """The examples of one pass, in the order in which they are trained on.
+    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[Segments]:
+        """Yields the examples of one pass, in the order in which they are trained on.
 
         Args:
             number: of the pass, from 0.
+            copies: as for ``batches``.
 
         Raises:
             ValueError: if the files have no text, or are not UTF-8.
         """
+        for example, _ in one_pass(self._formed, self.seed, self.shuffle, copies, number):
+            yield example
+
+    def _formed(self, seed: int) -> Iterator[Segments]:
+        """Yields all examples in the order of the text; ``seed`` is that of pairs."""
         found = None
-        seed = pass_seed(self.seed, number)
         documents = read_documents(self.files, self.documents, self.sentences)
-        formed = self.format.form(documents, seed, in_turns=self.documents == "file")
-        for found in shuffled(formed, self.shuffle, random.Random(seed)):
+        for found in self.format.form(documents, seed, in_turns=self.documents == "file"):
             yield found
         if found is None:
             raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
@@ -73,11 +74,23 @@ class Corpus(FormedExamples):
         """The number of examples in the first pass, which is formed for it."""
         return sum(1 for _ in self.examples())
 
+    def _labels(self) -> set[int]:
+        found: set[int] = set()
+        for example in self._formed(pass_seed(self.seed, 0)):
+            found |= set() if example.label is None else {example.label}
+            if len(found) == 2:
+                break
+        return found
+
+    def _source(self) -> str:
+        return join_names(map(str, self.files))
+
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
         def examples() -> Iterator[tuple]:
-            for example, seeds in in_passes(self.examples, self.seed, copies, passes, start):
+            passes_over = in_passes(self._formed, self.seed, self.shuffle, copies, passes, start)
+            for example, seeds in passes_over:
                 label = -1 if example.label is None else example.label
                 yield example.first, example.second, label, seeds
 
@@ -85,15 +98,3 @@ class Corpus(FormedExamples):
         signature = (ids, ids, tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32))
         data = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return data.ragged_batch(batch_size)
-
-
-def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
-    """Draws each next example among ``size``."""
-    waiting = list(islice(examples, size - 1))
-    for example in examples:
-        waiting.append(example)
-        at = draw.randrange(len(waiting))
-        waiting[at], waiting[-1] = waiting[-1], waiting[at]
-        yield waiting.pop()
-    draw.shuffle(waiting)
-    yield from waiting

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, groupby, islice
+from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -28,6 +29,8 @@ PAIR_FORMATS = ("segment_pairs", "sentence_pairs")
 # Sentences that are tokenized in one call.
 _SENTENCES = 1024
 SEEDS = 2**31
+# Batches of full examples that are divided anew where batches are of tokens.
+_TOGETHER = 16
 
 
 class Format:
@@ -112,6 +115,14 @@ class Format:
             for name in pair
         }
 
+    def tokens(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
+        """The tokens of each example of a batch, with special tokens; int64 (batch,)."""
+        one, two = (tf.cast(each.row_lengths(), tf.int64) for each in (first, second))
+        special = [self.tokenizer.layout.special_count(n) for n in (1, 2)] if self.pairs else []
+        if not special:
+            return one + self.tokenizer.layout.special_count(1)
+        return one + two + tf.where(two > 0, *(tf.constant(n, tf.int64) for n in special[::-1]))
+
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
         while some := list(islice(sentences, _SENTENCES)):
             yield from self.tokenizer.tokenize(some).to_list()
@@ -137,8 +148,9 @@ class Format:
 class Examples:
     """Examples in passes over all of them, and their batches.
 
-    An example's masks depend on the seed, the pass and its index in the pass: they are the same in
-    batches of any size.
+    In each pass the order is drawn anew. Pairs depend on the seed and the copy of the text that the
+    pass reads, and an example's masks also on its index in that copy: they are the same in any
+    order and in batches of any size.
 
     A subclass implements `count`, `_batched` and `_packed`.
 
@@ -176,9 +188,10 @@ class Examples:
 
     def batches(
         self,
-        batch_size: int,
+        batch_size: int | None,
         masking: Masking,
         *,
+        batch_tokens: int | None = None,
         copies: int | None = None,
         passes: int | None = 1,
         start: int = 0,
@@ -186,14 +199,21 @@ class Examples:
         """Batches of masked examples.
 
         Args:
-            batch_size: examples of a batch; the last batch of all passes may have fewer.
+            batch_size: examples of a batch; the last batch of all passes may have fewer. None for
+                batches by their tokens.
             masking: draws the masks.
-            copies: number of passes whose masks differ, after which they repeat: 1 for masks that
-                are drawn once (BERT's code draws 10 or 5 times, arXiv 1907.11692, section 4.1,
-                calls it static masking); None for new ones in each pass.
+            batch_tokens: the most tokens that a batch has, without padding, in place of
+                ``batch_size``: batches have about as many tokens as each other and more examples
+                where these are short, as RoBERTa's DOC-SENTENCES has them (arXiv 1907.11692,
+                section 4.2).
+            copies: number of copies of the text whose masks and pairs differ. Passes read them in
+                turns, so that pass ``n`` and pass ``n + copies`` have the same masked examples in
+                another order: 1 for masks that are drawn once, as arXiv 1907.11692, section 4.1,
+                calls static masking (BERT's code writes 10 or 5 copies, ALBERT's 40); None for new
+                masks and pairs in each pass.
             passes: number of passes over the examples; None for no end.
-            start: number of examples of these passes that are left out at their beginning. They
-                are read, but not masked.
+            start: number of examples of these passes that are left out at their beginning; with
+                ``batch_tokens``, the number of batches. They are read, but not masked.
 
         Returns:
             A data set of (inputs, targets, weights): ``token_ids``, ``padding_mask`` and
@@ -204,16 +224,30 @@ class Examples:
             predictions), 1 for predictions.
 
         Raises:
-            ValueError: for sizes below 1, or a negative start.
+            ValueError: for sizes below 1, both kinds of batches or none, or a negative start.
         """
+        if (batch_size is None) == (batch_tokens is None):
+            raise ValueError(
+                f"Either batch_size or batch_tokens must be None, got {batch_size} and "
+                f"{batch_tokens}."
+            )
         for name, value in (("batch_size", batch_size), ("copies", copies), ("passes", passes)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         if start < 0:
             raise ValueError(f"start must be at least 0, got {start}.")
-        data = self._batched(batch_size, copies, passes, start)
+        if batch_size is None:
+            data = self._by_tokens(batch_tokens, copies, passes).skip(start)
+        else:
+            data = self._batched(batch_size, copies, passes, start)
         data = data.map(self._masked(masking), tf.data.AUTOTUNE, deterministic=True)
         return training_options(data.prefetch(2))
+
+    def _by_tokens(
+        self, batch_tokens: int | None, copies: int | None, passes: int | None
+    ) -> tf.data.Dataset:
+        """As ``_batched``, with batches of at most ``batch_tokens`` tokens."""
+        raise ValueError(f"{type(self).__name__} has no batches by tokens, expected a batch_size.")
 
     def _masked(self, masking: Masking) -> Any:
         def masked(*example: Any) -> tuple:
@@ -250,6 +284,68 @@ class FormedExamples(Examples):
         first, second, label = example
         return self.format.pack(first, second), {"pair": label}
 
+    def count_batches(self, batch_tokens: int) -> int:
+        """The number of batches of at most ``batch_tokens`` tokens in the first pass."""
+        return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *_: count + 1))
+
+    def _by_tokens(
+        self, batch_tokens: int | None, copies: int | None, passes: int | None
+    ) -> tf.data.Dataset:
+        longest = self.format.length
+        if batch_tokens is None or batch_tokens < longest:
+            raise ValueError(
+                f"batch_tokens must be at least the {longest} tokens of an example, got "
+                f"{batch_tokens}."
+            )
+
+        def divided(*chunk: Any) -> tf.data.Dataset:
+            """Batches of a chunk, which have about the same number of tokens."""
+            tokens = self.format.tokens(*chunk[:2])
+            before, total = tf.cumsum(tokens, exclusive=True), tf.reduce_sum(tokens)
+            # An example begins in its batch's share of the tokens, and may end after it.
+            room = batch_tokens - tf.reduce_max(tokens) + 1
+            batch = before * (-(-total // room)) // total
+            first = tf.where(tf.concat([[True], batch[1:] != batch[:-1]], 0))[:, 0]
+            end = tf.concat([first[1:], [tf.size(tokens, tf.int64)]], 0)
+            bounds = tf.data.Dataset.from_tensor_slices((first, end))
+            return bounds.map(lambda first, end: tuple(part[first:end] for part in chunk))
+
+        size = _TOGETHER * (batch_tokens // longest)
+        chunks = self._batched(size, copies, passes, 0)
+        return chunks.flat_map(tf.autograph.experimental.do_not_convert(divided))
+
+    def check_labels(self) -> None:
+        """Checks that pairs have both labels: nothing is learned from pairs of one kind.
+
+        Raises:
+            ValueError: if there are no pairs, or pairs with one label.
+        """
+        labels = self._labels()
+        if len(labels) == 2:
+            return
+        task, text = self.format.task, self._source()
+        if not labels:
+            raise ValueError(
+                f"{task} needs pairs of segments, but {text} has none: no document has two "
+                f"sentences that fit into {self.format.length} tokens together. data.documents "
+                "and data.sentences say what a document and a sentence is."
+            )
+        reason = "has too few of them."
+        if task == "nsp" and labels == {0}:
+            reason = (
+                "has no second segments of other documents. One document has no other to take "
+                "them from; data.documents says what a document is (blank_line, file or line)."
+            )
+        raise ValueError(f"{task} needs pairs with both labels, but {text} {reason}")
+
+    def _labels(self) -> set[int]:
+        """The labels of pairs that the first pass has."""
+        raise NotImplementedError
+
+    def _source(self) -> str:
+        """The names of the files, for messages."""
+        raise NotImplementedError
+
 
 def pass_seed(seed: int, number: Any) -> Any:
     """The seed of a pass over a data set: an ``int``, or int64 if ``number`` is."""
@@ -257,25 +353,47 @@ def pass_seed(seed: int, number: Any) -> Any:
 
 
 def in_passes(
-    examples: Callable[[int], Iterable[Any]],
+    formed: Callable[[int], Iterable[Any]],
     seed: int,
+    shuffle: int,
     copies: int | None,
     passes: int | None,
     start: int,
 ) -> Iterator[tuple[Any, list[int]]]:
-    """The examples of several passes, each with the seeds of its masks.
+    """Yields the examples of several passes, each with the seeds of its masks.
 
     Args:
-        examples: from the number of a pass to its examples.
+        formed: from the seed of a copy of the text to its examples, in the text's order.
         seed: of the data set.
+        shuffle: number of examples among which the next one is drawn.
         copies, passes, start: as for ``Examples.batches``.
     """
+    numbers = count() if passes is None else range(passes)
+    of_passes = (one_pass(formed, seed, shuffle, copies, number) for number in numbers)
+    return islice(chain.from_iterable(of_passes), start, None)
 
-    def numbered() -> Iterator[tuple[int, int, Any]]:
-        for number in count() if passes is None else range(passes):
-            for index, example in enumerate(examples(number)):
-                yield number, index, example
 
-    for number, index, example in islice(numbered(), start, None):
-        drawn = number if copies is None else number % copies
-        yield example, [pass_seed(seed, drawn), index % SEEDS]
+def one_pass(
+    formed: Callable[[int], Iterable[Any]],
+    seed: int,
+    shuffle: int,
+    copies: int | None,
+    number: int,
+) -> Iterator[tuple[Any, list[int]]]:
+    """Yields the examples of pass ``number``, from 0; other arguments as for ``in_passes``."""
+    copy = pass_seed(seed, number if copies is None else number % copies)
+    draw = random.Random(pass_seed(seed, number))
+    for index, example in shuffled(enumerate(formed(copy)), shuffle, draw):
+        yield example, [copy, index % SEEDS]
+
+
+def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
+    """Draws each next example among ``size``."""
+    waiting = list(islice(examples, size - 1))
+    for example in examples:
+        waiting.append(example)
+        at = draw.randrange(len(waiting))
+        waiting[at], waiting[-1] = waiting[-1], waiting[at]
+        yield waiting.pop()
+    draw.shuffle(waiting)
+    yield from waiting

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,12 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.text.kernels.unicode import CHINESE
+from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 
 # Purposes of random numbers, so that no number serves two of them.
 _COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM, ORDER, _KIND = range(9)
 
 # White space but the space, which belongs to the word after it, as GPT-2's vocabulary writes it.
 _BLANKS = tuple("\u0109\u010a\u010b\u010c\u010d")
+# Scripts without spaces between words: ideographs, Thai and Lao, Burmese, Khmer, kana.
+_UNSPACED = (
+    *CHINESE, (0xE00, 0xF00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x3005, 0x3008),
+    (0x3041, 0x3100), (0x31F0, 0x3200), (0xFF66, 0xFFA0),
+)  # fmt: skip
 
 
 class Masked(NamedTuple):
@@ -290,24 +299,78 @@ def geometric(p: float = 0.2, longest: int = 10) -> list[float]:
 
 
 def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Which pieces start a word, and which end one: bool (vocabulary,) each.
+    """Computes which tokens of a vocabulary start a word, and which end one.
 
-    A word is what the tokenizer split at white space and, as BERT's, at punctuation. Pieces of
-    GPT's and XLM's vocabularies show where words end, those of others where they start.
+    A word is a run of text without white space. WordPiece also splits it at punctuation and, as
+    its tokenizer does, around each ideograph. In SentencePiece and Unigram vocabularies punctuation
+    other than an apostrophe starts a word, and so does the unknown token, as in ALBERT's and
+    XLNet's code. (ALBERT's also lets each token with a digit or a letter outside of ASCII start
+    one, which would cut words of most languages.) In all of these, and in byte-level BPE, each
+    token in a script that has no spaces between words is a word: ideographs, kana, and the letters
+    of Thai, Lao, Khmer and Burmese.
+
+    GPT's and XLM's vocabularies show where words end, others where they start.
+
+    Returns:
+        Two bool arrays (vocabulary,): starts and ends.
     """
     pieces = tokenizer.vocabulary
     kind = tokenizer.kind
     nothing = np.zeros(len(pieces), bool)
     if kind == "bpe":
         return nothing, np.array([piece.endswith("</w>") for piece in pieces])
-    if kind == "byte_bpe":
-        starts = np.array([piece.startswith(("\u0120", *_BLANKS)) for piece in pieces])
-        return starts, np.array([piece.endswith(_BLANKS) for piece in pieces])
     if kind == "wordpiece":
         return np.array([not piece.startswith("##") for piece in pieces]), nothing
-    if kind == "sentencepiece":
-        return np.array([piece.startswith("\u2581") for piece in pieces]), nothing
-    return ~nothing, nothing
+    if kind == "byte_bpe":
+        bytes_of = {char: byte for byte, char in enumerate(byte_characters())}
+        texts = [bytes(bytes_of[c] for c in piece if c in bytes_of) for piece in pieces]
+        starts = [piece.startswith(("\u0120", *_BLANKS)) for piece in pieces]
+        ends = [piece.endswith(_BLANKS) for piece in pieces]
+    elif kind in ("sentencepiece", "unigram"):
+        texts = [_piece_text(piece) for piece in pieces]
+        starts = [
+            piece.startswith("\u2581") or _starts_at_punctuation(text)
+            for piece, text in zip(pieces, texts, strict=True)
+        ]
+        if "unk" in tokenizer.special_ids:
+            starts[tokenizer.special_ids["unk"]] = True
+        ends = nothing.tolist()
+    else:
+        return ~nothing, nothing
+    starts = [x or _starts_unspaced(text) for x, text in zip(starts, texts, strict=True)]
+    ends = [
+        x or _is_unspaced(text[-1:]) for x, text in zip(ends, map(_decoded, texts), strict=True)
+    ]
+    return np.array(starts), np.array(ends)
+
+
+def _piece_text(piece: str) -> bytes:
+    """The text of a piece of SentencePiece; of a byte such as "<0xE4>" the byte."""
+    byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.encode()
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _starts_unspaced(text: bytes) -> bool:
+    # A token may be the first byte of an ideograph alone: these are almost all of U+4000 to U+9FFF.
+    return 0xE4 <= next(iter(text), 0) <= 0xE9 or _is_unspaced(_decoded(text)[:1])
+
+
+def _is_unspaced(char: str) -> bool:
+    """Whether a character is of a script without spaces between words."""
+    return bool(char) and any(first <= ord(char) < end for first, end in _UNSPACED)
+
+
+def _starts_at_punctuation(text: bytes) -> bool:
+    """Whether a text begins where BERT's tokenizer splits words, other than at an apostrophe."""
+    char = _decoded(text)[:1]
+    if not char or char in "'\u2019":
+        return False
+    ascii_symbol = "!" <= char <= "~" and not char.isalnum()
+    return ascii_symbol or unicodedata.category(char).startswith("P")
 
 
 def spans_at(starts: Any, ends: Any, span_starts: Any, span_ends: Any) -> tf.Tensor:

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
@@ -311,37 +312,46 @@ class Shards(FormedExamples):
                         f"{folder} has examples of another {name}: {card[name]!r}, "
                         f"expected {value!r}."
                     )
-        self._files = [
-            str(folder / row["file"])
-            for folder, card in self.cards.items()
-            for row in card["shards"]
-        ]
+        rows = [(f, row) for f, card in self.cards.items() for row in card["shards"]]
+        self._files = [str(folder / row["file"]) for folder, row in rows]
+        # The index of each shard's first example: masks stay with an example in any order.
+        numbers = [int(row["examples"]) for _, row in rows]
+        self._first = np.cumsum([0, *numbers[:-1]], dtype="int64")
 
     def count(self) -> int:
         """The number of examples in each pass, from the data cards."""
         return sum(card["counts"]["examples"] for card in self.cards.values())
+
+    def _labels(self) -> set[int]:
+        return {int(n) for card in self.cards.values() for n in card["counts"].get("labels", {})}
+
+    def _source(self) -> str:
+        return join_names(map(str, self.cards))
 
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
         def of_pass(number: tf.Tensor) -> tf.data.Dataset:
             seed = pass_seed(self.seed, number)
-            mask_seed = seed if copies is None else pass_seed(self.seed, number % copies)
+            copy = seed if copies is None else pass_seed(self.seed, number % copies)
 
-            def shuffled(index: tf.Tensor, records: tf.Tensor) -> tuple:
-                rows = index * self.shuffle + tf.range(tf.size(records, tf.int64))
-                seeds = tf.stack([tf.fill(tf.shape(rows), mask_seed), rows % SEEDS], 1)
-                return drawn(records, [seed, index + 1]), tf.cast(seeds, tf.int32)
+            def shuffled(block: tf.Tensor, indices: tf.Tensor, records: tf.Tensor) -> tuple:
+                order = drawn(tf.range(tf.size(indices)), [seed, block + 1])
+                rows = tf.gather(indices, order) % SEEDS
+                seeds = tf.stack([tf.fill(tf.shape(rows), copy), rows], 1)
+                return tf.gather(records, order), tf.cast(seeds, tf.int32)
 
             # tf.data's own shuffling also depends on TensorFlow's global seed.
             drawn = tf.random.experimental.stateless_shuffle
-            files = tf.constant(self._files)
+            order = tf.range(len(self._files))
             if self.shuffle > 1:
-                files = drawn(files, [seed, 0])
-            records = tf.data.Dataset.from_tensor_slices(files).interleave(
-                tf.data.TFRecordDataset, cycle_length=_IN_TURNS if self.shuffle > 1 else 1
+                order = drawn(order, [seed, 0])
+            files, first = (tf.gather(each, order) for each in (self._files, self._first))
+            records = tf.data.Dataset.from_tensor_slices((first, files)).interleave(
+                _indexed, cycle_length=_IN_TURNS if self.shuffle > 1 else 1
             )
-            return records.batch(self.shuffle).enumerate().map(shuffled)
+            blocks = records.batch(self.shuffle).enumerate()
+            return blocks.map(lambda block, batch: shuffled(block, *batch))
 
         first, left_out = divmod(start, self.count())
         numbers = tf.data.Dataset.counter(first)
@@ -349,6 +359,12 @@ class Shards(FormedExamples):
             numbers = numbers.take(max(passes - first, 0))
         records = numbers.flat_map(of_pass).unbatch().skip(left_out)
         return records.batch(batch_size).map(_parsed)
+
+
+def _indexed(first: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
+    """The records of a shard with their indices, which begin with ``first``."""
+    indices = tf.data.Dataset.range(first, tf.int64.max, output_type=tf.int64)
+    return tf.data.Dataset.zip(indices, tf.data.TFRecordDataset(file))
 
 
 def _parsed(records: tf.Tensor, seeds: tf.Tensor) -> tuple:
@@ -376,6 +392,8 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     try:
         int(card["counts"]["examples"])
         rows = [(str(row["file"]), int(row["bytes"])) for row in card["shards"]]
+        for row in card["shards"]:
+            int(row["examples"])
         for name in ("tokenizer_sha256", "length", "format", "task"):
             card[name]
     except (KeyError, TypeError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -13,8 +12,8 @@ import tensorflow as tf
 
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.data.documents import read_documents
-from bertfam_tf.objectives.corpus import Corpus, shuffled
-from bertfam_tf.objectives.examples import SEEDS, Examples, in_passes, pass_seed
+from bertfam_tf.objectives.corpus import Corpus
+from bertfam_tf.objectives.examples import SEEDS, Examples, in_passes, one_pass
 from bertfam_tf.objectives.masking import Masking
 from bertfam_tf.objectives.translation import TranslationPairs
 from bertfam_tf.text import Tokenizer
@@ -63,16 +62,21 @@ class Translations(Examples):
         """The number of pairs."""
         return sum(1 for _ in self._in_order())
 
-    def examples(self, number: int = 0) -> Iterator[tuple[str, str]]:
-        """The pairs of one pass, as ``Corpus.examples``."""
-        draw = random.Random(pass_seed(self.seed, number))
-        return shuffled(self._in_order(), self.shuffle, draw)
+    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[tuple[str, str]]:
+        """Yields the pairs of one pass, as ``Corpus.examples`` does."""
+        for pair, _ in one_pass(self._formed, self.seed, self.shuffle, copies, number):
+            yield pair
+
+    def _formed(self, seed: int) -> Iterator[tuple[str, str]]:
+        # The same in each copy: nothing but masks is drawn.
+        return self._in_order()
 
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
         def examples() -> Iterator[tuple]:
-            for pair, seeds in in_passes(self.examples, self.seed, copies, passes, start):
+            passes_over = in_passes(self._formed, self.seed, self.shuffle, copies, passes, start)
+            for pair, seeds in passes_over:
                 yield *pair, seeds
 
         text = tf.TensorSpec([], tf.string)
@@ -156,6 +160,11 @@ class Languages:
         """The number of examples of one pass over everything."""
         parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
         return sum(each.count() for each in parts)
+
+    def check_labels(self) -> None:
+        """Checks the pairs of each language, as ``Corpus.check_labels`` does."""
+        for corpus in self.corpora.values():
+            corpus.check_labels()
 
     def batches(
         self,

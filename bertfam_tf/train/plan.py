@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads, models, parsing, registry, tasks, tuning
 from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.config import PretrainRecipe, Recipe, expand, load_recipe
+from bertfam_tf.config import PretrainRecipe, Recipe, TrainConfig, expand, load_recipe
 from bertfam_tf.learner import Batch, Learner
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
@@ -323,20 +323,22 @@ def _parts(recipe: PretrainRecipe | Recipe, steps: int | None) -> Iterator[_Part
         yield _fine_tuning(recipe, steps)
         return
     settings = recipe.train
-    if settings.batch_size is None:
-        raise ValueError("train.batch_tokens is for fine-tuning; pretraining needs batch_size.")
+    if settings.batch_size is None and recipe.data.format == "stream":
+        raise ValueError("train.batch_size must be a number for pretraining on a stream, got null.")
     if not recipe.stages:
         count = steps or settings.steps
         if count is None:
             raise ValueError("The recipe has no train.steps: give the number of steps.")
-        size, length = settings.batch_size, recipe.data.length
+        length = recipe.data.length
+        size = _batch_size(settings, length)
         yield _Part(length, size, count, _pretraining(recipe, length, None))
     elif steps is not None:
         raise ValueError(f"The recipe has stages with steps of their own, got steps {steps}.")
     layers = None
     for stage in recipe.stages:
         layers = stage.layers or layers
-        length, size = stage.length or recipe.data.length, stage.batch_size or settings.batch_size
+        length = stage.length or recipe.data.length
+        size = stage.batch_size or _batch_size(settings, length)
         yield _Part(length, size, stage.steps, _pretraining(recipe, length, layers))
 
 
@@ -425,18 +427,24 @@ def _losses(learner: Learner, outputs: Any, batch: Batch) -> list[Any]:
     return [loss, *reported]
 
 
-def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
-    settings = recipe.train
-    checkpoint = Checkpoint(str(expand(recipe.model.path)), **recipe.model.overrides)
-    length = recipe.model.max_length or getattr(checkpoint.config, "max_positions", None)
-    if length is None:
-        raise ValueError("model.max_length must be a number for a model without positions.")
+def _batch_size(settings: TrainConfig, length: int) -> int:
+    """Examples of a batch; of a batch by tokens those that it has if all are long."""
     size = settings.batch_size or (settings.batch_tokens or 0) // length
     if not size:
         raise ValueError(
             f"train.batch_tokens must be at least the {length} tokens of an example, got "
             f"{settings.batch_tokens}."
         )
+    return size
+
+
+def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
+    settings = recipe.train
+    checkpoint = Checkpoint(str(expand(recipe.model.path)), **recipe.model.overrides)
+    length = recipe.model.max_length or getattr(checkpoint.config, "max_positions", None)
+    if length is None:
+        raise ValueError("model.max_length must be a number for a model without positions.")
+    size = _batch_size(settings, length)
     rows = _rows_of_columns(recipe)
     if steps is None:
         data = read_split(recipe.data, "train", recipe.task)

@@ -45,8 +45,9 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     if not stages:
         total = settings.steps
         if total is None:
-            found["examples"] = data.train(recipe.data.length).count()
-            total = -(-found["examples"] // data.batch_size) * settings.epochs
+            text = data.train(recipe.data.length)
+            found["examples"] = text.count()
+            total = data.steps(text, found["examples"]) * settings.epochs
         steps = max(total // settings.epochs, 1)
         stages = [Stage(steps=steps * settings.epochs, epochs=settings.epochs)]
 
@@ -84,16 +85,11 @@ class _Data:
         recipe: of sentences.
         tokenizer: of the model.
         made: the masking, and the learner that the batches are for.
-
-    Raises:
-        ValueError: for a recipe without ``train.batch_size``.
     """
 
     def __init__(self, recipe: PretrainRecipe, tokenizer: Tokenizer, made: objectives.Pretraining):
-        size = recipe.train.batch_size
-        if size is None:
-            raise ValueError("train.batch_tokens is for fine-tuning; pretraining needs batch_size.")
-        self.batch_size = size
+        self.batch_size = recipe.train.batch_size
+        self.batch_tokens = recipe.train.batch_tokens
         self.recipe = recipe
         self.tokenizer = tokenizer
         self.made = made
@@ -120,8 +116,21 @@ class _Data:
                     f"data.length, and that of stages, must be at most the {most} positions of the "
                     f"model, got {length}."
                 )
-            self.train(length)
-            self._dev(length)
+            for text in (self.train(length), self._dev(length)):
+                if self.batch_tokens is not None and isinstance(text, Languages):
+                    raise ValueError(
+                        "train.batch_tokens is for one language, data.train is a table of several."
+                    )
+                if {"nsp", "sop"} & set(self.recipe.objectives):
+                    text.check_labels()
+        if self.batch_tokens is not None and any(stage.batch_size for stage in stages):
+            raise ValueError("Stages must not have a batch_size together with train.batch_tokens.")
+
+    def steps(self, text: Examples | Languages, count: int) -> int:
+        """The number of batches of one pass over a text of ``count`` examples."""
+        if self.batch_size is not None:
+            return -(-count // self.batch_size)
+        return text.count_batches(self.batch_tokens)
 
     def batches(self, stages: Sequence[Stage], step: int) -> tf.data.Dataset:
         """The batches of the stage that a step is in, from this step on.
@@ -132,16 +141,19 @@ class _Data:
         """
         start, before, length = 0, 0, self.length(stages[0])
         for stage in stages:
-            size = stage.batch_size or self.batch_size
-            start = start * length // self.length(stage)
+            # Batches by tokens have about as many for each length: what is counted are batches.
+            size = stage.batch_size or self.batch_size or 1
+            if self.batch_tokens is None:
+                start = start * length // self.length(stage)
             length = self.length(stage)
             if step < before + stage.steps:
                 break
             start += stage.steps * size
             before += stage.steps
         batches = self.train(length).batches(
-            size,
+            None if self.batch_tokens else size,
             self.made.masking,
+            batch_tokens=self.batch_tokens,
             copies=self.recipe.masking.copies,
             passes=None,
             start=start + (step - before) * size,
@@ -154,7 +166,9 @@ class _Data:
 
     def _held_out(self, length: int) -> tf.data.Dataset:
         """Batches that are the same in each evaluation, in memory: the text is tokenized once."""
-        batches = self._dev(length).batches(self.batch_size, self.made.masking, copies=1)
+        batches = self._dev(length).batches(
+            self.batch_size, self.made.masking, batch_tokens=self.batch_tokens, copies=1
+        )
         batches = batches.map(self.made.batch).cache()
         # Keras warns of a data set whose length it does not know.
         number = batches.reduce(np.int64(0), lambda count, *_: count + 1)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bertfam_tf.objectives import Masking
 from bertfam_tf.objectives.corpus import Corpus
@@ -99,14 +100,82 @@ def test_batches_of_any_size_and_a_resumed_pass_have_the_same_examples(corpus):
     assert whole != _all(corpus(seed=4).batches(1, masking, passes=2))
 
 
-def test_static_masks_repeat_and_dynamic_ones_do_not(corpus):
-    made = corpus(shuffle=1)
+def _masked(batches):
+    """Examples with their masks and labels, without padding."""
+    found = []
+    for inputs, targets, _ in batches:
+        names = zip(inputs["token_ids"], targets["originals"], targets["pair"], strict=True)
+        mask = inputs["padding_mask"].numpy() > 0
+        found += [
+            (tuple(ids.numpy()[real]), tuple(originals.numpy()[real]), int(pair))
+            for (ids, originals, pair), real in zip(names, mask, strict=True)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("shuffle", [1, 5, 10_000])
+@pytest.mark.parametrize(
+    "format", ["full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs"]
+)
+def test_static_masks_and_pairs_repeat_and_dynamic_ones_do_not(corpus, format, shuffle):
+    made = corpus(format=format, shuffle=shuffle)
     masking = Masking(made.tokenizer)
-    number = sum(1 for _ in made.examples())
     for copies, repeats in ((1, True), (2, False), (None, False)):
-        found = _all(made.batches(4, masking, copies=copies, passes=3))
-        assert (found[:number] == found[number : 2 * number]) == repeats
-        assert (found[:number] == found[2 * number :]) == (copies is not None)
+        counts = [sum(1 for _ in made.examples(number, copies)) for number in range(4)]
+        found = _masked(made.batches(4, masking, copies=copies, passes=4))
+        passes = [found[sum(counts[:n]) : sum(counts[: n + 1])] for n in range(4)]
+        assert len(found) == sum(counts)
+        first, second, third, _ = map(sorted, passes)
+        assert (first == second) == repeats
+        assert (first == third) == (copies is not None)
+        # The order is drawn anew in each pass, unless it is that of the text.
+        assert (passes[0] == passes[2]) == (copies is not None and shuffle == 1)
+        # A resumed run has the same, from any place.
+        begin = counts[0] + 3
+        resumed = made.batches(4, masking, copies=copies, passes=4, start=begin)
+        assert _masked(resumed) == found[begin:]
+
+
+@pytest.mark.parametrize("format", ["doc_sentences", "segment_pairs"])
+def test_batches_of_tokens(corpus, format):
+    """Each has about as many tokens as the others, and from any batch on they are the same."""
+    made = corpus(format=format)
+    masking = Masking(made.tokenizer)
+
+    def read(**options):
+        data = made.batches(None, masking, batch_tokens=60, passes=3, **options)
+        return [(_masked([batch]), int(tf.reduce_sum(batch[0]["padding_mask"]))) for batch in data]
+
+    whole = read()
+    examples = [example for rows, _ in whole for example in rows]
+    assert examples == _masked(made.batches(1, masking, passes=3))
+    assert all(0 < tokens <= 60 for _, tokens in whole)
+    assert len({len(rows) for rows, _ in whole}) > 1
+    assert np.mean([tokens for _, tokens in whole]) > 60 - 24
+    assert read(start=5) == whole[5:]
+    first = made.batches(None, masking, batch_tokens=60)
+    assert made.count_batches(60) == sum(1 for _ in first)
+
+
+def test_pairs_with_one_label_are_an_error(tiny, tmp_path):
+    def check(text, format="segment_pairs", **options):
+        (tmp_path / "text").write_text(text)
+        made = Corpus([tmp_path / "text"], load_tokenizer(tiny), 24, format, **options)
+        made.check_labels()
+
+    one, lines = "good film .\nbad plot .\n" * 20, "good film .\n\n" * 20
+    for format in ("segment_pairs", "sentence_pairs"):
+        check("\n".join([one] * 3), format)
+        check(one, format, task="sop")
+        with pytest.raises(ValueError, match=r"nsp needs pairs with both labels.*One document"):
+            check(one, format)
+        for task in ("nsp", "sop"):
+            with pytest.raises(
+                ValueError, match=rf"{task} needs pairs of segments, but .* has none"
+            ):
+                check(lines, format, task=task)
+    with pytest.raises(ValueError, match=r"sop needs pairs with both labels, but .* has too few"):
+        check("good film .\nbad plot .\n", task="sop")
 
 
 def test_errors(corpus, tiny, tmp_path):
@@ -126,3 +195,9 @@ def test_errors(corpus, tiny, tmp_path):
     made = corpus()
     with pytest.raises(ValueError, match="copies must be at least 1, got 0"):
         made.batches(1, Masking(made.tokenizer), copies=0)
+    with pytest.raises(
+        ValueError, match="Either batch_size or batch_tokens must be None, got 1 and"
+    ):
+        made.batches(1, Masking(made.tokenizer), batch_tokens=99)
+    with pytest.raises(ValueError, match=r"at least the 24 tokens .* got 23"):
+        made.batches(None, Masking(made.tokenizer), batch_tokens=23)

@@ -1,11 +1,20 @@
 """Masking: what is selected, what replaces it, and that nothing but the seed decides."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bertfam_tf.objectives.masking import Masking, geometric, ngrams, spans_at, word_edges
-from bertfam_tf.text import BPETokenizer, ByteBPETokenizer, SpecialTokens, WordPieceTokenizer
+from bertfam_tf.text import (
+    BPETokenizer,
+    ByteBPETokenizer,
+    SentencePieceTokenizer,
+    SpecialTokens,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+)
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 from tools.check_masking import replay
 
@@ -272,15 +281,40 @@ def test_lengths():
     assert ngrams() == [1, 1 / 2, 1 / 3]
 
 
+def _edges(tokenizer):
+    pieces = tokenizer.vocabulary
+    return [
+        [piece for piece, edge in zip(pieces, edges, strict=True) if edge]
+        for edges in word_edges(tokenizer)
+    ]
+
+
 def test_words_of_other_tokenizers():
-    pieces = [*byte_characters(), "Ġa"]
-    starts, ends = word_edges(ByteBPETokenizer(pieces, [("Ġ", "a")]))
-    blanks = [byte_characters()[ord(blank)] for blank in "\t\n\v\f\r"]
-    assert [x for x, start in zip(pieces, starts, strict=True) if start] == [*blanks, "Ġ", "Ġa"]
-    assert [x for x, end in zip(pieces, ends, strict=True) if end] == blanks
-    starts, ends = word_edges(BPETokenizer(["<unk>", "a", "a</w>"], []))
-    assert not starts.any()
-    assert ends.tolist() == [False, False, True]
+    characters = byte_characters()
+    ideograph = "".join(characters[byte] for byte in "中".encode())
+    pieces = [*characters, "Ġa", ideograph]
+    merges = [("Ġ", "a"), (ideograph[:2], ideograph[2]), tuple(ideograph[:2])]
+    starts, ends = _edges(ByteBPETokenizer([*pieces, ideograph[:2]], merges[::-1]))
+    blanks = [characters[ord(blank)] for blank in "\t\n\v\f\r"]
+    leads = [characters[byte] for byte in range(0xE4, 0xEA)]
+    assert sorted(starts) == sorted([*blanks, "Ġ", "Ġa", *leads, ideograph, ideograph[:2]])
+    assert sorted(ends) == sorted([*blanks, ideograph])
+    assert _edges(BPETokenizer(["<unk>", "a", "a</w>"], [])) == [[], ["a</w>"]]
+
+
+PIECES_OF_WORDS = ["▁the", "▁", "film", "s", "▁don", "'", "t", ",", "...", "▁(", "é", "7"]
+CHINESE_PIECES = ["我", "们的", "。", "か", "ไ", "<0xE6>", "<0x88>", "▁我"]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokenizer", [SentencePieceTokenizer, UnigramTokenizer])
+def test_words_of_sentencepiece(tokenizer):
+    """As in ALBERT's and XLNet's code, and each token of a script without spaces."""
+    pieces = ["<unk>", *PIECES_OF_WORDS, *CHINESE_PIECES]
+    given = SimpleNamespace(vocabulary=pieces, kind=tokenizer.kind, special_ids={"unk": 0})
+    starts, ends = _edges(given)
+    words = {"<unk>", "▁the", "▁", "▁don", ",", "...", "▁(", "。", "▁我"}
+    assert set(starts) == words | {"我", "们的", "か", "ไ", "<0xE6>"}
+    assert set(ends) == {"我", "们的", "か", "ไ", "▁我"}
 
 
 @pytest.mark.parametrize(

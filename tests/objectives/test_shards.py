@@ -144,13 +144,39 @@ def test_a_pass_has_all_examples_in_an_order_of_its_own(written, tiny):
     assert _all(other.batches(4, _seeds)) != order[:number]
 
 
-def test_seeds_of_static_masks_repeat_and_of_dynamic_ones_do_not(written, tiny):
-    read = _read(written(), tiny, shuffle=1)
+@pytest.mark.parametrize("shuffle", [1, 4, 10_000])
+def test_static_masks_repeat_and_dynamic_ones_do_not(written, tiny, shuffle):
+    read = _read(written(), tiny, shuffle=shuffle)
     number = read.count()
     for copies, repeats in ((1, True), (2, False), (None, False)):
         found = _with_seeds(read.batches(4, _seeds, copies=copies, passes=3))
-        assert (found[:number] == found[number : 2 * number]) == repeats
-        assert (found[:number] == found[2 * number :]) == (copies is not None)
+        passes = [found[n * number : (n + 1) * number] for n in range(3)]
+        first, second, third = map(sorted, passes)
+        assert (first == second) == repeats
+        assert (first == third) == (copies is not None)
+        assert (passes[0] == passes[2]) == (copies is not None and shuffle == 1)
+        assert len({seeds for _, seeds in passes[0]}) == number
+        begin = number + 3
+        resumed = read.batches(4, _seeds, copies=copies, passes=3, start=begin)
+        assert _with_seeds(resumed) == found[begin:]
+
+
+def test_batches_of_tokens(written, tiny):
+    read = _read(written(), tiny, shuffle=8)
+    options = dict(batch_tokens=50, passes=2)
+    whole = [_with_seeds([batch]) for batch in read.batches(None, _seeds, **options)]
+    found = [row for batch in whole for row in batch]
+    assert found == _with_seeds(read.batches(4, _seeds, passes=2))
+    sizes = [sum(len(ids) for (ids, _), _ in batch) for batch in whole]
+    assert 0 < min(sizes) <= max(sizes) <= 50
+    resumed = read.batches(None, _seeds, start=7, **options)
+    assert [_with_seeds([batch]) for batch in resumed] == whole[7:]
+
+
+def test_pairs_with_one_label_are_an_error(written, tiny):
+    _read(written(), tiny).check_labels()
+    with pytest.raises(ValueError, match=r"nsp needs pairs with both labels, but .*alone has no"):
+        _read(written("alone", documents="file"), tiny).check_labels()
 
 
 def _content(folder):

@@ -119,6 +119,28 @@ def test_texts_and_translations_take_turns(languages, tokenizer):
         np.testing.assert_array_equal(one[0]["token_ids"], other[0]["token_ids"])
 
 
+@pytest.mark.parametrize("copies", [1, 2, None])
+def test_static_masks_of_languages_and_translations(languages, tokenizer, copies):
+    """With the default shuffling, each language's and the pairs' masks repeat by themselves."""
+    made = languages()
+    streams = {}
+    for inputs, targets, _ in made.batches(1, Masking(tokenizer), copies=copies, passes=None).take(
+        900
+    ):
+        key = tuple(sorted({*inputs["language_ids"].numpy().flat}))
+        row = (*inputs["token_ids"].numpy().flat, -1, *targets["originals"].numpy().flat)
+        streams.setdefault(key, []).append(row)
+    counts = {(0,): made.corpora[0], (1,): made.corpora[1], (0, 1): made.translations[0]}
+    assert streams.keys() == counts.keys()
+    for key, each in counts.items():
+        number = each.count()
+        passes = [streams[key][n * number : (n + 1) * number] for n in range(3)]
+        assert len(passes[2]) == number
+        first, second, third = map(sorted, passes)
+        assert (first == second) == (copies == 1)
+        assert (first == third) == (copies is not None)
+
+
 @pytest.mark.parametrize(("exponent", "share"), [(1.0, 0.9), (0.5, 0.75), (0.0, 0.5)])
 def test_languages_are_drawn_by_a_power_of_their_sizes(files, tokenizer, exponent, share):
     (files / "much").write_text("\n".join(FIRST * 9) + "\n")

@@ -266,7 +266,7 @@ def test_command(recipe, capsys):
         ({}, {"accumulation": 0}, "accumulation must be at least 1, got 0"),
         ({}, {"dtype": "float8"}, "dtype must be one of float32, mixed_bfloat16"),
         ({"train": {"steps": None}}, {}, "no train.steps"),
-        ({"train": {"batch_size": None, "batch_tokens": 9}}, {}, "pretraining needs batch_size"),
+        ({"train": {"batch_size": None, "batch_tokens": 9}}, {}, "batch_tokens must be at least"),
         ({"teacher": "a"}, {}, "is a distillation"),
         ({"objectives": {"mlm": 1.0}}, {}, "Unknown objective 'mlm'"),
     ],

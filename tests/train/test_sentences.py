@@ -1,6 +1,7 @@
 """``bertfam pretrain`` on sentences: from text files to a checkpoint that tasks start from."""
 
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -249,6 +250,44 @@ def test_a_model_that_grows(recipe, tmp_path):
         pretrain(other)
 
 
+def test_one_document_has_no_next_sentences(recipe):
+    """Read with the default, a blank line between documents, of which there is none."""
+    for objective, split in (("nsp", "train"), ("nsp", "dev")):
+        file = recipe(objectives={"masked_lm": 1.0, objective: 1.0})
+        (file.parent / "one.md").write_text(TEXT.replace("\n\n", "\n"))
+        values = yaml.safe_load(file.read_text())
+        values["data"][split] = [str(file.parent / "one.md")]
+        file.write_text(yaml.safe_dump(values))
+        with pytest.raises(ValueError, match=r"nsp needs pairs with both labels.*one\.md has"):
+            pretrain(load_recipe(file, kind=PretrainRecipe))
+
+
+BY_TOKENS = {"batch_size": None, "batch_tokens": 96, "backup_steps": 2}
+
+
+@pytest.mark.parametrize("at", in_full([1, 2, 3], [2]))
+def test_batches_of_tokens_by_recipe(recipe, monkeypatch, at):
+    """A killed run reads the batches that are left."""
+    options = dict(format="doc_sentences", train={**BY_TOKENS, "steps": None, "epochs": 2})
+    whole, again = (
+        load_recipe(recipe(output=name, **options), kind=PretrainRecipe)
+        for name in ("whole", "again")
+    )
+    seen, resumed = [], []
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch, seen)
+        expected = pretrain(whole)
+    assert expected["steps"] == len(seen) >= 4
+    assert all(rows * length <= 96 + 24 for rows, length in seen)
+    killed(again, at, monkeypatch)
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch, resumed)
+        assert pretrain(again) == pytest.approx(expected, rel=1e-6)
+    assert 0 < len(resumed) < len(seen)
+    assert resumed == seen[-len(resumed) :]
+    assert_equal_models(whole, again)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("objectives", "source", "at"),
@@ -331,15 +370,40 @@ def test_stages_go_on_in_the_text(recipe, tiny):
     assert rows([Stage(steps=4), Stage(steps=4, length=48)], 5, 1) == longer[12:16]
 
 
+@pytest.mark.parametrize("source", ["text", "shards"])
+def test_static_masks_by_recipe(recipe, examples, tiny, source):
+    """`copies` with the shuffling that a recipe has unless it says otherwise."""
+    data = {"train": [str(examples)]} if source == "shards" else {}
+    file = recipe(objectives=BOTH, data=data, masking={"copies": 2})
+    made = load_recipe(file, kind=PretrainRecipe)
+    tokenizer = load_tokenizer(tiny)
+    read = _Data(made, tokenizer, objectives.build(made, tokenizer))
+    train = read.train(made.data.length)
+    counts = (
+        [train.count()] * 3
+        if source == "shards"
+        else [sum(1 for _ in train.examples(number, 2)) for number in range(3)]
+    )
+    found = []
+    for inputs, targets, _ in read.batches([Stage(steps=99)], 0).take(-(-sum(counts) // 4)):
+        ids, originals, pair = inputs["token_ids"], targets["originals"], targets["pair"]
+        rows = zip(ids.numpy(), originals.numpy(), pair.numpy(), strict=True)
+        found += [([*a[b > 0]], [*b[b > 0]], int(label)) for a, b, label in rows]
+    ends = np.cumsum([0, *counts])
+    first, second, third = (found[a:b] for a, b in itertools.pairwise(ends))
+    assert sorted(first) == sorted(third) != sorted(second)
+    assert first != third
+
+
 def test_held_out_text_is_tokenized_once(recipe, monkeypatch):
     read = Counter()
-    original = Corpus.examples
+    original = Corpus._formed
 
-    def examples(self, number=0):
+    def formed(self, seed):
         read[len(self.files)] += 1
-        return original(self, number)
+        return original(self, seed)
 
-    monkeypatch.setattr(Corpus, "examples", examples)
+    monkeypatch.setattr(Corpus, "_formed", formed)
     file = recipe(data={"train": ["a.txt", "b.txt"]})
     (file.parent / "b.txt").write_text(TEXT)
     monkeypatch.chdir(file.parent)
