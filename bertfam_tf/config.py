@@ -339,7 +339,9 @@ class MaskingConfig:
 
     Attributes:
         unit: ``piece``; ``word``, whole words; ``ngram``, some consecutive words, as ALBERT and
-            XLNet; or ``span``, up to ten words that are replaced together, as SpanBERT.
+            XLNet; ``span``, up to ten words that are replaced together, as SpanBERT; or
+            ``tagged``, spans that a tagger finds, such as named entities or noun phrases, and
+            words, with which SpanBERT is compared (arXiv 1907.10529, table 6).
         longest: of ``ngram``, the largest number of words: ALBERT's is 3, XLNet's 5.
         rate: the share of tokens that are predicted.
         max_predictions: the largest number of predicted tokens of an example; None for no maximum.
@@ -349,6 +351,10 @@ class MaskingConfig:
             read them in turns, each in an order of its own. 1 for masks that are drawn once (static
             masking); None for new masks in each pass (dynamic masking). Shards have their pairs
             already, which are the same in all copies.
+        tagger: of ``tagged``, the directory of a saved ``TokenTagger``, which reads each sentence
+            in each pass.
+        labels: of ``tagged``, the labels of the spans that are taken; None for all.
+        words: of ``tagged``, the share of draws that select a word instead of a span.
     """
 
     unit: str = "piece"
@@ -358,13 +364,21 @@ class MaskingConfig:
     copies: int | None = None
     longest: int = 3
     max_predictions: int | None = None
+    tagger: str | None = None
+    labels: list[str] | None = None
+    words: float = 0.5
 
     def __post_init__(self):
         if self.longest < 1:
             raise ValueError(f"masking.longest must be at least 1, got {self.longest}.")
-        units = ("piece", "word", "ngram", "span")
+        units = ("piece", "word", "ngram", "span", "tagged")
         if self.unit not in units:
             raise ValueError(f"masking.unit must be one of {', '.join(units)}, got {self.unit!r}.")
+        if (self.tagger is None) == (self.unit == "tagged"):
+            raise ValueError(
+                "masking.tagger is required by masking.unit tagged and allowed only with it, got "
+                f"{self.tagger!r} and {self.unit}."
+            )
 
 
 _RENAMED_OBJECTIVES = {"masked_lm": "mlm", "causal_lm": "clm"}

@@ -1,6 +1,7 @@
 """Statistics of masking on real text: rates, replacements, lengths, speed.
 
     python -m tools.check_masking --report tools/results/masking.md
+    python -m tools.check_masking --vocabularies --report tools/results/masking_vocabularies.md
 
 Reads the books and CoNLL-2003 of the data folder (`python -m tools.fetch_data`). Every example of
 the first epoch is also masked by `replay`, which draws the same numbers one after another in plain
@@ -22,7 +23,9 @@ import tensorflow as tf
 from scipy import stats
 
 from bertfam_tf.objectives import Masking, geometric, ngrams
-from bertfam_tf.text import WordPieceTokenizer, tokenize_words
+from bertfam_tf.objectives.masking import word_edges
+from bertfam_tf.text import WordPieceTokenizer, load_tokenizer, tokenize_words
+from bertfam_tf.text.packing import Packer
 from tools.books import paragraphs
 from tools.subjects import VOCABULARIES
 from tools.texts import DATA
@@ -308,6 +311,71 @@ def measure(name: str, tokenizer: Any, rows: Rows, longer: Rows, epochs: int) ->
 # The report.
 
 
+# Vocabularies.
+
+TEXTS = ("Chinese", "English")
+SIZE = 1000
+
+
+def texts_of(name: str) -> list[str]:
+    """Premises of XNLI's Chinese dev split, or paragraphs of a book."""
+    if name == "Chinese":
+        rows = (DATA / "xnli" / "dev-zh.tsv").read_text("utf-8").split("\n")
+        return [row.split("\t")[0] for row in rows if row][:SIZE]
+    return list(paragraphs(sorted((DATA / "gutenberg").glob("*.txt"))[3]))[:SIZE]
+
+
+def shares(masking: Masking, tokenizer: Any, texts: Sequence[str]) -> list[str]:
+    """Tokens of a word, and shares of tokens and of texts; a text is an example."""
+    packer = Packer(tokenizer.layout, tokenizer.special_ids, 128)
+    inputs = packer([tokenizer.tokenize(texts)])
+    ids, mask = inputs["token_ids"], inputs["padding_mask"]
+    seeds = tf.stack([tf.zeros(len(texts), tf.int32), tf.range(len(texts))], 1)
+    selected = masking(ids, mask, seeds).weights.numpy().sum(1)
+    special = masking.is_special(ids).numpy()
+    body = (mask.numpy() > 0) & ~special
+    count = body.sum(1)
+    words = body.sum()
+    if masking.unit == "word":
+        starts, ends = (edge[ids] for edge in word_edges(tokenizer))
+        before = [np.pad(x, [[0, 0], [1, 0]])[:, :-1] for x in (ends, special)]
+        words = (body & (starts | before[0] | before[1])).sum()
+    some = count > 0
+    rates = (
+        selected.sum() / count.sum(),
+        (selected[some] == 0).mean(),
+        (selected > count / 2)[some].mean(),
+    )
+    return [f"{count.sum() / words:.2f}", *(f"{100 * rate:.1f}" for rate in rates)]
+
+
+def vocabularies() -> str:
+    """The report on words of several vocabularies, in Markdown."""
+    rows = []
+    for name in ("bert-base-multilingual-cased", "albert-base-v2", "xlnet-base-cased"):
+        tokenizer = load_tokenizer(VOCABULARIES / name)
+        for text in TEXTS:
+            for mode in ("piece", "word", "n-gram", "span"):
+                masking = Masking(tokenizer, **MODES[mode])
+                rows.append([name, text, mode, *shares(masking, tokenizer, texts_of(text))])
+    header = ["vocabulary", "text", "unit", "tokens of a word", "masked, %",
+              "examples without a mask, %", "over half masked, %"]  # fmt: skip
+    return "\n".join(
+        [
+            "# Masks in several vocabularies",
+            "",
+            "`python -m tools.check_masking --vocabularies`: "
+            f"tensorflow {tf.__version__}. {SIZE:,} premises of XNLI's Chinese dev split and "
+            "as many paragraphs of a book, each an example of up to 128 tokens; 15 % of its "
+            "tokens are to be masked. Short examples have none more often, in any unit. ALBERT's "
+            "and XLNet's vocabularies know few ideographs: a run of others is one unknown token.",
+            "",
+            *_table(header, rows),
+            "",
+        ]
+    )
+
+
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
@@ -380,7 +448,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4, help="(%(default)s)")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--report", type=Path, help="the file to write, in Markdown")
+    parser.add_argument("--vocabularies", action="store_true", help="Chinese and English words")
     options = parser.parse_args()
+    if options.vocabularies:
+        text = vocabularies()
+        print(text)
+        if options.report:
+            options.report.write_text(text, "utf-8")
+        return
     tokenizer = WordPieceTokenizer.load(VOCABULARIES / "bert-base-uncased")
     found = {}
     for name in options.modes:

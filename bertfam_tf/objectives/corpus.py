@@ -9,7 +9,14 @@ import tensorflow as tf
 
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.names import join_names
-from bertfam_tf.objectives.examples import Format, FormedExamples, in_passes, one_pass, pass_seed
+from bertfam_tf.objectives.examples import (
+    Format,
+    FormedExamples,
+    Spans,
+    in_passes,
+    one_pass,
+    pass_seed,
+)
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
 
@@ -24,6 +31,7 @@ class Corpus(FormedExamples):
         documents, sentences: as for ``data.documents.read_documents``.
         shuffle: number of examples among which the next one is drawn; 1 for the files' order.
         seed: of the order, the pairs and the masks.
+        spans: as for ``Format``.
 
     Raises:
         ValueError: as ``Format``, ``Examples`` and ``read_documents`` raise it.
@@ -41,8 +49,9 @@ class Corpus(FormedExamples):
         sentences: str = "line",
         shuffle: int = 10_000,
         seed: int = 0,
+        spans: Spans | None = None,
     ):
-        super().__init__(Format(tokenizer, length, format, task), shuffle, seed)
+        super().__init__(Format(tokenizer, length, format, task, spans), shuffle, seed)
         read_documents(files, documents, sentences)
         self.files = files
         self.documents = documents

@@ -9,6 +9,7 @@ from itertools import chain, count, groupby, islice
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.batching import training_options
@@ -20,7 +21,7 @@ from bertfam_tf.objectives.formats import (
     segment_pairs,
     sentence_pairs,
 )
-from bertfam_tf.objectives.masking import Masking
+from bertfam_tf.objectives.masking import Masking, spans_at
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Packer
 
@@ -29,6 +30,8 @@ PAIR_FORMATS = ("segment_pairs", "sentence_pairs")
 # Sentences that are tokenized in one call.
 _SENTENCES = 1024
 SEEDS = 2**31
+# From sentences to the spans of each, from which byte up to which.
+Spans = Callable[[list[str]], list[list[tuple[int, int]]]]
 # Batches of full examples that are divided anew where batches are of tokens.
 _TOGETHER = 16
 
@@ -41,13 +44,20 @@ class Format:
         length: maximum number of tokens of an example, with special tokens.
         name: one of the four of ``objectives.formats``, such as ``"full_sentences"``.
         task: of pairs, ``"nsp"`` or ``"sop"``.
+        spans: finds the spans of sentences, such as named entities, for the unit ``"given"`` of
+            ``Masking``; None for none.
 
     Raises:
         ValueError: for an unknown name or task, or a length that leaves no room for two tokens.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, length: int, name: str = "full_sentences", task: str = "nsp"
+        self,
+        tokenizer: Tokenizer,
+        length: int,
+        name: str = "full_sentences",
+        task: str = "nsp",
+        spans: Spans | None = None,
     ):
         known = SINGLE_FORMATS + PAIR_FORMATS
         if name not in known:
@@ -62,6 +72,7 @@ class Format:
         self.length = length
         self.name = name
         self.task = task
+        self.spans = spans
         self._room = room
         self._packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
 
@@ -92,7 +103,18 @@ class Format:
         return pairs(tokens, self._room, task=self.task, seed=seed)
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """The inputs of a batch of examples, int32 (batch, tokens), with special tokens."""
+        """The inputs of a batch of examples, int32 (batch, tokens), with special tokens.
+
+        With ``spans``, one more is ``"spans"``, as ``Masking`` takes it.
+        """
+        inputs = self._packed(first, second)
+        if self.spans is None:
+            return inputs
+        size = self.tokenizer.vocab_size
+        ids = inputs["token_ids"]
+        return {**inputs, "token_ids": ids % size, "spans": ids // size}
+
+    def _packed(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         if not self.pairs:
             return self._packer([first])
         pair, single = self._packer([first, second]), self._packer([first])
@@ -125,7 +147,30 @@ class Format:
 
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
         while some := list(islice(sentences, _SENTENCES)):
-            yield from self.tokenizer.tokenize(some).to_list()
+            yield from (self._ids(some) if self.spans is None else self._ids_and_spans(some))
+
+    def _ids(self, sentences: list[str]) -> list[Sentence]:
+        return self.tokenizer.tokenize(sentences).to_list()
+
+    def _ids_and_spans(self, sentences: list[str]) -> list[Sentence]:
+        """Ids plus the size of the vocabulary times the number of a span, 0 for none.
+
+        Formats rearrange numbers, whatever they stand for.
+        """
+        assert self.spans is not None
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(sentences)
+        found = self.spans(sentences)
+        bounds = np.zeros((len(sentences), max(1, *map(len, found), 1), 2), "int32")
+        for row, spans in zip(bounds, found, strict=True):
+            row[: len(spans)] = np.reshape(spans, (-1, 2))
+        starts, ends = starts.to_tensor(), ends.to_tensor()
+        numbers = spans_at(starts, ends, bounds[..., 0], bounds[..., 1]).numpy()
+        # A span at the end of a sentence differs from one at the beginning of the next.
+        odd = np.arange(len(sentences))[:, None] % 2
+        numbers = np.where(numbers > 0, 2 * numbers + odd, 0)
+        both = ids.to_tensor().numpy() + self.tokenizer.vocab_size * numbers
+        lengths = ids.row_lengths().numpy()
+        return [row[:length].tolist() for row, length in zip(both, lengths, strict=True)]
 
     def _tokens_of_each(self, documents: Iterable[Iterator[str]]) -> Iterator[Iterator[Sentence]]:
         """The same for consecutive documents, which share calls: most are short."""
@@ -253,7 +298,8 @@ class Examples:
         def masked(*example: Any) -> tuple:
             *parts, seeds = example
             inputs, targets = self._packed(*parts)
-            found = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
+            spans = {"spans": inputs.pop("spans")} if "spans" in inputs else {}
+            found = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
             targets |= {
                 "positions": found.positions,
                 "token_ids": found.targets,

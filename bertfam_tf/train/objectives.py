@@ -277,12 +277,13 @@ def _masking(config: MaskingConfig, tokenizer: Tokenizer) -> Masking:
     return Masking(
         tokenizer,
         config.rate,
-        "piece" if config.unit == "piece" else "word",
+        {"piece": "piece", "tagged": "given"}.get(config.unit, "word"),
         lengths,
         masked=config.masked,
         random=config.random,
         together=config.unit == "span",
         max_predictions=config.max_predictions,
+        words=config.words,
     )
 
 

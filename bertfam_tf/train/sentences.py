@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import keras
@@ -17,7 +17,8 @@ from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.objectives import Corpus, Format, Shards, TranslationPairs
-from bertfam_tf.objectives.examples import Examples
+from bertfam_tf.objectives.examples import Examples, Spans
+from bertfam_tf.tasks import TokenTagger, load
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.train import engine, objectives, pretrained
 from bertfam_tf.train.directory import MODEL, RunDirectory
@@ -180,6 +181,8 @@ class _Data:
         translations: dict[str, list[str]],
         length: int,
     ) -> Examples | Languages:
+        if translations and self.recipe.masking.tagger is not None:
+            raise ValueError("masking.unit must not be tagged for translations.")
         if not isinstance(files, dict):
             return self._texts_or_shards(files, length)
         data, seed = self.recipe.data, self.recipe.train.seed
@@ -214,6 +217,8 @@ class _Data:
                 f"data has text files and folders of shards together ({join_names(names)}), "
                 "expected one kind."
             )
+        if self.recipe.masking.tagger is not None:
+            raise ValueError("masking.unit must not be tagged for shards, which have no spans.")
         form = Format(self.tokenizer, length, data.format, self._task)
         return Shards(folders, form, shuffle=data.shuffle, seed=seed)
 
@@ -229,7 +234,39 @@ class _Data:
             sentences=data.sentences,
             shuffle=data.shuffle,
             seed=self.recipe.train.seed,
+            spans=self._spans,
         )
+
+    @cached_property
+    def _spans(self) -> Spans | None:
+        """Finds the spans of sentences with the tagger that the recipe names."""
+        masking = self.recipe.masking
+        if masking.tagger is None:
+            return None
+        tagger = load(expand(masking.tagger))
+        if not isinstance(tagger, TokenTagger):
+            raise ValueError(
+                f"masking.tagger must be a TokenTagger, {masking.tagger} is a "
+                f"{type(tagger).__name__}."
+            )
+        labels = sorted({tag.split("-", 1)[1] for tag in tagger.tags if "-" in tag})
+        for label in masking.labels or []:
+            if label not in labels:
+                raise ValueError(unknown("label of masking.labels", label, labels))
+        wanted = set(labels if masking.labels is None else masking.labels)
+
+        def spans(sentences: list[str]) -> list[list[tuple[int, int]]]:
+            # Tokenizers count bytes, taggers characters.
+            return [
+                [
+                    (len(text[: each["start"]].encode()), len(text[: each["end"]].encode()))
+                    for each in entities
+                    if each["label"] in wanted
+                ]
+                for text, entities in zip(sentences, tagger.entities(sentences), strict=True)
+            ]
+
+        return spans
 
     @property
     def _task(self) -> str:

@@ -90,6 +90,26 @@ def _all(batches):
     return found
 
 
+def _good_film(sentences):
+    """The bytes of the first two words of each sentence."""
+    return [[(0, len("good film"))] for _ in sentences]
+
+
+@pytest.mark.parametrize(
+    "format", ["full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs"]
+)
+def test_spans_stay_with_their_tokens(corpus, format):
+    made, plain = corpus(format=format, spans=_good_film), corpus(format=format)
+    tokenizer = made.tokenizer
+    masking = Masking(tokenizer, 1.0, "given", masked=1.0, random=0.0, words=0.0)
+    ids = [tokenizer.token_to_id(token) for token in ("good", "film")]
+    found = _masked(made.batches(4, masking))
+    for masked, originals, _ in found:
+        assert masked == tuple(tokenizer.special_ids["mask"] if i in ids else i for i in originals)
+    expected = _masked(plain.batches(4, Masking(tokenizer)))
+    assert [each[1:] for each in found] == [each[1:] for each in expected]
+
+
 def test_batches_of_any_size_and_a_resumed_pass_have_the_same_examples(corpus):
     made = corpus(seed=3)
     masking = Masking(made.tokenizer)

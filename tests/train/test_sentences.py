@@ -21,6 +21,7 @@ from tensorflow.python.distribute import input_ops
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, Stage, load_recipe
+from bertfam_tf.data.documents import read_documents
 from bertfam_tf.learner import Learner
 from bertfam_tf.objectives import Corpus, Format, Masking, Permutation, Shards, ngrams, shards
 from bertfam_tf.text import load_tokenizer
@@ -248,6 +249,36 @@ def test_a_model_that_grows(recipe, tmp_path):
     other = load_recipe(file, kind=PretrainRecipe)
     with pytest.raises(ValueError, match="layers of stages must be null or omitted for rtd"):
         pretrain(other)
+
+
+def test_masks_at_the_spans_of_a_tagger(recipe, smallest, tiny, tmp_path):
+    tagger = bf.TokenTagger.from_pretrained(smallest, ["O", "B-PER", "B-LOC"])
+    rng = np.random.default_rng(2)
+    for variable in tagger.backbone.trainable_variables:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape).astype("float32"))
+    tagger.save(tmp_path / "tagger")
+    masking = {"tagger": str(tmp_path / "tagger"), "labels": ["LOC"], "rate": 1.0, "words": 0.0}
+    made = load_recipe(recipe(masking={"unit": "tagged", **masking}), kind=PretrainRecipe)
+    tokenizer = load_tokenizer(tiny)
+    documents = read_documents(made.data.dev, sentences="split")
+    sentences = [sentence for document in documents for sentence in document]
+    entities = [each for found in tagger.entities(sentences) for each in found]
+    names = [each["entity"] for each in entities if each["label"] == "LOC"]
+    expected = Counter(tokenizer.tokenize(names).flat_values.numpy().tolist())
+    assert 0 < len(names) < len(entities)
+    masked = Counter()
+    data = _Data(made, tokenizer, objectives.build(made, tokenizer))
+    for _, targets, weights in data.held_out(24):
+        masked.update(targets["token_ids"].numpy()[weights.numpy() > 0].tolist())
+    assert masked == expected
+    assert pretrain(made)["steps"] == 6
+    for changes, message in (
+        ({"labels": ["ORG"]}, "Unknown label of masking.labels 'ORG'.* LOC, PER"),
+        ({"tagger": None}, "masking.tagger is required by masking.unit tagged"),
+    ):
+        file = recipe(output="other", masking={"unit": "tagged", **masking, **changes})
+        with pytest.raises(ValueError, match=message):
+            pretrain(load_recipe(file, kind=PretrainRecipe))
 
 
 def test_one_document_has_no_next_sentences(recipe):
