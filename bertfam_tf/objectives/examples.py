@@ -288,6 +288,10 @@ class Examples:
         data = data.map(self._masked(masking), tf.data.AUTOTUNE, deterministic=True)
         return training_options(data.prefetch(2))
 
+    def count_batches(self, batch_tokens: int) -> int:
+        """The number of batches of at most ``batch_tokens`` tokens in the first pass."""
+        return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *_: count + 1))
+
     def _by_tokens(
         self, batch_tokens: int | None, copies: int | None, passes: int | None
     ) -> tf.data.Dataset:
@@ -329,10 +333,6 @@ class FormedExamples(Examples):
     def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         first, second, label = example
         return self.format.pack(first, second), {"pair": label}
-
-    def count_batches(self, batch_tokens: int) -> int:
-        """The number of batches of at most ``batch_tokens`` tokens in the first pass."""
-        return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *_: count + 1))
 
     def _by_tokens(
         self, batch_tokens: int | None, copies: int | None, passes: int | None

@@ -166,11 +166,17 @@ class Languages:
         for corpus in self.corpora.values():
             corpus.check_labels()
 
+    def count_batches(self, batch_tokens: int) -> int:
+        """The number of batches of one pass over everything, as ``Corpus.count_batches``."""
+        parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
+        return sum(each.count_batches(batch_tokens) for each in parts)
+
     def batches(
         self,
-        batch_size: int,
+        batch_size: int | None,
         masking: Masking,
         *,
+        batch_tokens: int | None = None,
         copies: int | None = None,
         passes: int | None = 1,
         start: int = 0,
@@ -180,15 +186,15 @@ class Languages:
         Args:
             passes: number of passes over everything, one language after the other; None for no end,
                 with languages in random order.
-            start: number of examples that are left out, rounded down to whole batches: the first
-                ones of all languages together.
+            start: number of examples that are left out, rounded down to whole batches, or of
+                batches by tokens: the first ones of all languages together.
 
         Returns:
             A data set of (inputs, targets, weights), with ``language_ids`` and ``position_ids``,
             int32 (batch, length), among the inputs, and ``translated``, int32 (batch,), 1 for
             translations and 0 for texts, among the targets.
         """
-        options: Any = {"copies": copies, "passes": passes}
+        options: Any = {"batch_tokens": batch_tokens, "copies": copies, "passes": passes}
         texts = [
             corpus.batches(batch_size, masking, **options).map(_of_language(number))
             for number, corpus in self.corpora.items()
@@ -200,7 +206,7 @@ class Languages:
                 found = found.concatenate(each)
         else:
             found = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
-        return training_options(found.skip(start // batch_size).prefetch(2))
+        return training_options(found.skip(start // (batch_size or 1)).prefetch(2))
 
     def _choices(self) -> tf.data.Dataset:
         """The index of the data set of each batch."""

@@ -17,7 +17,7 @@ from bertfam_tf.learner import Learner
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.objectives import Corpus, Format, Shards, TranslationPairs
-from bertfam_tf.objectives.examples import Examples, Spans
+from bertfam_tf.objectives.examples import FormedExamples, Spans
 from bertfam_tf.tasks import TokenTagger, load
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.train import engine, objectives, pretrained
@@ -118,20 +118,17 @@ class _Data:
                     f"model, got {length}."
                 )
             for text in (self.train(length), self._dev(length)):
-                if self.batch_tokens is not None and isinstance(text, Languages):
-                    raise ValueError(
-                        "train.batch_tokens is for one language, data.train is a table of several."
-                    )
                 if {"nsp", "sop"} & set(self.recipe.objectives):
                     text.check_labels()
         if self.batch_tokens is not None and any(stage.batch_size for stage in stages):
             raise ValueError("Stages must not have a batch_size together with train.batch_tokens.")
 
-    def steps(self, text: Examples | Languages, count: int) -> int:
+    def steps(self, text: FormedExamples | Languages, count: int) -> int:
         """The number of batches of one pass over a text of ``count`` examples."""
-        if self.batch_size is not None:
-            return -(-count // self.batch_size)
-        return text.count_batches(self.batch_tokens)
+        if self.batch_tokens is not None:
+            return text.count_batches(self.batch_tokens)
+        assert self.batch_size is not None
+        return -(-count // self.batch_size)
 
     def batches(self, stages: Sequence[Stage], step: int) -> tf.data.Dataset:
         """The batches of the stage that a step is in, from this step on.
@@ -180,9 +177,11 @@ class _Data:
         files: list[str] | dict[str, list[str]],
         translations: dict[str, list[str]],
         length: int,
-    ) -> Examples | Languages:
+    ) -> FormedExamples | Languages:
         if translations and self.recipe.masking.tagger is not None:
             raise ValueError("masking.unit must not be tagged for translations.")
+        if translations and self.batch_tokens is not None:
+            raise ValueError("train.batch_tokens must be null for translations: set batch_size.")
         if not isinstance(files, dict):
             return self._texts_or_shards(files, length)
         data, seed = self.recipe.data, self.recipe.train.seed
@@ -206,7 +205,7 @@ class _Data:
             )
         return Languages(texts, pairs, data.exponent, seed)
 
-    def _texts_or_shards(self, names: list[str], length: int) -> Examples:
+    def _texts_or_shards(self, names: list[str], length: int) -> FormedExamples:
         data, seed = self.recipe.data, self.recipe.train.seed
         paths = [expand(name) for name in names]
         folders = [path for path in paths if path.is_dir()]

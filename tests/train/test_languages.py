@@ -119,6 +119,20 @@ def test_texts_and_translations_take_turns(languages, tokenizer):
         np.testing.assert_array_equal(one[0]["token_ids"], other[0]["token_ids"])
 
 
+def test_batches_of_tokens(files, tokenizer):
+    """Each is of one language, and any number can be left out."""
+    corpora = {i: Corpus([files / name], tokenizer, 32) for i, name in enumerate(("en", "fr"))}
+    made, masking = Languages(corpora), Masking(tokenizer)
+    data = made.batches(None, masking, batch_tokens=64, passes=None)
+    first = list(data.take(8).as_numpy_iterator())
+    assert all(0 < inputs["padding_mask"].sum() <= 64 for inputs, _, _ in first)
+    later = made.batches(None, masking, batch_tokens=64, passes=None, start=5).take(3)
+    for one, other in zip(first[5:], later.as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(one[0]["token_ids"], other[0]["token_ids"])
+    whole = made.batches(None, masking, batch_tokens=64)
+    assert made.count_batches(64) == sum(1 for _ in whole)
+
+
 @pytest.mark.parametrize("copies", [1, 2, None])
 def test_static_masks_of_languages_and_translations(languages, tokenizer, copies):
     """With the default shuffling, each language's and the pairs' masks repeat by themselves."""
@@ -226,6 +240,10 @@ def test_errors(recipe, files):
         (dict(data={"dev_translations": {}}), "dev_translations must be given for tlm"),
         (dict(data={"train_translations": {"en-de": both["en-fr"]}}), "such as en-fr, got 'en-de'"),
         (dict(data={"dev": {"de": en}}), "Unknown language of data.train 'de'"),
+        (
+            dict(train={"batch_size": None, "batch_tokens": 99}),
+            "batch_tokens must be null for translations",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             pretrain(load_recipe(recipe(**options), kind=PretrainRecipe))
