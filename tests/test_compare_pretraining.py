@@ -142,6 +142,14 @@ def test_answers_no_better_than_without_pretraining_say_nothing():
     assert "says nothing" not in much
 
 
+def test_whether_seeds_decide():
+    assert compare_pretraining.seeds_say([0.1]) == "One seed decides nothing."
+    # The mean 0.1 and 4.303 · 0.01 / √3.
+    assert "0.100 ± 0.025 nats" in compare_pretraining.seeds_say([0.09, 0.1, 0.11])
+    assert compare_pretraining.seeds_say([0.09, 0.1, 0.11]).endswith(": decided.")
+    assert "not decided" in compare_pretraining.seeds_say([-0.1, 0.1, 0.3])
+
+
 def test_finished_cells_are_not_computed_again(tmp_path):
     file = tmp_path / "cells.json"
     cells = Cells(file, {"steps": 3})
