@@ -13,6 +13,7 @@ from bertfam_tf.data.documents import Part, read_documents
 from bertfam_tf.objectives import Corpus, Format, Masked, Shards, shards
 from bertfam_tf.objectives.shards import Unit
 from bertfam_tf.text import load_tokenizer
+from tests.selection import in_full
 
 TEXT = "\n".join(
     "\n".join(f"good film {'the ' * (i % 5)}bad plot {'dull ' * (i % 3)}." for i in range(n)) + "\n"
@@ -144,7 +145,7 @@ def test_a_pass_has_all_examples_in_an_order_of_its_own(written, tiny):
     assert _all(other.batches(4, _seeds)) != order[:number]
 
 
-@pytest.mark.parametrize("shuffle", [1, 4, 10_000])
+@pytest.mark.parametrize("shuffle", in_full([1, 4, 10_000], [4]))
 def test_static_masks_repeat_and_dynamic_ones_do_not(written, tiny, shuffle):
     read = _read(written(), tiny, shuffle=shuffle)
     number = read.count()
@@ -156,6 +157,8 @@ def test_static_masks_repeat_and_dynamic_ones_do_not(written, tiny, shuffle):
         assert (first == third) == (copies is not None)
         assert (passes[0] == passes[2]) == (copies is not None and shuffle == 1)
         assert len({seeds for _, seeds in passes[0]}) == number
+        if copies != 2:
+            continue
         begin = number + 3
         resumed = read.batches(4, _seeds, copies=copies, passes=3, start=begin)
         assert _with_seeds(resumed) == found[begin:]
