@@ -250,7 +250,7 @@ class Examples:
             batch_tokens: the most tokens that a batch has, without padding, in place of
                 ``batch_size``: batches have about as many tokens as each other and more examples
                 where these are short, as RoBERTa's DOC-SENTENCES has them (arXiv 1907.11692,
-                section 4.2).
+                section 4.2). One batch in sixteen or more has what is left.
             copies: number of copies of the text whose masks and pairs differ. Passes read them in
                 turns, so that pass ``n`` and pass ``n + copies`` have the same masked examples in
                 another order: 1 for masks that are drawn once, as arXiv 1907.11692, section 4.1,
@@ -345,15 +345,22 @@ class FormedExamples(Examples):
             )
 
         def divided(*chunk: Any) -> tf.data.Dataset:
-            """Batches of a chunk, which have about the same number of tokens."""
+            """The batches of a chunk: as many of the next examples as there is room for."""
             tokens = self.format.tokens(*chunk[:2])
-            before, total = tf.cumsum(tokens, exclusive=True), tf.reduce_sum(tokens)
-            # An example begins in its batch's share of the tokens, and may end after it.
-            room = batch_tokens - tf.reduce_max(tokens) + 1
-            batch = before * (-(-total // room)) // total
-            first = tf.where(tf.concat([[True], batch[1:] != batch[:-1]], 0))[:, 0]
-            end = tf.concat([first[1:], [tf.size(tokens, tf.int64)]], 0)
-            bounds = tf.data.Dataset.from_tensor_slices((first, end))
+            total = tf.cumsum(tokens)
+
+            def batch(first: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                limit = total[first] - tokens[first] + batch_tokens
+                end = tf.searchsorted(total, [limit], side="right")
+                return end[0], tf.concat([ends, end], 0)
+
+            _, ends = tf.while_loop(
+                lambda first, _: first < tf.size(tokens),
+                batch,
+                (tf.constant(0), tf.zeros([0], tf.int32)),
+                shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            )
+            bounds = tf.data.Dataset.from_tensor_slices((tf.concat([[0], ends[:-1]], 0), ends))
             return bounds.map(lambda first, end: tuple(part[first:end] for part in chunk))
 
         size = _TOGETHER * (batch_tokens // longest)

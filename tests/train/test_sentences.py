@@ -296,7 +296,8 @@ def test_one_document_has_no_next_sentences(recipe):
 BY_TOKENS = {"batch_size": None, "batch_tokens": 96, "backup_steps": 2}
 
 
-@pytest.mark.parametrize("at", in_full([1, 2, 3], [2]))
+@pytest.mark.full
+@pytest.mark.parametrize("at", [1, 2, 3])
 def test_batches_of_tokens_by_recipe(recipe, monkeypatch, at):
     """A killed run reads the batches that are left."""
     options = dict(format="doc_sentences", train={**BY_TOKENS, "steps": None, "epochs": 2})
