@@ -131,8 +131,13 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--steps", type=int, metavar="N", help="if the recipe has none")
     plan.add_argument("--json", action="store_true", help="all numbers, as one line of JSON")
 
+    languages = "such as de, for models with language embeddings (default: the task's)"
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
+    evaluate.add_argument(
+        "override", nargs="*", help="key=value of the recipe, such as data.dev=other.tsv"
+    )
+    evaluate.add_argument("--language", help=f"of the split's texts, {languages}")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")
     evaluate.add_argument(
         "--report", metavar="FILE", help="write a page about a classifier's mistakes (HTML)"
@@ -179,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("model", help="a saved task, or the output directory of a recipe")
     predict.add_argument("text", nargs="*", help="texts (default: lines of standard input)")
     predict.add_argument("--task", metavar="NAME", help=several)
+    predict.add_argument("--language", help=f"of the texts, {languages}")
     predict.add_argument("--input", metavar="FILE", help="read a file of any size, with --output")
     predict.add_argument(
         "--output", metavar="FILE", help="one line of JSON per row; an interrupted run resumes"
@@ -239,6 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--version", type=int, help="version number (default: the next one)")
     export.add_argument("--task", metavar="NAME", help=f"{several} (default: all)")
+    export.add_argument("--language", help=f"of texts that come without one, {languages}")
     export.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "int8-weights", "int8"),
@@ -440,14 +447,16 @@ def _evaluate(options: argparse.Namespace) -> None:
     from bertfam_tf.train.run import evaluate
 
     run_dir = Path(options.run_dir)
-    recipe = load_run(run_dir / RECIPE)
+    recipe = load_run(run_dir / RECIPE, options.override)
     task = tasks.load(run_dir / MODEL)
     if isinstance(task, tasks.MultiTask):
-        if options.report:
-            raise ValueError("--report is for a run of one task.")
+        if options.report or options.language is not None:
+            raise ValueError("--report and --language are for a run of one task.")
         print(json.dumps(evaluate_tasks(task, recipe, options.split)))
         return
-    print(json.dumps(evaluate(task, recipe, options.split)))
+    _set_language(task, options)
+    language = None if options.language is None else task.language
+    print(json.dumps(evaluate(task, recipe, options.split, language)))
     if options.report:
         from bertfam_tf.analysis import report
         from bertfam_tf.train import read_split
@@ -528,6 +537,7 @@ def _predict(options: argparse.Namespace) -> None:
 
     texts = options.text or [line.rstrip("\n") for line in sys.stdin]
     task = _saved_task(options.model, options.task)
+    _set_language(task, options)
     _check_top(options.top, task)
     for answer in task.predict(texts):
         print(json.dumps(as_json(answer, task, options.top), ensure_ascii=False))
@@ -558,6 +568,7 @@ def _predict_file(options: argparse.Namespace) -> None:
         data = load_run(directory / RECIPE).data
         directory = directory / MODEL
     task = _saved_task(options.model, options.task)
+    _set_language(task, options)
     _check_top(options.top, task)
     named = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
@@ -574,7 +585,8 @@ def _predict_file(options: argparse.Namespace) -> None:
     local = data is not None and data.format not in (None, "tfds")
     kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
     rows = read_rows(file, wanted, format=kind)
-    source = source_of(file, directory, format=kind, columns=wanted)
+    how = {} if options.language is None else {"language": task.language}
+    source = source_of(file, directory, format=kind, columns=wanted, **how)
     count = answer_file(
         task, rows, options.output, source, batch_size=options.batch_size, top=options.top
     )
@@ -663,6 +675,8 @@ def _export(options: argparse.Namespace) -> None:
         lines = Path(options.calibration).read_text("utf-8").splitlines()
         given["calibration"] = [tuple(line.split("\t")) for line in lines]
     task = _saved_task(options.model, options.task, several=not options.tflite)
+    for each in task.served_tasks().values():
+        _set_language(each, options)
     if options.tflite:
         print(task.export_tflite(options.directory, **given))
         return
@@ -827,6 +841,13 @@ def _vocabulary(options: argparse.Namespace) -> None:
         min_count=options.min_count,
     )
     print(f"{tokenizer.vocab_size:,} entries in {options.output}")
+
+
+def _set_language(task: Any, options: argparse.Namespace) -> None:
+    """Sets the language of --language, a code or an id, if it is given."""
+    given = options.language
+    if given is not None:
+        task.language = int(given) if given.isdecimal() else given
 
 
 def _saved_task(path: str, name: str | None = None, *, several: bool = False) -> Any:

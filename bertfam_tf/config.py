@@ -59,6 +59,9 @@ class DataConfig:
     Attributes:
         train, dev, test: a file or a list of files; only ``bertfam evaluate``
             reads the test split. Names of splits if ``tfds`` is given.
+        dev_languages, test_languages: tables of such files by language, such as
+            ``{fr: dev.fr.tsv, de: dev.de.tsv}``, which are scored too, each in its language if the
+            model has language embeddings; the metrics are ``fr_accuracy`` and so on.
         text, text_pair, label: columns, by name in the first line or by number from 0; label None
             for pairs of texts that belong together, which have none.
         labels: names of the classes in order; or a table from labels in the file to names, of
@@ -68,7 +71,8 @@ class DataConfig:
         format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
-            ``text_pair``. In JSON ``a.b`` is the key b in the object at a. Files of SQuAD's format
+            ``text_pair``. The column ``language`` has the code of each example's language, for
+            models with language embeddings. In JSON ``a.b`` is the key b in the object at a. Files of SQuAD's format
             have the columns ``question`` and ``context``.
         on_error: ``raise`` stops at the first invalid row; ``skip`` skips invalid rows and logs
             the number of each kind of error.
@@ -80,6 +84,8 @@ class DataConfig:
     train: str | list[str]
     dev: str | list[str] | None = None
     test: str | list[str] | None = None
+    dev_languages: dict[str, str | list[str]] | None = None
+    test_languages: dict[str, str | list[str]] | None = None
     text: str | int = "text"
     text_pair: str | int | None = None
     label: str | int | None = "label"

@@ -323,6 +323,12 @@ def classes(values: dict[str, Any]) -> list[str]:
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
 
 
+def language_id(values: dict[str, Any]) -> int | None:
+    """The id ``lang_id``, or None if the config has none."""
+    found = values.get("lang_id")
+    return found if type(found) is int else None
+
+
 def languages(values: dict[str, Any]) -> dict[str, int]:
     """The table ``lang2id``, empty if the config has none."""
     table = values.get("lang2id") or {}

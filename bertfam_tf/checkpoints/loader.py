@@ -42,6 +42,7 @@ class Checkpoint:
         config: the config, an instance of the family's dataclass.
         labels: label names stored with it, or None.
         languages: language ids by language code, empty in most families.
+        language_id: of the texts, if the config names one.
         classes: the Hugging Face classes named in its config.
         kept: config entries about the task and the tokenizer, which do not affect the model.
         options: stored options of tasks, by our names.
@@ -59,6 +60,7 @@ class Checkpoint:
         values = source.values
         self.labels = huggingface.labels(values)
         self.languages = huggingface.languages(values)
+        self.language_id = huggingface.language_id(values)
         self.classes = huggingface.classes(values)
         self.kept = {key: values[key] for key in _KEPT if key in values}
         self.options = dict(source.options)

@@ -150,6 +150,8 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     # An uncertain class is not written: transformers would initialize its head randomly.
     if checkpoint.languages:
         values["lang2id"] = checkpoint.languages
+    if checkpoint.language_id is not None:
+        values["lang_id"] = checkpoint.language_id
     if checkpoint.classes:
         values["architectures"] = checkpoint.classes
     elif known or not found:

@@ -16,22 +16,36 @@ from bertfam_tf.data.frames import columns_of, from_pandas, is_frame
 TEXT = "text"
 TEXT_PAIR = "text_pair"
 LABEL = "label"
+LANGUAGE = "language"
 
 
 class Fields(NamedTuple):
-    """Names of the texts of an example: required ones, and optional ones."""
+    """Names of the features of an example.
+
+    Fields:
+        required: texts that every example has.
+        optional: texts that an example may have.
+        described: strings that describe an example, such as its language; only dicts, frames and
+            data sets of dicts have them.
+    """
 
     required: tuple[str, ...] = (TEXT,)
     optional: tuple[str, ...] = (TEXT_PAIR,)
+    described: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         required = " and ".join(map(repr, self.required))
-        return " and optionally ".join([required, *map(repr, self.optional)])
+        return " and optionally ".join([required, *map(repr, self.omissible)])
+
+    @property
+    def omissible(self) -> tuple[str, ...]:
+        """All names that an example may lack."""
+        return (*self.optional, *self.described)
 
     def check(self, named: Iterable[str]) -> None:
         """Raises ValueError for other names than these."""
         given = set(named)
-        if not set(self.required) <= given <= {*self.required, *self.optional}:
+        if not set(self.required) <= given <= {*self.required, *self.omissible}:
             raise ValueError(f"Features must be {self}, got {sorted(given)}.")
 
 
@@ -221,7 +235,7 @@ def examples(
         return _generated(x, fields, prepare), None, None
     if is_frame(x):
         label = (LABEL,) if y is None else ()
-        x = columns_of(x, fields.required, (*fields.optional, *label))
+        x = columns_of(x, fields.required, (*fields.omissible, *label))
     if is_frame(y):
         columns = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
         y = columns if len(columns) > 1 else next(iter(columns.values()))
@@ -247,7 +261,7 @@ def texts_of(x: Any, fields: Fields = TEXTS, prepare: Prepare | None = None) -> 
     if isinstance(x, _GENERATORS):
         return _generated(x, fields, prepare)
     if is_frame(x):
-        return columns_of(x, fields.required, fields.optional)
+        return columns_of(x, fields.required, fields.omissible)
     if isinstance(x, str | bytes):
         return [x]
     if isinstance(x, Mapping) and isinstance(x.get(fields.required[0]), str | bytes):

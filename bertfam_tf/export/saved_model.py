@@ -63,7 +63,8 @@ def export_saved_model(
     Signatures, of several tasks as ``MultiTask.export`` says: ``serving_default`` takes the task's
     texts (``task.feature_specs``: ``text``, and ``text_pair`` for pairs) and returns its outputs;
     ``ids`` takes packed ids (``task.packed_specs``). Classifiers also have ``classify`` and
-    regressors ``regress``, which take tf.Examples for Serving's APIs of these names;
+    regressors ``regress``, which take tf.Examples for Serving's APIs of these names; tasks on a
+    backbone with languages ``in_language``, which takes ``language`` beside the texts;
     ``task.signatures`` may define more. Dim 0 of every output is the batch, and the outputs for a
     row do not depend on other rows.
 

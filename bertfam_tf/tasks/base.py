@@ -15,7 +15,15 @@ import tensorflow as tf
 from bertfam_tf import optimizers
 from bertfam_tf.data.batching import TokenBatches
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import TEXT_PAIR, TEXTS, batches, examples, split_rows, texts_of
+from bertfam_tf.data.inputs import (
+    LANGUAGE,
+    TEXT_PAIR,
+    TEXTS,
+    batches,
+    examples,
+    split_rows,
+    texts_of,
+)
 from bertfam_tf.data.targets import Target
 from bertfam_tf.learner import Learner, Supervised
 from bertfam_tf.metrics import by_name
@@ -24,14 +32,17 @@ from bertfam_tf.names import unexpected, unknown
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
 from bertfam_tf.tasks.attention import attention_signature
+from bertfam_tf.tasks.languages import Languages
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.parts import Parts, Signature
-from bertfam_tf.tasks.preprocessing import LANGUAGES, PACKED, POOLED, Packed, token_counts
+from bertfam_tf.tasks.preprocessing import PACKED, POOLED, Packed, token_counts
 from bertfam_tf.text import Tokenizer
 
 _TASKS: dict[str, type[Task]] = {}
 # More examples than a batch of `train_on_batch` has.
 _ONE_BATCH = 1 << 20
+# The signature of exports that takes the language of each text.
+_IN_LANGUAGE = "in_language"
 _TAKES = {TEXT_PAIR: ("single texts", "pairs")}
 NO_DATA = "There is no text in the input."
 
@@ -43,6 +54,10 @@ class Task(Learner):
     ``bertfam_tf.data.batches`` lists. A task is a subclass that defines its options and its
     components in ``options_type``, ``parts`` and the attributes below; ``load`` and recipes find
     it by its class name.
+
+    Texts of a backbone with language embeddings have a language: that of their own column
+    ``language`` in dicts, frames and data sets of dicts, the argument ``language`` of ``predict``
+    and ``evaluate``, or else the attribute ``language``, which can be changed.
 
     Attributes:
         options_type: the dataclass of its options.
@@ -108,9 +123,8 @@ class Task(Learner):
         **options: Any,
     ):
         made = declared.make(self.options_type, type(self).__name__, args, options)
-        made = dataclasses.replace(
-            made, language_id=_checked_language(backbone, made.language_id)
-        ).resolved(backbone)
+        made = made.resolved(backbone)
+        Languages(backbone, tokenizer, made.language_id, made.languages)
         _check_sizes(backbone, tokenizer, made)
         parts = self.parts(backbone, tokenizer, made)
         super().__init__(
@@ -122,6 +136,8 @@ class Task(Learner):
         self.options = made
         self.backbone = backbone
         self.tokenizer = parts.preprocessor.tokenizer
+        if parts.preprocessor.languages.count:
+            self.fields = type(self).fields._replace(described=(LANGUAGE,))
         self.head = parts.head
         self._parts = parts
         self._compiled_by_user = False
@@ -220,6 +236,9 @@ class Task(Learner):
     def signatures(self, *, attention: int | None = None, **options: Any) -> dict[str, Signature]:
         """The signatures of an export by name: ``serving_default`` takes texts, ``ids`` token ids.
 
+        Both answer in the task's language, if its backbone has languages. ``in_language`` then takes
+        texts and ``language``, string (batch,), the code of each one's language.
+
         Args:
             attention: adds a signature ``attention``, which takes texts, with maps of this number
                 of tokens: ``attention.attention_signature``.
@@ -234,16 +253,53 @@ class Task(Learner):
         if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
             _refuse("export", options.keys() - known.keys(), known)
         more = {} if attention is None else {"attention": attention_signature(self, attention)}
-        return {
+        found = {
             "serving_default": Signature(self.answer),
             "ids": Signature(self.answer_ids, self.packed_specs),
             **make(**options),
             **more,
         }
+        if self._parts.preprocessor.languages.count:
+            found[_IN_LANGUAGE] = self._in_language(found["serving_default"])
+        return found
+
+    def _in_language(self, default: Signature) -> Signature:
+        """A signature that takes the code of each text's language too."""
+        codes = np.array([code.encode() for code in self._parts.preprocessor.languages.ids], object)
+
+        def with_codes(texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            rows = len(next(iter(texts.values())))
+            return {**texts, LANGUAGE: np.resize(codes, rows)}
+
+        specs = {**self.feature_specs, LANGUAGE: tf.TensorSpec([None], tf.string, LANGUAGE)}
+        return default._replace(inputs=specs, of_texts=with_codes)
 
     def with_backbone(self, backbone: Backbone) -> Self:
         """A new task with the same tokenizer and options on another backbone; its head is new."""
         return type(self)(backbone, self.tokenizer, **self.options.stored())
+
+    @property
+    def language(self) -> str | int | None:
+        """The language of texts that come without one: its code, or its id if it has no code;
+        None if the backbone has no language embeddings.
+
+        Answers, training and exports after a change use the new one. A tokenizer whose rules depend
+        on the language changes with it.
+
+        Raises:
+            ValueError: when it is set to a language that the backbone does not have.
+        """
+        return self._parts.preprocessor.languages.language
+
+    @language.setter
+    def language(self, language: str | int) -> None:
+        for each in (self._parts.preprocessor, self._parts.training_preprocessor):
+            if each is not None:
+                each.languages.set(language)
+        languages = self._parts.preprocessor.languages
+        self.tokenizer = languages.tokenizer
+        self.options = dataclasses.replace(self.options, language_id=languages.language_id)
+        self._forget_graphs()
 
     @property
     def components(self) -> Parts:
@@ -442,12 +498,16 @@ class Task(Learner):
         steps: int | None = None,
         callbacks: Any = None,
         return_dict: bool = False,
+        language: str | int | None = None,
         **others: Any,
     ) -> Any:
         """As ``keras.Model.evaluate``, on raw text and labels; or scores of the answers.
 
         The class documents whether this returns the loss and the metrics that it was compiled
         with, or scores of the answers that ``predict`` returns.
+
+        Args:
+            language: as for ``predict``.
 
         Raises:
             ValueError, TypeError: as for ``fit``.
@@ -474,10 +534,10 @@ class Task(Learner):
             if len(stream.element_spec) == 1:
                 self._parts.targets.check(None)
             loop = dict(verbose=verbose, steps=steps, callbacks=callbacks, mode="test")
-            scored = self._traced(scoring.function, labelled=True)
+            scored = self._traced(scoring.function, labelled=True, language=language)
             results = scoring.score(self._run(scored, stream, **loop))
             return results if return_dict else list(results.values())
-        dataset = self.training_batches(*given, batch_size)
+        dataset = self.training_batches(*given, batch_size, language=language)
         if not self.compiled:
             self._compile_defaults()
         with as_value_errors():
@@ -496,6 +556,7 @@ class Task(Learner):
         verbose: Any = 0,
         steps: int | None = None,
         callbacks: Any = None,
+        language: str | int | None = None,
         **others: Any,
     ) -> Any:
         """Returns the exported model's answers for raw texts; labels in a data set are ignored.
@@ -505,16 +566,25 @@ class Task(Learner):
             batch_size: examples in a batch.
             verbose, callbacks: as in Keras.
             steps: number of batches; None for all.
+            language: the code or the id of the language of all texts, for backbones with language
+                embeddings; None for the texts' own column, or for the task's ``language``.
 
         Returns:
             a list, or an array, with an answer for each example, as the class documents.
 
         Raises:
-            ValueError: for data of an unknown structure, missing values, or no data.
+            ValueError: for data of an unknown structure, missing values, no data, a language that
+                the backbone does not have, or both a language and a column of languages.
             TypeError: for an argument that does not exist.
         """
         _refuse("predict", others, _arguments(Task.predict))
-        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        loop: dict[str, Any] = dict(
+            batch_size=batch_size,
+            verbose=verbose,
+            steps=steps,
+            callbacks=callbacks,
+            language=language,
+        )
         return self._answered(
             self._parts.predicted or self.answer, self._parts.to_python, x, **loop
         )
@@ -592,28 +662,49 @@ class Task(Learner):
     # Running the model ------------------------------------------------------------------------
 
     def _answered(
-        self, function: Callable, to_python: Callable, x: Any, *, batch_size: int, **loop: Any
+        self,
+        function: Callable,
+        to_python: Callable,
+        x: Any,
+        *,
+        batch_size: int,
+        language: str | int | None = None,
+        **loop: Any,
     ) -> Any:
         """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
         prepare = self._parts.targets.prepared
         texts, _ = prepare(texts_of(x, self.fields, prepare), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
-        run = self._run(self._traced(function), stream, **loop)
+        run = self._run(self._traced(function, language=language), stream, **loop)
         parts = [to_python(outputs, batch[0]) for outputs, batch in run]
         if isinstance(parts[0], np.ndarray):
             return np.concatenate(parts)
         return [answer for part in parts for answer in part]
 
-    def _traced(self, function: Callable, *, labelled: bool = False) -> Any:
-        """A ``tf.function`` of a batch ``(features, …)``, one for each function.
+    def _traced(
+        self,
+        function: Callable,
+        *,
+        labelled: bool = False,
+        language: str | int | None = None,
+    ) -> Any:
+        """A ``tf.function`` of a batch ``(features, …)``, one for each function and language.
 
         Args:
             function: takes the features; or the whole batch if ``labelled``.
+            language: of the texts; None for their own or the task's.
         """
-        if function not in self._graphs:
-            of_batch = function if labelled else lambda features, *_: function(features)
-            self._graphs[function] = tf.function(of_batch, autograph=False)
-        return self._graphs[function]
+        languages = self._parts.preprocessor.languages
+        language_id = None if language is None else languages.id_of(language)
+        key = (function, language_id)
+        if key not in self._graphs:
+
+            def of_batch(features: dict[str, tf.Tensor], *rest: Any) -> Any:
+                described = _with_language(features, language_id)
+                return function(described, *rest) if labelled else function(described)
+
+            self._graphs[key] = tf.function(of_batch, autograph=False)
+        return self._graphs[key]
 
     def forget_graphs(self) -> None:
         """Discards traced functions, after a change of the layers or of an option."""
@@ -719,6 +810,7 @@ class Task(Learner):
         training: bool = False,
         seed: int | None = None,
         labelled: bool = True,
+        language: str | int | None = None,
         extend: Callable[[dict[str, tf.Tensor], dict[str, Any], tuple], tuple] | None = None,
     ) -> tf.data.Dataset:
         """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
@@ -729,6 +821,7 @@ class Task(Learner):
                 always the same.
             seed: of those random numbers, which are then the same in each epoch.
             labelled: whether examples must have labels.
+            language: as for ``predict``.
             extend: function of texts, of what ``encode`` returns for them, and of a batch, whose
                 result is the batch instead.
 
@@ -754,9 +847,11 @@ class Task(Learner):
             targets.check(None)
         self._settle_pair(stream)
         preprocessor: Any = self._parts.training_preprocessor or self._parts.preprocessor
+        language_id = None if language is None else preprocessor.languages.id_of(language)
 
         @tf.autograph.experimental.do_not_convert
         def encode(features, *rest, **drawn):
+            features = _with_language(features, language_id)
             encoded = preprocessor(features, **drawn)
             batch = (preprocessor.inputs(encoded), *labels_of(encoded, *(rest or (None,))))
             return batch if extend is None else extend(features, encoded, batch)
@@ -785,7 +880,7 @@ class Task(Learner):
         return drawn.map(encode_drawn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
-        given = len(stream.element_spec[0]) > len(self.fields.required)
+        given = any(name in stream.element_spec[0] for name in self.fields.optional)
         if self.pair is None:
             self.pair = given
         if given != self.pair:
@@ -942,12 +1037,11 @@ def _ids(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} ids of characters" if shape else "one id"
 
 
-def _checked_language(backbone: Backbone, language_id: int | None) -> int | None:
-    if LANGUAGES not in backbone.input:
-        if language_id is not None:
-            raise ValueError(f"This {backbone.family} backbone has no language embeddings.")
-        return None
-    count = backbone.config.num_languages
-    if language_id is None or not 0 <= language_id < count:
-        raise ValueError(f"language_id must be from 0 to {count - 1}, got {language_id!r}.")
-    return language_id
+def _with_language(features: dict[str, Any], language_id: int | None) -> dict[str, Any]:
+    if language_id is None:
+        return features
+    if LANGUAGE in features:
+        raise ValueError(
+            f"Either language or the column {LANGUAGE!r} of the data must be omitted, got both."
+        )
+    return {**features, LANGUAGE: language_id}

@@ -335,7 +335,9 @@ class _Chunks(Packed):
         )
 
     def __call__(self, features: Tensors) -> dict[str, Any]:
-        return self.windows([self.tokenizer.tokenize(features[TEXT])])
+        language = self.languages.of(features)
+        windows = self.windows([self.languages.tokenizer_of(language).tokenize(features[TEXT])])
+        return self.in_language(windows, language)
 
     def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         return tf.gather(values, encoded["document"])

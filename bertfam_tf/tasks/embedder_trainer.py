@@ -15,6 +15,7 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples, i
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.learner import Batch, Learner, SumAndCount, Untracked, mean_loss
 from bertfam_tf.names import unknown
+from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.parts import NO_LABELS
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.tasks.text_embedder import TextEmbedder
@@ -101,7 +102,8 @@ class EmbedderTrainer(Learner):
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
         self._rows_in_memory = rows_in_memory
-        self._fields = _SINGLE if objective == "teacher" else _FIELDS
+        fields = _SINGLE if objective == "teacher" else _FIELDS
+        self._fields = fields._replace(described=embedder.fields.described)
 
     @property
     def embedder(self) -> TextEmbedder:
@@ -314,6 +316,8 @@ class _Texts:
             )
             for name in names
         ]
+        for packer in self._packers:
+            packer.languages = plain.languages
 
     def __call__(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         given = [features[n] for n in (TEXT, TEXT_PAIR, _NEGATIVES) if n in features]
@@ -328,7 +332,9 @@ class _Texts:
             [[first.prompt_tokens], tf.fill([count - 1], others.prompt_tokens)], axis=0
         )
         packed = first.packed(
-            [tf.reshape(texts, [-1])], tf.expand_dims(tf.tile(in_prompt, [batch]), 1)
+            [tf.reshape(texts, [-1])],
+            tf.expand_dims(tf.tile(in_prompt, [batch]), 1),
+            repeated(first.languages.of(features), count),
         )
         inputs = first.inputs(packed)
         shape = [batch, texts.shape[1] or count, tf.shape(packed["padding_mask"])[1]]

@@ -168,7 +168,12 @@ class MaskedLM(Task):
         return tf.reshape(alone, tf.shape(ids)), tf.reshape(tf.strings.strip(added), tf.shape(ids))
 
     def fill(
-        self, texts: str | Sequence[str], top_k: int | None = None, *, batch_size: int = 32
+        self,
+        texts: str | Sequence[str],
+        top_k: int | None = None,
+        *,
+        batch_size: int = 32,
+        language: str | int | None = None,
     ) -> Any:
         """The most probable tokens of each mask in each text.
 
@@ -176,6 +181,7 @@ class MaskedLM(Task):
             texts: one, or several; or data as ``predict`` takes it.
             top_k: how many tokens for each mask; None for the task's own number.
             batch_size: texts that are answered together.
+            language: as for ``predict``.
 
         Returns:
             For each text a list with an entry for each of its masks (up to ``max_length`` tokens):
@@ -188,7 +194,8 @@ class MaskedLM(Task):
         """
         k = self.top_k if top_k is None else _check_top_k(top_k, self.tokenizer)
         fillings = self._fillings if k == self.top_k else self._fillings_of(k)
-        found = self._answered(fillings, self._filled_texts, texts, batch_size=batch_size)
+        loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
+        found = self._answered(fillings, self._filled_texts, texts, **loop)
         return found[0] if isinstance(texts, str) else found
 
     def forget_graphs(self) -> None:
@@ -238,7 +245,9 @@ class _MaskedWindows(Packed):
         self.masking = Masking(tokenizer, options.mask_rate, options.mask_unit)
 
     def __call__(self, features: Tensors, seeds: tf.Tensor | None = None) -> dict[str, Any]:
-        windows = self.windows([self.tokenizer.tokenize(features[TEXT])])
+        language = self.languages.of(features)
+        windows = self.windows([self.languages.tokenizer_of(language).tokenize(features[TEXT])])
+        windows = self.in_language(windows, language)
         if seeds is None:
             return windows
         # Windows of one text have the text's first number, and their own index.

@@ -129,7 +129,8 @@ class _PackedChoices(PackedLists):
             # Joining does not broadcast.
             before = tf.repeat(tf.expand_dims(features[_QUESTION], 1), self.count, axis=1)
             written = tf.strings.join([before, choices], separator=" ")
-        return {**self.pairs(features[TEXT], written), _CHOICES: choices}
+        language = self.languages.of(features)
+        return {**self.pairs(features[TEXT], written, language), _CHOICES: choices}
 
     def _checked(self, choices: tf.Tensor) -> tf.Tensor:
         expected = f"Each example must have {self.count} choices, got "

@@ -26,6 +26,7 @@ _LANGUAGE = (
     "code of the texts' language, such as ``'de'``, for checkpoints of XLM, or its number if "
     "they name none; None for their tokenizer's."
 )
+_LANGUAGES = ("language_id", "languages")
 _WIDTH = 100
 
 
@@ -62,7 +63,13 @@ class Options:
         "longest",
     )
     language_id: int | None = option(
-        "the language of the texts, where the backbone has language embeddings.", None
+        "the language of texts that come without one, where the backbone has language embeddings.",
+        None,
+    )
+    languages: Mapping[str, int] | None = option(
+        "ids of the backbone's languages by their codes, such as ``{'en': 0, 'de': 1}``; None for "
+        "numbers as codes.",
+        None,
     )
 
     def resolved(self, backbone: Backbone) -> Self:
@@ -74,7 +81,7 @@ class Options:
     def stored(self) -> dict[str, Any]:
         """All of them as JSON values, by name."""
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {n: v for n, v in values.items() if v is not None or n != "language_id"}
+        return {n: v for n, v in values.items() if v is not None or n not in _LANGUAGES}
 
 
 @dataclass(frozen=True, kw_only=True)

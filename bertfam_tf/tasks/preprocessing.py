@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.inputs import Fields
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.languages import LANGUAGES, Languages, repeated
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.text import Packer, Tokenizer, Windows, spans_of
 from bertfam_tf.text.packing import Truncation
@@ -18,7 +19,6 @@ from bertfam_tf.text.special_tokens import TEXTS
 # The tokens whose vectors are pooled, if those of a prompt are not.
 POOLED = "pooling_mask"
 PACKED = ("token_ids", "padding_mask", "segment_ids", POOLED)
-LANGUAGES = "language_ids"
 # Of an example in one call of the model: a hundred windows would need gigabytes of scores.
 _ROWS_PER_CALL = 32
 
@@ -27,13 +27,20 @@ class Preprocessor(Protocol):
     """Converts texts to packed token ids.
 
     Attributes:
-        tokenizer: splits texts.
+        languages: of the texts, with the tokenizer.
     """
 
-    tokenizer: Tokenizer
+    languages: Languages
 
-    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        """Converts string tensors (batch,) to packed token ids, and what answers also need."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Splits texts."""
+
+    def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Converts string tensors (batch,) to packed token ids, and what answers also need.
+
+        ``language`` among the features is as ``Languages.of`` takes it.
+        """
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
         """The model's inputs for packed token ids."""
@@ -45,7 +52,47 @@ class Preprocessor(Protocol):
         """Values (batch, …) of the examples, repeated for each of the model's inputs."""
 
 
-class Packed:
+class _Preprocessor:
+    """What preprocessors share: the languages of texts, and the model's inputs.
+
+    Args:
+        backbone: whose inputs are made.
+        tokenizer: splits texts.
+        options: the task's.
+    """
+
+    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Options):
+        self.backbone = backbone
+        self.languages = Languages(backbone, tokenizer, options.language_id, options.languages)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.languages.tokenizer
+
+    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        language = encoded.get(LANGUAGES, self.languages.language_id)
+        return model_inputs(self.backbone, language, encoded)
+
+    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        return values
+
+    def in_language(
+        self, encoded: dict[str, Any], language: int | tf.Tensor | None
+    ) -> dict[str, Any]:
+        """Adds the language of each of the model's inputs.
+
+        Args:
+            encoded: packed token ids.
+            language: of each example, as ``Languages.of`` returns it.
+        """
+        if language is None:
+            return encoded
+        if isinstance(language, tf.Tensor):
+            return {**encoded, LANGUAGES: self.spread(language, encoded)}
+        return {**encoded, LANGUAGES: tf.constant(language)}
+
+
+class Packed(_Preprocessor):
     """One row of token ids for each example.
 
     Args:
@@ -79,9 +126,7 @@ class Packed:
         pool_prompt: bool = True,
     ):
         assert options.max_length is not None
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.language_id = options.language_id
+        super().__init__(backbone, tokenizer, options)
         self.names = (*fields.required, *fields.optional)
         self.prompt = prompt
         self.pool_prompt = pool_prompt
@@ -92,23 +137,32 @@ class Packed:
         texts = [features[name] for name in self.names if name in features]
         if self.prompt:
             texts[0] = tf.strings.join([self.prompt, texts[0]])
-        return self.packed(texts, self.prompt_tokens)
+        return self.packed(texts, self.prompt_tokens, self.languages.of(features))
 
-    def packed(self, texts: list[tf.Tensor], prompt_tokens: Any) -> dict[str, Any]:
+    def packed(
+        self,
+        texts: list[tf.Tensor],
+        prompt_tokens: Any,
+        language: int | tf.Tensor | None,
+    ) -> dict[str, Any]:
         """Packs texts that begin with their prompt.
 
         Args:
             texts: string (batch,), one or two.
             prompt_tokens: the ``prompt_tokens`` of the prompt, or of each row, int32 (batch, 1).
+            language: as ``Languages.of`` returns it.
         """
-        packed = self._pack(texts)
+        packed = self.in_language(self._pack(texts, language), language)
         if not self.pool_prompt:
             real = packed["padding_mask"]
             packed[POOLED] = tf.where(tf.cumsum(real, axis=1) > prompt_tokens, real, 0)
         return packed
 
-    def _pack(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        return self.packer([self.tokenizer.tokenize(text) for text in texts])
+    def _pack(
+        self, texts: list[tf.Tensor], language: int | tf.Tensor | None
+    ) -> dict[str, tf.Tensor]:
+        tokenizer = self.languages.tokenizer_of(language)
+        return self.packer([tokenizer.tokenize(text) for text in texts])
 
     @functools.cached_property
     def prompt_tokens(self) -> int:
@@ -116,11 +170,12 @@ class Packed:
         if not self.prompt:
             return 0
         with tf.init_scope():
-            count = int(tf.reduce_sum(self._pack([tf.constant([self.prompt])])["padding_mask"]))
+            prompt = self._pack([tf.constant([self.prompt])], self.languages.language_id)
+            count = int(tf.reduce_sum(prompt["padding_mask"]))
         return count - (self.tokenizer.layout.entries(1)[-1][0] not in TEXTS)
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        inputs = model_inputs(self.backbone, self.language_id, encoded)
+        inputs = super().inputs(encoded)
         if not self.pool_prompt:
             pooled = encoded.get(POOLED, encoded["padding_mask"])
             inputs[POOLED] = tf.ensure_shape(pooled, [None, None])
@@ -128,9 +183,6 @@ class Packed:
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         return model(inputs, training=False)
-
-    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        return values
 
 
 class PackedLists(Packed):
@@ -147,18 +199,29 @@ class PackedLists(Packed):
     count: int | None = None
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        return self.pairs(features[self.names[0]], features[self.names[1]])
+        first, second = (features[name] for name in self.names[:2])
+        return self.pairs(first, second, self.languages.of(features))
 
-    def pairs(self, texts: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Packs texts, string (batch,), with each of ``others``, string (batch, texts)."""
+    def pairs(
+        self, texts: tf.Tensor, others: tf.Tensor, language: int | tf.Tensor | None
+    ) -> dict[str, tf.Tensor]:
+        """Packs texts with each of several others.
+
+        Args:
+            texts: string (batch,).
+            others: string (batch, texts).
+            language: as ``Languages.of`` returns it.
+        """
         batch, count = tf.unstack(tf.shape(others))
         count = count if self.count is None else self.count
         # A text is split once, whatever the number of the others.
-        first = self.tokenizer.tokenize(texts)
+        first = self.languages.tokenizer_of(language).tokenize(texts)
         first = tf.gather(first, tf.repeat(tf.range(batch), count))
-        packed = self.packer([first, self.tokenizer.tokenize(tf.reshape(others, [-1]))])
+        tokenizer = self.languages.tokenizer_of(repeated(language, count))
+        packed = self.packer([first, tokenizer.tokenize(tf.reshape(others, [-1]))])
         shape = [batch, count, tf.shape(packed["padding_mask"])[1]]
-        return {name: tf.reshape(x, [*shape, *x.shape[2:]]) for name, x in packed.items()}
+        packed = {name: tf.reshape(x, [*shape, *x.shape[2:]]) for name, x in packed.items()}
+        return self.in_language(packed, language)
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
         batch, count, length = tf.unstack(tf.shape(encoded["padding_mask"]))
@@ -166,6 +229,10 @@ class PackedLists(Packed):
         packed = {name: encoded[name] for name in PACKED if name in encoded}
         rows = [batch * count, length]
         packed = {name: tf.reshape(x, [*rows, *x.shape[3:]]) for name, x in packed.items()}
+        language = encoded.get(LANGUAGES, self.languages.language_id)
+        if language is not None:
+            ranked = isinstance(language, tf.Tensor) and language.shape.rank == 1
+            packed[LANGUAGES] = repeated(language, count) if ranked else language
         shape = [batch, count, length]
         return {
             name: tf.reshape(x, [*shape, *x.shape[2:]])
@@ -173,7 +240,7 @@ class PackedLists(Packed):
         }
 
 
-class Windowed:
+class Windowed(_Preprocessor):
     """Overlapping windows of each document; a text before it is included in every window.
 
     Args:
@@ -200,9 +267,7 @@ class Windowed:
         max_question: int | None = None,
     ):
         assert options.max_length is not None
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.language_id = options.language_id
+        super().__init__(backbone, tokenizer, options)
         self.names = fields.required
         layout, ids = tokenizer.layout, tokenizer.special_ids
         self.windows = Windows(
@@ -211,14 +276,13 @@ class Windowed:
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         *before, document = self.names
-        pieces, starts, ends = self.tokenizer.tokenize_with_offsets(features[document])
-        texts = [self.tokenizer.tokenize(features[name]) for name in before]
+        language = self.languages.of(features)
+        tokenizer = self.languages.tokenizer_of(language)
+        pieces, starts, ends = tokenizer.tokenize_with_offsets(features[document])
+        texts = [tokenizer.tokenize(features[name]) for name in before]
         windows = self.windows([*texts, pieces])
         start, end = spans_of(windows, starts, ends)
-        return {**windows, "start": start, "end": end}
-
-    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        return model_inputs(self.backbone, self.language_id, encoded)
+        return {**self.in_language(windows, language), "start": start, "end": end}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         return in_parts(model, inputs)  # (windows, longest, …)
@@ -256,12 +320,22 @@ def token_counts(preprocessor: Preprocessor, features: dict[str, tf.Tensor]) -> 
 
 
 def model_inputs(
-    backbone: Backbone, language_id: int | None, packed: dict[str, Any]
+    backbone: Backbone, language: int | tf.Tensor | None, packed: dict[str, Any]
 ) -> dict[str, tf.Tensor]:
-    """The backbone's inputs, int32 (rows, longest), of packed token ids."""
+    """The backbone's inputs.
+
+    Args:
+        backbone: the model.
+        language: the id of all rows, or int32 (rows,); None if the backbone has no languages.
+        packed: packed token ids.
+
+    Returns:
+        int32 (rows, longest), by name.
+    """
     inputs = {name: packed[name] for name in PACKED if name in packed and name != POOLED}
-    if language_id is not None:
-        inputs[LANGUAGES] = tf.fill(tf.shape(inputs["token_ids"]), language_id)
+    if language is not None:
+        rows = tf.reshape(language, [-1, 1])
+        inputs[LANGUAGES] = tf.broadcast_to(rows, tf.shape(inputs["padding_mask"]))
     inputs = backbone.complete(inputs)
     # Grappler does not see the rank of what comes out of a tokenizer's function or enters a loop,
     # and warns of every softmax for which it cannot estimate a cost.

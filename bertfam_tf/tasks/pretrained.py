@@ -15,7 +15,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import resolve
 from bertfam_tf.tasks import options as declared
-from bertfam_tf.tasks.preprocessing import LANGUAGES
+from bertfam_tf.tasks.languages import LANGUAGES
 from bertfam_tf.text import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -113,7 +113,11 @@ def open_task(
     backbone = checkpoint.backbone()
     if given.get("max_length") is None and backbone.max_length and "max_length" in stored:
         options["max_length"] = min(stored["max_length"], backbone.max_length)
-    tokenizer, language_id = tokenizer_and_language(checkpoint, backbone, language)
+    if LANGUAGES in backbone.input and options.get("languages") is None:
+        options["languages"] = checkpoint.languages or None
+    tokenizer, language_id = tokenizer_and_language(
+        checkpoint, backbone, language, options.get("languages")
+    )
     task = cls(backbone, published.tokenizer(tokenizer), language_id=language_id, **options)
     published.fill(task)
     if head is not None:
@@ -152,33 +156,40 @@ def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) 
 
 
 def tokenizer_and_language(
-    checkpoint: Checkpoint, backbone: Backbone, language: str | int | None
+    checkpoint: Checkpoint,
+    backbone: Backbone,
+    language: str | int | None,
+    languages: Mapping[str, int] | None = None,
 ) -> tuple[Tokenizer, int | None]:
     """A checkpoint's tokenizer, and the language's number if the backbone has languages.
 
     Args:
         checkpoint: the checkpoint.
         backbone: loaded from it.
-        language: its code, such as ``"de"``, or its number if the checkpoint names none; None
-            for that of the tokenizer.
+        language: its code, such as ``"de"``, or its number; None for that of the tokenizer, or for
+            ``lang_id`` of a checkpoint whose tokenizer has none.
+        languages: ids by code; None for those of the checkpoint.
 
     Raises:
         CheckpointError: as ``load_tokenizer`` raises it.
         ValueError: for a language that the checkpoint does not have.
     """
-    if isinstance(language, str) and not checkpoint.languages:
+    ids = checkpoint.languages if languages is None else languages
+    if isinstance(language, str) and not ids:
         raise ValueError(f"{checkpoint.directory} names no languages to choose {language!r} from.")
     tokenizer = load_tokenizer(checkpoint.directory)
-    if isinstance(language, str) and "language" in tokenizer.get_config():
-        tokenizer = load_tokenizer(checkpoint.directory, language=language)
+    if language is None:
+        if LANGUAGES not in backbone.input:
+            return tokenizer, None
+        language = tokenizer.get_config().get("language", checkpoint.language_id)
     if isinstance(language, int):
-        return tokenizer, language
-    if LANGUAGES not in backbone.input:
-        return tokenizer, None
-    language = language or tokenizer.get_config().get("language")
-    if language not in checkpoint.languages:
-        raise ValueError(unknown("language", str(language), checkpoint.languages))
-    return tokenizer, checkpoint.languages[language]
+        codes = {number: code for code, number in ids.items()}
+        code = codes.get(language)
+        return tokenizer if code is None else tokenizer.in_language(code), language
+    if language not in ids:
+        raise ValueError(unknown("language", str(language), ids))
+    number = ids[language] if LANGUAGES in backbone.input else None
+    return tokenizer.in_language(language), number
 
 
 def checked_labels(labels: Sequence[str]) -> list[str]:

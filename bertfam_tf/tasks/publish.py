@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from bertfam_tf.text.published import save_published
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.base import Task
+
+_log = logging.getLogger(__name__)
 
 # Names of a backbone's inputs in transformers.
 INPUTS = {
@@ -42,11 +45,17 @@ def save_pretrained(model: Backbone | Task, directory: str | Path) -> None:
 
 
 def _publish(task: Task, directory: str | Path) -> None:
+    values: dict[str, Any] = {}
+    if task.problem_type:
+        values["problem_type"] = task.problem_type
     if task.language_id is not None:
-        raise CheckpointError(
-            f"Not written: the answers depend on the language ({task.language_id}), which "
-            "transformers' pipelines do not pass to a model. backbone.save_pretrained writes the "
-            "backbone alone."
+        values["lang_id"] = task.language_id
+        if task.languages:
+            values["lang2id"] = dict(task.languages)
+        _log.info(
+            "transformers' pipelines pass no languages to a model: call it with langs=%d at each "
+            "token for the same answers.",
+            task.language_id,
         )
     if task.head is not None and task.head.layers:
         raise CheckpointError(
@@ -63,7 +72,8 @@ def _publish(task: Task, directory: str | Path) -> None:
             inputs=task.published_inputs,
             max_length=task.max_length,
             labels=task.class_names,
-            values={"problem_type": task.problem_type} if task.problem_type else {},
+            values=values,
+            any_language=task.language_id is not None,
         )
         task.published_type.write(task, temporary)
 
@@ -78,6 +88,7 @@ def write(
     max_length: int,
     labels: Sequence[str] | None = None,
     values: Mapping[str, Any] | None = None,
+    any_language: bool = False,
 ) -> None:
     """Writes a model and its tokenizer, as transformers loads them, into an existing directory.
 
@@ -90,6 +101,7 @@ def write(
         max_length: the maximum number of tokens of an input.
         labels: names of the classes of a head that has labels; None for numbers.
         values: additional entries of ``config.json``.
+        any_language: as ``save_published`` takes it.
 
     Raises:
         UnrepresentableError: for a model or tokenizer that the format cannot represent.
@@ -110,6 +122,7 @@ def write(
             inputs=[INPUTS[name] for name in INPUTS if name in inputs],
             max_length=max_length,
             pad_id=pad_id,
+            any_language=any_language,
         )
     except (ValueError, ImportError) as error:
         raise UnrepresentableError(

@@ -157,6 +157,7 @@ class Reranker(Task):
         verbose: Any = 0,
         steps: int | None = None,
         callbacks: Any = None,
+        language: str | int | None = None,
         **others: Any,
     ) -> Any:
         """Returns the scores of documents; labels in a data set are ignored.
@@ -165,7 +166,7 @@ class Reranker(Task):
             x: queries and documents, in one of the structures of ``Task.predict``; a single query
                 may have a list of documents.
             batch_size: documents in a batch; of a data set, examples.
-            verbose, steps, callbacks: as for ``Task.predict``.
+            verbose, steps, callbacks, language: as for ``Task.predict``.
 
         Returns:
             float32 (examples,); of lists of documents, a list of float32 (documents,).
@@ -174,11 +175,17 @@ class Reranker(Task):
             ValueError, TypeError: as ``Task.predict`` raises them.
         """
         _refuse("predict", others, _arguments(Reranker.predict))
-        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        loop: dict[str, Any] = dict(
+            batch_size=batch_size,
+            verbose=verbose,
+            steps=steps,
+            callbacks=callbacks,
+            language=language,
+        )
         x = texts_of(x, self.fields)
         named = _named(x)
         if named is None:
-            return super().predict(x, **loop)  # type: ignore[arg-type]
+            return super().predict(x, **loop)
         documents = named[_DOCUMENT]
         _check_lists(named[_QUERY], documents)
         counts = [len(each) for each in documents]
@@ -186,7 +193,7 @@ class Reranker(Task):
             [query for query, n in zip(named[_QUERY], counts, strict=True) for _ in range(n)],
             [document for each in documents for document in each],
         )
-        scores = super().predict(pairs, **loop)  # type: ignore[arg-type]
+        scores = super().predict(pairs, **loop)
         return np.split(scores, np.cumsum(counts)[:-1])
 
     def rank(

@@ -287,7 +287,8 @@ class _QuestionWindows(Windowed):
         context = tf.strings.unicode_transcode(features[_CONTEXT], "UTF-8", "UTF-8")
         features = {**features, _CONTEXT: context}
         windows = super().__call__(features)
-        return {**windows, **features, "null": self._null_position(windows)}
+        texts = {name: features[name] for name in self.names}
+        return {**windows, **texts, "null": self._null_position(windows)}
 
     def _null_position(self, windows: dict[str, tf.Tensor]) -> tf.Tensor:
         """The cls token's; a question may contain its text, so ids alone do not tell."""

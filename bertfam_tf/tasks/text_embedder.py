@@ -218,12 +218,13 @@ class TextEmbedder(Task):
         verbose: Any = 0,
         steps: int | None = None,
         callbacks: Any = None,
+        language: str | int | None = None,
         **others: Any,
     ) -> np.ndarray:
         """Returns the embeddings of raw texts; labels in a data set are ignored.
 
         Args:
-            x, batch_size, verbose, steps, callbacks: as for ``Task.predict``.
+            x, batch_size, verbose, steps, callbacks, language: as for ``Task.predict``.
             prompt: the name of one of ``prompts``; None for no prompt; by default
                 ``default_prompt``.
             precision, ranges: as for ``quantize_embeddings``: ``"float32"``, one byte for each
@@ -239,15 +240,17 @@ class TextEmbedder(Task):
         """
         _refuse("predict", others, _arguments(TextEmbedder.predict))
         checked_ranges(precision, ranges, self.outputs[0].shape[-1])
+        loop: dict[str, Any] = dict(
+            batch_size=batch_size,
+            verbose=verbose,
+            steps=steps,
+            callbacks=callbacks,
+            language=language,
+        )
         if precision != FLOAT:
-            found = self.predict(
-                x, prompt=prompt, batch_size=batch_size, verbose=verbose, steps=steps,
-                callbacks=callbacks,
-            )  # fmt: skip
-            return quantize_embeddings(found, precision, ranges)
-        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+            return quantize_embeddings(self.predict(x, prompt=prompt, **loop), precision, ranges)
         if isinstance(prompt, EllipsisType):
-            return super().predict(x, **loop)  # type: ignore[arg-type]
+            return super().predict(x, **loop)
         if prompt not in self._prompted:
             raise ValueError(
                 f"There is no prompt {prompt!r}; there are: {', '.join(self.prompts) or 'none'}."
@@ -284,6 +287,7 @@ class TextEmbedder(Task):
                 prompt=prompt,
                 pool_prompt=plain.pool_prompt,
             )
+            encode.languages = plain.languages
 
             @tf.autograph.experimental.do_not_convert
             def answer(features: Tensors) -> Tensors:

@@ -237,7 +237,9 @@ class TokenTagger(Task):
 
     # Answers of its own ----------------------------------------------------------------------
 
-    def entities(self, x: Any, *, batch_size: int = 32) -> list[list[dict[str, Any]]]:
+    def entities(
+        self, x: Any, *, batch_size: int = 32, language: str | int | None = None
+    ) -> list[list[dict[str, Any]]]:
         """For each text its entities: ``{"entity", "label", "score", "start", "end"}``.
 
         ``entity`` is the part of the text from ``start`` up to ``end``, in characters; ``score``
@@ -257,7 +259,8 @@ class TokenTagger(Task):
             columns |= {name: found[name] for name in ("score", "start", "end")}
             return _unpadded(columns, found["count"])
 
-        return self._answered(self._entities_of, to_python, x, batch_size=batch_size)
+        loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
+        return self._answered(self._entities_of, to_python, x, **loop)
 
     def _entities_of(self, features: Tensors) -> Tensors:
         return self._entities(features)
@@ -312,11 +315,12 @@ class _WordWindows(Windowed):
 
     def __call__(self, features: Tensors) -> dict[str, Any]:
         words = WordSplitter(self.split())(features[TEXT])
-        pieces = tokenize_words(self.tokenizer, words.text)
+        language = self.languages.of(features)
+        pieces = tokenize_words(self.languages.tokenizer_of(language), words.text)
         inner = pieces.values
         begins = tf.gather(inner.row_splits, pieces.row_splits)
         text = tf.RaggedTensor.from_row_splits(inner.values, begins, validate=False)
-        windows = self.windows([text])
+        windows = self.in_language(self.windows([text]), language)
 
         there = tf.where(inner.row_splits[1:] > inner.row_splits[:-1])
         first = tf.gather(inner.row_splits, there)

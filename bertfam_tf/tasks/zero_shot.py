@@ -137,12 +137,13 @@ class ZeroShotClassifier(Task):
         verbose: Any = 0,
         steps: int | None = None,
         callbacks: Any = None,
+        language: str | int | None = None,
         **others: Any,
     ) -> Any:
         """Returns the label and the scores of each text.
 
         Args:
-            x, batch_size, verbose, steps, callbacks: as for ``Task.predict``.
+            x, batch_size, verbose, steps, callbacks, language: as for ``Task.predict``.
             labels: texts, one or more; None for the option ``labels``.
 
         Returns:
@@ -153,9 +154,15 @@ class ZeroShotClassifier(Task):
             TypeError: for an argument that does not exist.
         """
         _refuse("predict", others, _arguments(ZeroShotClassifier.predict))
-        loop = dict(batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        loop: dict[str, Any] = dict(
+            batch_size=batch_size,
+            verbose=verbose,
+            steps=steps,
+            callbacks=callbacks,
+            language=language,
+        )
         if labels is None:
-            return super().predict(x, **loop)  # type: ignore[arg-type]
+            return super().predict(x, **loop)
         labels = [labels] if isinstance(labels, str) else list(labels)
         if not labels or not all(isinstance(each, str) and each for each in labels):
             raise ValueError(f"labels must be one or more texts, got {labels!r}.")
@@ -206,7 +213,8 @@ class _PackedLabels(PackedLists):
         if labels is None:
             labels = _repeated(tf.constant(self.labels), texts)
         before, after = self.task.template.split("{}")
-        return {**self.pairs(texts, tf.strings.join([before, labels, after])), _LABELS: labels}
+        sentences = tf.strings.join([before, labels, after])
+        return {**self.pairs(texts, sentences, self.languages.of(features)), _LABELS: labels}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))

@@ -25,6 +25,7 @@ def save_published(
     inputs: Sequence[str],
     max_length: int,
     pad_id: int | None = None,
+    any_language: bool = False,
 ) -> str:
     """Writes vocabulary files, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
@@ -36,6 +37,9 @@ def save_published(
         inputs: the model's inputs, by transformers' names: ``input_ids``, …
         max_length: the maximum number of tokens of an input.
         pad_id: the id of padding for a tokenizer without a padding token, or None.
+        any_language: whether the tokenizer of any language is written, because the model needs the
+            language of each text too; else only one that splits as transformers' class does by
+            default, by English rules.
 
     Returns:
         the name of the transformers class that reads the vocabulary files, for config.json.
@@ -45,7 +49,7 @@ def save_published(
     """
     fast = None if _is_moses(tokenizer) else tokenizer_json(tokenizer)
     if fast is None:
-        _check_moses(tokenizer)
+        _check_moses(tokenizer, any_language)
     tokenizer.save(directory)
     written = read_json(directory / CONFIG_FILE)
     name = written["tokenizer_class"]
@@ -96,13 +100,13 @@ def _is_moses(tokenizer: Tokenizer) -> bool:
     return isinstance(tokenizer, BPETokenizer) and tokenizer.get_config()["splitter"] == "moses"
 
 
-def _check_moses(tokenizer: Tokenizer) -> None:
+def _check_moses(tokenizer: Tokenizer, any_language: bool) -> None:
     """Raises ValueError for options that transformers' class, a Python class, does not support."""
     options, layout = tokenizer.get_config(), tokenizer.layout
     language, prefixes = options["language"], options["prefixes"]
     if options["lower_case"]:
         raise ValueError("transformers 5 lower-cases after splitting words, with different results")
-    if language != "en":
+    if language != "en" and not any_language:
         raise ValueError(f"transformers' class reads English by default, not {language!r}")
     if set(prefixes or ()) != set(nonbreaking_prefixes(language)):
         raise ValueError("its list of nonbreaking prefixes differs from Moses' list")

@@ -44,7 +44,10 @@ def trainer(task: tasks.TextEmbedder, recipe: Recipe) -> tasks.EmbedderTrainer:
 
 
 def scores(
-    task: tasks.TextEmbedder, recipe: Recipe | DistillRecipe, rows: tf.data.Dataset
+    task: tasks.TextEmbedder,
+    recipe: Recipe | DistillRecipe,
+    rows: tf.data.Dataset,
+    language: str | int | None = None,
 ) -> dict[str, float]:
     """Scores on pairs of texts.
 
@@ -52,6 +55,7 @@ def scores(
         task: the embedder.
         recipe: of its run, for the names of prompts.
         rows: pairs with or without labels, as ``read_split`` returns them.
+        language: of the texts, as ``Task.predict`` takes it.
 
     Returns:
         with labels, ``spearman``, the correlation of cosines with them; without, the scores of
@@ -64,7 +68,7 @@ def scores(
     negatives = [text for (features, *_) in found for text in _negatives(features)]
     documents = second if labelled else list(dict.fromkeys([*second, *negatives]))
     queries, vectors = (
-        unit_length(task.predict(texts, prompt=prompt))
+        unit_length(task.predict(texts, prompt=prompt, language=language))
         for texts, prompt in zip((first, documents), prompts, strict=True)
     )
     if labelled:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bertfam_tf import replicas, tasks, tuning
-from bertfam_tf.config import EXAMPLES, DistillRecipe, MultiTaskRecipe, Recipe
+from bertfam_tf.config import EXAMPLES, DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
+from bertfam_tf.data.inputs import LANGUAGE
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
@@ -55,6 +58,10 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     embedders.check(recipe)
     rows, names = open_split(recipe.data, "train", recipe.task)
     task = _build(recipe, cls, rows, names)
+    # A file or a language that is missing stops the run before it trains.
+    for language, data in _by_language(recipe.data, "dev"):
+        _language_of(task, language)
+        read_split(data, "dev", recipe.task, task.class_names or None)
     factors = choose_weights(task, recipe)
     model = embedders.trainer(task, recipe) if is_embedder(recipe.task) else task
     directory.begin()
@@ -62,20 +69,74 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     if directory.writes:
         task.save(directory.path / MODEL)
         _log.info("The model is in %s.", directory.path / MODEL)
-    metrics = evaluate(task, recipe, "dev") if recipe.data.dev is not None else {}
+    scored = recipe.data.dev is not None or recipe.data.dev_languages
+    metrics = evaluate(task, recipe, "dev") if scored else {}
     directory.finish(metrics)
     return metrics
 
 
-def evaluate(task: tasks.Task, recipe: Recipe | DistillRecipe, split: str) -> dict[str, float]:
-    """Metrics of a task on the recipe's ``dev`` or ``test`` split."""
-    rows = read_split(recipe.data, split, type(task).__name__, task.class_names or None)
+def evaluate(
+    task: tasks.Task,
+    recipe: Recipe | DistillRecipe,
+    split: str,
+    language: str | int | None = None,
+) -> dict[str, float]:
+    """Metrics of a task on a split of the recipe's data.
+
+    Args:
+        task: the task.
+        recipe: its recipe.
+        split: ``dev`` or ``test``.
+        language: of the split, for a task whose backbone has language embeddings; the files of other
+            languages are then left out. None for the task's language.
+
+    Returns:
+        the metrics of the split, and those of the files of other languages by names that begin with
+        the language, such as ``fr_accuracy``.
+
+    Raises:
+        ValueError: for a split that the recipe does not have, or a language that the task does not
+            have; and as ``read_split`` raises it.
+    """
+    tables = [] if language is not None else list(_by_language(recipe.data, split))
+    metrics = {}
+    if getattr(recipe.data, split, None) is not None or not tables:
+        metrics = _scores(task, recipe, recipe.data, split, language)
+    for code, data in tables:
+        found = _scores(task, recipe, data, split, _language_of(task, code))
+        metrics |= {f"{code}_{name}": value for name, value in found.items()}
+    return metrics
+
+
+def _scores(
+    task: tasks.Task,
+    recipe: Recipe | DistillRecipe,
+    data: DataConfig,
+    split: str,
+    language: str | int | None,
+) -> dict[str, float]:
+    rows = read_split(data, split, type(task).__name__, task.class_names or None)
     if isinstance(task, tasks.TextEmbedder):
-        return embedders.scores(task, recipe, rows)
-    data = rows.batch(recipe.train.batch_size or EXAMPLES)
+        return embedders.scores(task, recipe, rows, language)
     if not task.compiled:
         task.compile(**_metrics(recipe))
-    return task.evaluate(data, return_dict=True, verbose=0)
+    batches = rows.batch(recipe.train.batch_size or EXAMPLES)
+    return task.evaluate(batches, return_dict=True, verbose=0, language=language)
+
+
+def _by_language(data: DataConfig, split: str) -> Iterator[tuple[str, DataConfig]]:
+    """The languages that are scored besides a split, and data with their files in its place."""
+    for language, files in (getattr(data, f"{split}_languages", None) or {}).items():
+        yield language, replace(data, **{split: files})
+
+
+def _language_of(task: tasks.Task, language: str) -> str | None:
+    """The language that a task is told of texts; None if its backbone does not distinguish any."""
+    languages = task.components.preprocessor.languages
+    if not languages.count:
+        return None
+    languages.id_of(language)
+    return language
 
 
 def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
@@ -104,7 +165,7 @@ def task_options(
     features = rows.element_spec[0]
     options: dict[str, Any] = {"max_length": recipe.model.max_length}
     if not is_embedder(recipe.task):
-        cls.fields.check(features)
+        cls.fields.check(features.keys() - {LANGUAGE})
         if cls.fields.optional:
             options["pair"] = any(name in features for name in cls.fields.optional)
     if _CHOICES in features:

@@ -85,19 +85,20 @@ class Tokenizer(tf.Module):
         ids = index_of_pieces(pieces, source, special_tokens.unk_token)
         self.special_tokens = special_tokens
         self.layout = layout
-        self._state = _State(list(pieces), ids, dict(options))
+        self._state = State(list(pieces), ids, dict(options))
         self._matcher = self._make_matcher()
         # If the tokenizer is built while a function is traced, its tensors must not become part of
         # that function's graph.
         with tf.init_scope():
             self._texts = tf.constant(self._state.pieces)
-        # Traced functions make eager calls as fast as calls in a graph.
+        self._ids, self._ids_and_offsets = self._functions()
+
+    def _functions(self) -> tuple[Any, Any]:
+        """Returns traced functions of string [n], which make eager calls as fast as in a graph."""
         signature = [tf.TensorSpec([None], tf.string)]
-        self._ids = tf.function(
-            lambda texts: self._ragged(texts, offsets=False), signature, autograph=False
-        )
-        self._ids_and_offsets = tf.function(
-            lambda texts: self._ragged(texts, offsets=True), signature, autograph=False
+        return (
+            tf.function(lambda texts: self._ragged(texts, False), signature, autograph=False),
+            tf.function(lambda texts: self._ragged(texts, True), signature, autograph=False),
         )
 
     # Implemented by subclasses.
@@ -268,6 +269,17 @@ class Tokenizer(tf.Module):
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(tf.gather(self._texts, ids.flat_values))
         return tf.gather(self._texts, ids)
+
+    def in_language(self, language: str) -> Tokenizer:
+        """Returns the tokenizer of texts of a language: itself if its rules depend on none.
+
+        Args:
+            language: ISO 639-1 code. One that the tokenizer has no rules for changes nothing.
+
+        Returns:
+            a tokenizer of the same vocabulary, which shares its tables.
+        """
+        return self
 
     # Text to pieces, pieces to text.
 
@@ -503,10 +515,24 @@ class Tokenizer(tf.Module):
         return Pieces.from_tensors(unlikely(found, encode_with_special, pieces.tensors(), [texts]))
 
 
-class _State:
-    """Holds containers that tf.Module would otherwise wrap when they are set as attributes."""
+class State:
+    """Holds containers that tf.Module would otherwise wrap when they are set as attributes.
 
-    def __init__(self, pieces: list[str], ids: dict[str, int], options: dict[str, Any]) -> None:
+    Args:
+        pieces: the vocabulary.
+        ids: of the pieces.
+        options: of the tokenizer.
+        in_languages: the tokenizers that `Tokenizer.in_language` has made of one, by language.
+    """
+
+    def __init__(
+        self,
+        pieces: list[str],
+        ids: dict[str, int],
+        options: dict[str, Any],
+        in_languages: dict[str, Any] | None = None,
+    ) -> None:
         self.pieces = pieces
         self.ids = ids
         self.options = options
+        self.in_languages: dict[str, Any] = {} if in_languages is None else in_languages

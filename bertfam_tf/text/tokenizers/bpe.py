@@ -30,7 +30,7 @@ from bertfam_tf.text.kernels.merges import Merger, reachable_merges
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.kernels.unicode import Classes, Rules, classes, python_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, Layout, SpecialTokens
-from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.base import State, Tokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END, read_files
 from bertfam_tf.text.tokenizers.matching import LowerCasingMatcher, SpecialTokenMatcher
 
@@ -159,6 +159,35 @@ class BPETokenizer(Tokenizer):
             self._words = _word_kernel(symbols, ids, self.vocab_size, self.unk_id)
             self._merger = Merger(symbols, ids, self.unk_id)
             self._written = tf.constant(self._surface_forms())
+
+    def in_language(self, language: str) -> BPETokenizer:
+        """Returns the tokenizer of texts of a language, as `Tokenizer.in_language`.
+
+        Raises:
+            ImportError: Moses' list of abbreviations is needed and sacremoses is not installed.
+        """
+        options = self._state.options
+        if self._moses is None or language == options["language"] or language not in LANGUAGES:
+            return self
+        known = self._state.in_languages
+        known.setdefault(options["language"], self)
+        if language not in known:
+            known[language] = self._with_rules(language)
+        return known[language]
+
+    def _with_rules(self, language: str) -> BPETokenizer:
+        """Returns a tokenizer with Moses' rules for a language and the tables of this one."""
+        prefixes = tuple(nonbreaking_prefixes(language))
+        options = {**self._state.options, "language": language, "prefixes": prefixes}
+        made = type(self).__new__(type(self))
+        # Assigning attributes would add them to what this tokenizer tracks, which is shared too.
+        vars(made).update(
+            vars(self),
+            _state=State(self._state.pieces, self._state.ids, options, self._state.in_languages),
+            _moses=MosesWords(language, options["lower_case"], prefixes),
+        )
+        vars(made).update(zip(("_ids", "_ids_and_offsets"), made._functions(), strict=True))
+        return made
 
     def _surface_forms(self) -> list[str]:
         """Returns the text of each piece, spaces included."""
