@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", _evaluate, "print a trained run's metrics as JSON")
     evaluate.add_argument("run_dir", metavar="RUN", help="the output directory of a recipe")
     evaluate.add_argument(
-        "override", nargs="*", help="key=value of the recipe, such as data.dev=other.tsv"
+        "override", nargs="*", help="key=value after RUN, such as data.dev=other.tsv"
     )
     evaluate.add_argument("--language", help=f"of the split's texts, {languages}")
     evaluate.add_argument("--split", choices=("dev", "test"), default="dev")

@@ -72,8 +72,8 @@ class DataConfig:
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
             ``text_pair``. The column ``language`` has the code of each example's language, for
-            models with language embeddings. In JSON ``a.b`` is the key b in the object at a. Files of SQuAD's format
-            have the columns ``question`` and ``context``.
+            models with language embeddings. In JSON ``a.b`` is the key b in the object at a. Files
+            of SQuAD's format have the columns ``question`` and ``context``.
         on_error: ``raise`` stops at the first invalid row; ``skip`` skips invalid rows and logs
             the number of each kind of error.
         tag_scheme: ``iob2`` converts IOB1 tags in files of CoNLL's format to IOB2.

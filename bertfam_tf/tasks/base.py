@@ -236,8 +236,8 @@ class Task(Learner):
     def signatures(self, *, attention: int | None = None, **options: Any) -> dict[str, Signature]:
         """The signatures of an export by name: ``serving_default`` takes texts, ``ids`` token ids.
 
-        Both answer in the task's language, if its backbone has languages. ``in_language`` then takes
-        texts and ``language``, string (batch,), the code of each one's language.
+        If the backbone has languages, both answer in the task's language, and ``in_language`` takes
+        texts and ``language``, string (batch,), the code of each text's language.
 
         Args:
             attention: adds a signature ``attention``, which takes texts, with maps of this number

@@ -98,7 +98,7 @@ class Languages:
         return language
 
     def set(self, language: str | int) -> None:
-        """Changes the language of texts without one of their own. Raises ValueError as ``id_of``."""
+        """Changes ``language_id``, and the tokenizer with it. Raises ValueError as ``id_of``."""
         language_id = self.id_of(language)
         self.tokenizer = self._tokenizer(language_id)
         self.language_id = language_id

@@ -87,8 +87,8 @@ def evaluate(
         task: the task.
         recipe: its recipe.
         split: ``dev`` or ``test``.
-        language: of the split, for a task whose backbone has language embeddings; the files of other
-            languages are then left out. None for the task's language.
+        language: of the split, for a task whose backbone has language embeddings; the files of
+            other languages are then left out. None for the task's language.
 
     Returns:
         the metrics of the split, and those of the files of other languages by names that begin with

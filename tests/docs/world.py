@@ -41,6 +41,14 @@ def classifier(labels: list[str] = LABELS, **fields: Any) -> bf.TextClassifier:
     return bf.TextClassifier(backbone(**fields), tokenizer(), labels)
 
 
+def multilingual() -> bf.TextClassifier:
+    """On a small XLM of three languages."""
+    shape = dict(hidden_size=32, num_layers=1, num_heads=2, intermediate_size=128)
+    made = bf.build("xlm", "tiny", vocab_size=len(PIECES), pad_id=0, num_languages=3, **shape)
+    languages = {"en": 0, "de": 1, "fr": 2}
+    return bf.TextClassifier(made, tokenizer(), ["no", "yes"], language_id=0, languages=languages)
+
+
 def embedder() -> bf.TextEmbedder:
     """As wide as MiniLM-L6, with the prompt ``query``."""
     wide = backbone(hidden_size=384, num_heads=12, num_layers=1)
@@ -89,6 +97,7 @@ PATHS: dict[str, Callable[[Path], Any]] = {
     "path/to/albert": _published("TextClassifier", "albert"),
     "path/to/spanbert": _published("TextClassifier", "spanbert"),
     "path/to/elmo": _copy("goldens/elmo/default"),
+    "path/to/xlm": lambda path: multilingual().save_pretrained(path),
     "path/to/task": lambda path: classifier().save(path),
     "path/to/preset": _copy("fixtures/tf1_bert"),
     "path/to/cross-encoder": lambda path: bf.Reranker(backbone(), tokenizer()).save_pretrained(

@@ -219,14 +219,6 @@ def _refused(task, tmp_path, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_language_that_pipelines_do_not_hand_over(tmp_path):
-    made = published.tokenizer("xlm")
-    shape = dict(vocab_size=made.vocab_size, hidden_size=16, intermediate_size=64, num_layers=1)
-    backbone = bf.build("xlm", "tiny", num_languages=2, num_heads=2, **shape)
-    task = bf.TextEmbedder(backbone, made, language_id=1)
-    _refused(task, tmp_path, r"depend on the language \(1\)")
-
-
 def test_tokenizers_that_transformers_has_no_equal_of(tmp_path):
     words = WordTokenizer(["<eos>", "<unk>", "a", "b"])
     shape = dict(vocab_size=4, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
