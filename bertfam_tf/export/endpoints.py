@@ -102,8 +102,8 @@ def endpoints(
         task: the task to export. Of several, only signatures that take text are traced: the
             default one gets the task's name, another one follows it.
         weights: the weights that the graphs read.
-        batching: for signatures that take text. Requests of packed ids are not batched, because
-            their lengths differ.
+        batching: for signatures that take text. Requests of packed ids, and of lists of texts, are
+            not batched, because their lengths differ.
         **options: arguments of ``task.signatures``.
 
     Returns:
@@ -142,7 +142,8 @@ def _endpoint(
     if signature.method == "predict":
         inputs = task.feature_specs if signature.inputs is None else signature.inputs
         function = _by_name(signature.function, tuple(inputs), weights)
-        if batching is not None and signature.inputs is None:
+        one_string_each = all(spec.shape.rank == 1 for spec in inputs.values())
+        if batching is not None and (signature.inputs is None or one_string_each):
             function = batch_requests(function, name, batching)
         if signature.inputs is not None and signature.of_texts is None:
             limits = InputLimits(task.packed_value_counts, task.backbone.max_length)

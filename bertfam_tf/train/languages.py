@@ -27,7 +27,7 @@ class Translations(Examples):
             that a tab separates. Pairs of which one is empty are left out.
         languages: the ids of both languages.
         pairs: packs them.
-        tokenizer: of the model.
+        tokenizers: of the model, for both languages.
         shuffle: number of pairs among which the next one is drawn; 1 for the files' order.
         seed: of the order and the masks.
 
@@ -43,7 +43,7 @@ class Translations(Examples):
         files: Sequence[Path],
         languages: Sequence[int],
         pairs: TranslationPairs,
-        tokenizer: Tokenizer,
+        tokenizers: Sequence[Tokenizer],
         *,
         shuffle: int = 10_000,
         seed: int = 0,
@@ -56,7 +56,7 @@ class Translations(Examples):
         self.files = files
         self.languages = list(languages)
         self.pairs = pairs
-        self.tokenizer = tokenizer
+        self.tokenizers = tokenizers
 
     def count(self) -> int:
         """The number of pairs."""
@@ -86,7 +86,7 @@ class Translations(Examples):
         )
 
     def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        first, second = map(self.tokenizer.tokenize, example)
+        first, second = (t.tokenize(x) for t, x in zip(self.tokenizers, example, strict=True))
         inputs = self.pairs(first, second, self.languages)
         inputs["segment_ids"] = tf.zeros_like(inputs["token_ids"])
         size = tf.shape(example[0])

@@ -189,10 +189,13 @@ class _Data:
         for name in files:
             if name not in ids:
                 raise ValueError(unknown("language of data.train", name, ids))
-        texts = {ids[name]: self._corpus(each, length) for name, each in files.items() if each}
+        own = {name: self.tokenizer.in_language(name) for name in ids}
+        texts = {
+            ids[name]: self._corpus(each, length, own[name]) for name, each in files.items() if each
+        }
         pairs = []
         for name, each in translations.items():
-            two = [ids[language] for language in name.split("-") if language in ids]
+            two = [language for language in name.split("-") if language in ids]
             if len(two) != 2:
                 raise ValueError(
                     "A pair of languages must be two of data.train, such as "
@@ -200,8 +203,9 @@ class _Data:
                 )
             packed = TranslationPairs(self.made.backbone, self.tokenizer, length)
             found = find_files(map(expand, each))
+            numbers, tokenizers = [ids[code] for code in two], [own[code] for code in two]
             pairs.append(
-                Translations(found, two, packed, self.tokenizer, shuffle=data.shuffle, seed=seed)
+                Translations(found, numbers, packed, tokenizers, shuffle=data.shuffle, seed=seed)
             )
         return Languages(texts, pairs, data.exponent, seed)
 
@@ -210,7 +214,7 @@ class _Data:
         paths = [expand(name) for name in names]
         folders = [path for path in paths if path.is_dir()]
         if not folders:
-            return self._corpus(names, length)
+            return self._corpus(names, length, self.tokenizer)
         if len(folders) < len(paths):
             raise ValueError(
                 f"data has text files and folders of shards together ({join_names(names)}), "
@@ -221,11 +225,11 @@ class _Data:
         form = Format(self.tokenizer, length, data.format, self._task)
         return Shards(folders, form, shuffle=data.shuffle, seed=seed)
 
-    def _corpus(self, files: list[str], length: int) -> Corpus:
+    def _corpus(self, files: list[str], length: int, tokenizer: Tokenizer) -> Corpus:
         data = self.recipe.data
         return Corpus(
             find_files(map(expand, files)),
-            self.tokenizer,
+            tokenizer,
             length,
             data.format,
             task=self._task,

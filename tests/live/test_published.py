@@ -1,5 +1,6 @@
 """What a task is published as, transformers answers as the task does: over families and tasks."""
 
+import functools
 import json
 
 import numpy as np
@@ -281,3 +282,25 @@ def test_a_real_checkpoint(minilm, tmp_path):
     for theirs, answer in zip(pipe(TEXTS), task.predict(TEXTS), strict=True):
         assert theirs["label"] == answer["label"]
         np.testing.assert_allclose(theirs["score"], answer["scores"].max(), **CLOSE)
+
+
+@pytest.mark.parametrize("code", ["en", "de"])
+def test_languages(code, tmp_path):
+    """With ``langs`` and the language's rules, transformers answers as the task in the language."""
+    made = published.tokenizer("xlm")
+    shape = dict(hidden_size=16, intermediate_size=64, num_heads=2, num_layers=1)
+    backbone = bf.build("xlm", "tiny", vocab_size=made.vocab_size, num_languages=3, **shape)
+    languages = {"en": 1, "de": 2}
+    task = bf.TextClassifier(backbone, made, ["no", "yes"], language_id=1, languages=languages)
+    for i, variable in enumerate(task.weights):
+        variable.assign(np.random.default_rng(i).normal(0, 0.5, variable.shape))
+    task.save_pretrained(tmp_path / "out")
+    kind = transformers.AutoModelForSequenceClassification
+    model, tokenizer = loaded(kind, tmp_path / "out")
+    assert model.config.lang2id == languages
+    tokenizer._tokenize = functools.partial(tokenizer._tokenize, lang=code)
+    for text, answer in zip(TEXTS, task.predict(TEXTS, language=code), strict=True):
+        inputs = tokenizer(text, return_tensors="pt")
+        langs = torch.full_like(inputs["input_ids"], model.config.lang2id[code])
+        logits = model(**inputs, langs=langs).logits[0]
+        np.testing.assert_allclose(logits.softmax(-1).detach(), answer["scores"], **CLOSE)

@@ -14,6 +14,7 @@ from bertfam_tf.train import pretrain, pretrained
 from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.objectives import build
 from tests.selection import in_full
+from tests import published
 
 SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
 FIRST = [f"the good film {'bad ' * (i % 4)}." for i in range(40)]
@@ -41,7 +42,7 @@ def translations(tokenizer):
     pairs = TranslationPairs(backbone, tokenizer, 32)
 
     def make(*files, **options):
-        return Translations(files, (0, 1), pairs, tokenizer, **options)
+        return Translations(files, (0, 1), pairs, (tokenizer, tokenizer), **options)
 
     return make
 
@@ -248,3 +249,31 @@ def test_errors(recipe, files):
     ):
         with pytest.raises(ValueError, match=message):
             pretrain(load_recipe(recipe(**options), kind=PretrainRecipe))
+
+
+def test_each_language_is_split_by_its_rules(tmp_path):
+    """Also beside its translation, where a tokenizer has rules for languages."""
+    english = published.tokenizer("xlm")
+    french = english.in_language("fr")
+    text = "l'a it , not ?"
+    assert english.tokenize(text).numpy().tolist() != french.tokenize(text).numpy().tolist()
+    assert french.in_language("en") is english
+    assert english.in_language("fr") is french
+    made = english.from_config({**english.get_config(), "language": "fr", "prefixes": None})
+    assert french.get_config() == made.get_config()
+    offsets = [tokenizer.tokenize_with_offsets(text) for tokenizer in (french, made)]
+    for mine, expected in zip(*offsets, strict=True):
+        np.testing.assert_array_equal(mine, expected)
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"{text}\n", "utf-8")
+    shape = {**SMALL, "intermediate_size": 64, "vocab_size": english.vocab_size}
+    pairs = TranslationPairs(bf.build("xlm", "tiny", num_languages=2, **shape), english, 64)
+    paths = [tmp_path / "one", tmp_path / "two"]
+    translations = Translations(paths, (0, 1), pairs, (english, french))
+    ((inputs, targets, weights),) = translations.batches(1, Masking(english)).as_numpy_iterator()
+    ids = inputs["token_ids"][0]
+    masked = targets["positions"][0][weights[0] > 0]
+    ids[masked] = targets["token_ids"][0][weights[0] > 0]
+    for number, tokenizer in enumerate((english, french)):
+        own = ids[inputs["language_ids"][0] == number].tolist()
+        assert str(tokenizer.tokenize(text).numpy().tolist())[1:-1] in str(own)
