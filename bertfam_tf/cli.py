@@ -572,6 +572,8 @@ def _predict_file(options: argparse.Namespace) -> None:
     _check_top(options.top, task)
     named = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
+    if options.language is None:
+        named |= {name: name for name in task.fields.described if name in by_recipe}
     given = {name: getattr(options, f"column_{name}") for name in _FEATURES}
     chosen: dict[str, Any] = {
         name: int(column) if column.isdecimal() else column

@@ -189,10 +189,12 @@ class Reranker(Task):
         documents = named[_DOCUMENT]
         _check_lists(named[_QUERY], documents)
         counts = [len(each) for each in documents]
-        pairs = (
-            [query for query, n in zip(named[_QUERY], counts, strict=True) for _ in range(n)],
-            [document for each in documents for document in each],
-        )
+        pairs = {
+            name: [value for value, n in zip(named[name], counts, strict=True) for _ in range(n)]
+            for name in (_QUERY, *self.fields.described)
+            if name in named
+        }
+        pairs[_DOCUMENT] = [document for each in documents for document in each]
         scores = super().predict(pairs, **loop)
         return np.split(scores, np.cumsum(counts)[:-1])
 
