@@ -13,7 +13,6 @@ from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 # Imported on first use: most programs need only one of the tokenizers.
 _HOME = {
     "BPETokenizer": "tokenizers.bpe",
-    "ByLanguage": "by_language",
     "ByteBPETokenizer": "tokenizers.byte_bpe",
     "CharacterTokenizer": "tokenizers.characters",
     "SentencePieceTokenizer": "tokenizers.sentencepiece",
