@@ -186,7 +186,7 @@ def tokenizer_and_language(
         codes = {number: code for code, number in ids.items()}
         code = codes.get(language)
         return tokenizer if code is None else tokenizer.in_language(code), language
-    if language not in ids:
+    if language is None or language not in ids:
         raise ValueError(unknown("language", str(language), ids))
     number = ids[language] if LANGUAGES in backbone.input else None
     return tokenizer.in_language(language), number

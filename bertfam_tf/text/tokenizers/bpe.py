@@ -181,12 +181,12 @@ class BPETokenizer(Tokenizer):
         options = {**self._state.options, "language": language, "prefixes": prefixes}
         made = type(self).__new__(type(self))
         # Assigning attributes would add them to what this tokenizer tracks, which is shared too.
-        vars(made).update(
-            vars(self),
+        made.__dict__.update(
+            self.__dict__,
             _state=State(self._state.pieces, self._state.ids, options, self._state.in_languages),
             _moses=MosesWords(language, options["lower_case"], prefixes),
         )
-        vars(made).update(zip(("_ids", "_ids_and_offsets"), made._functions(), strict=True))
+        made.__dict__.update(zip(("_ids", "_ids_and_offsets"), made._functions(), strict=True))
         return made
 
     def _surface_forms(self) -> list[str]:
