@@ -87,7 +87,7 @@ def build(
             family, the format or the tokenizer does not allow; or for a checkpoint of another
             model.
     """
-    _check(recipe)
+    check(recipe)
     model = recipe.model
     fields = {"vocab_size": tokenizer.vocab_size}
     if "pad" in tokenizer.special_ids and hasattr(registry.get(model.family).config, "pad_id"):
@@ -188,7 +188,12 @@ def _network(
     )
 
 
-def _check(recipe: PretrainRecipe) -> None:
+def check(recipe: PretrainRecipe) -> None:
+    """Checks the objectives of a recipe, and the settings that they need.
+
+    Raises:
+        ValueError: for unknown objectives, or settings that do not fit.
+    """
     names = list(recipe.objectives)
     for name in names:
         if name in _ELSEWHERE:

@@ -37,6 +37,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         ValueError: for an invalid recipe or file.
     """
     settings = recipe.train
+    objectives.check(recipe)
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
     keras.utils.set_random_seed(settings.seed)
     first = made = objectives.build(recipe, tokenizer)

@@ -13,8 +13,8 @@ from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import pretrain, pretrained
 from bertfam_tf.train.languages import Languages, Translations
 from bertfam_tf.train.objectives import build
-from tests.selection import in_full
 from tests import published
+from tests.selection import in_full
 
 SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
 FIRST = [f"the good film {'bad ' * (i % 4)}." for i in range(40)]
