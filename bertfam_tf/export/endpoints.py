@@ -146,7 +146,9 @@ def _endpoint(
         if batching is not None and (signature.inputs is None or one_string_each):
             function = batch_requests(function, name, batching)
         if signature.inputs is not None and signature.of_texts is None:
-            limits = InputLimits(task.packed_value_counts, task.backbone.max_length)
+            limits = InputLimits(
+                task.packed_value_counts, task.backbone.max_length, allow_empty=False
+            )
     else:
         inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}
         function = _from_examples(signature.function, task, answer)

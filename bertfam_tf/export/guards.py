@@ -31,10 +31,12 @@ class InputLimits(NamedTuple):
             not listed are not checked.
         length: the largest length in tokens, the last of the dimensions that all inputs have; None
             for no limit.
+        allow_empty: whether dimensions after the batch, such as tokens or labels, may be 0.
     """
 
     counts: Mapping[str, int] = {}
     length: int | None = None
+    allow_empty: bool = True
 
 
 def with_input_checks(
@@ -93,8 +95,15 @@ def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.
                 tf.reduce_max(values),
             ],
         )
+    name, values = next(iter(inputs.items()))
+    if not limits.allow_empty:
+        # All inputs have the same leading dimensions.
+        shape = tf.shape(values)
+        yield tf.debugging.Assert(
+            tf.reduce_all(shape[1:] > 0),
+            [f"Dimensions of {name} after the batch must be at least 1; its shape is", shape],
+        )
     if limits.length is not None:
-        name, values = next(iter(inputs.items()))
         length = tf.shape(values)[_length_axis(inputs)]
         yield tf.debugging.Assert(
             length <= limits.length,
@@ -167,6 +176,12 @@ def invalid_requests(
             wrong = good[name].copy()
             wrong.flat[-1] = number
             yield f"{name} of {number}", {**good, name: wrong}
+    if not limits.allow_empty:
+        for axis in range(1, _length_axis(specs) + 1):
+            yield (
+                f"dimension {axis} of 0",
+                {name: np.take(x, [], axis=axis) for name, x in good.items()},
+            )
     if limits.length is not None:
         too_long = limits.length + 1
         yield (

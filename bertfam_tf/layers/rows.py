@@ -15,7 +15,9 @@ class MergeRows(keras.layers.Layer):
     """
 
     def call(self, x):
-        return ops.reshape(x, (-1, ops.shape(x)[2], *x.shape[3:]))
+        batch, rows, length = ops.shape(x)[:3]
+        # Not -1, which is ambiguous without rows or tokens.
+        return ops.reshape(x, (batch * rows, length, *x.shape[3:]))
 
     def compute_output_shape(self, shape):
         return (None, *shape[2:])
@@ -33,7 +35,7 @@ class SplitRows(keras.layers.Layer):
     """
 
     def call(self, x, merged):
-        return ops.reshape(x, (-1, ops.shape(merged)[1], x.shape[-1]))
+        return ops.reshape(x, (*ops.shape(merged)[:2], x.shape[-1]))
 
     def compute_output_shape(self, x_shape, merged_shape):
         return (*merged_shape[:2], x_shape[-1])

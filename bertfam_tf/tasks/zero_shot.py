@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads, layers
+from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task, _arguments, _refuse
@@ -174,6 +175,7 @@ class ZeroShotClassifier(Task):
         return self._answered(answer, self._parts.to_python, x, **loop)
 
 
+_NO_LABELS = f"{MARK}labels must have at least one label for each text, got none."
 _ZERO_SHOT = {
     TEXT: tf.TensorSpec([None], tf.string, TEXT),
     _LABELS: tf.TensorSpec([None, None], tf.string, _LABELS),
@@ -212,6 +214,9 @@ class _PackedLabels(PackedLists):
         labels = features.get(_LABELS)
         if labels is None:
             labels = _repeated(tf.constant(self.labels), texts)
+        some = tf.shape(labels)[1] > 0
+        with tf.control_dependencies([tf.debugging.Assert(some, [_NO_LABELS])]):
+            labels = tf.identity(labels)
         before, after = self.task.template.split("{}")
         sentences = tf.strings.join([before, labels, after])
         return {**self.pairs(texts, sentences, self.languages.of(features)), _LABELS: labels}

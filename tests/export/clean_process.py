@@ -43,6 +43,19 @@ def _check_same(what, found, expected):
             np.testing.assert_array_equal(one, other, err_msg=f"{what} {name}")
 
 
+# Signatures of serialized tf.Examples.
+_OF_EXAMPLES = ("classify", "regress")
+_HOSTILE = [
+    b"",
+    b"word " * 1000,
+    b"\0" * 100,
+    b"\xff\xfe\xc3" * 100,
+    b" " * 1000,
+    ("e" + "\u0301" * 2000).encode(),
+    b"[MASK]<mask>" * 50,
+]
+
+
 def _check_batching(model, signature, inputs, answers):
     rows = len(next(iter(inputs.values())))
     assert {len(values) for values in answers.values()} == {rows}, signature
@@ -57,6 +70,22 @@ def _check_batching(model, signature, inputs, answers):
     found = model.run(padded, signature)
     kept = {name: values[:3] for name, values in found.items()}
     _check_same(f"{signature} padded", kept, of(0, 3))
+    if all(_is_text(values[0]) for values in inputs.values()) and signature not in _OF_EXAMPLES:
+        beside = {
+            name: values + [_filled(values[0], text) for text in _HOSTILE]
+            for name, values in inputs.items()
+        }
+        found = model.run(beside, signature)
+        kept = {name: values[:rows] for name, values in found.items()}
+        _check_same(f"{signature} beside hostile texts", kept, of(0, rows))
+
+
+def _is_text(value):
+    return _is_text(value[0]) if isinstance(value, list) else isinstance(value, bytes)
+
+
+def _filled(value, text):
+    return [_filled(each, text) for each in value] if isinstance(value, list) else text
 
 
 _SHAPES = [shape for rank in range(4) for shape in itertools.product((0, 1, 2), repeat=rank)]
@@ -88,36 +117,49 @@ def _hostile(signature, name, good):
             yield f"shorter {key}", {**packed, key: packed[key][..., :1]}
 
 
-def _unusual(name, good):
-    """Requests that fit only some examples: a description, their number, and the inputs."""
+def _unusual(signature, name, good):
+    """Requests that fit only some examples: a description, their number, whether they may be
+    refused, and the inputs."""
     arrays = {key: np.array(values)[:2] for key, values in good.items()}
-    yield "no rows", 0, {key: values[:0] for key, values in arrays.items()}
+    yield "no rows", 0, False, {key: values[:0] for key, values in arrays.items()}
     if name == "ids":
         packed = {key: values.astype("int32") for key, values in arrays.items()}
-        yield "rows of padding", 2, {**packed, "padding_mask": 0 * packed["padding_mask"]}
-        yield "rows of no tokens", 2, {key: x[..., :0] for key, x in packed.items()}
-        yield "long rows", 2, {key: np.repeat(x, 20, axis=-1) for key, x in packed.items()}
+        yield "rows of padding", 2, False, {**packed, "padding_mask": 0 * packed["padding_mask"]}
+        yield "long rows", 2, True, {key: np.repeat(x, 20, axis=-1) for key, x in packed.items()}
+        arrays = packed
+    # Dimensions that are the same in all inputs that have them: tokens, documents, labels.
+    shapes = {key: tf.TensorShape(x.tensor_shape) for key, x in signature.inputs.items()}
+    axes = {axis for s in shapes.values() for axis in range(1, min(s.rank, 3)) if s[axis] is None}
+    for axis, size, rows in itertools.product(sorted(axes), (0, 1, 3), (0, 1, 2)):
+        inputs = {
+            key: np.take(x[:rows], np.zeros(size, int), axis=axis) if x.ndim > axis else x[:rows]
+            for key, x in arrays.items()
+        }
+        yield f"{rows} rows of {size} in dimension {axis}", rows, size == 0, inputs
 
 
 def _refused(model, name, inputs):
-    """Whether the request is refused, and the answers if not."""
+    """The error of a request that is refused, else "", and the answers."""
     try:
-        return False, model.run(inputs, name)
-    except RuntimeError:
+        return "", model.run(inputs, name)
+    except RuntimeError as error:
         code = model.lib.TF_GetCode(model.status)
         assert code == _INVALID_ARGUMENT, (name, code)
-        return True, {}
+        return str(error), {}
 
 
 def _refusals(model, name, good):
     """The number of hostile requests that were refused, and those answered wrongly."""
     refused, wrong = 0, []
     for what, inputs in _hostile(model.signatures[name], name, good):
-        no, _ = _refused(model, name, inputs)
-        refused += no
-        wrong += [] if no else [what]
-    for what, rows, inputs in _unusual(name, good):
-        no, answers = _refused(model, name, inputs)
+        error, _ = _refused(model, name, inputs)
+        refused += bool(error)
+        wrong += [] if error else [what]
+    for what, rows, may_refuse, inputs in _unusual(model.signatures[name], name, good):
+        error, answers = _refused(model, name, inputs)
+        # Ours say how it must be.
+        if error and not (may_refuse and "must" in error):
+            wrong.append(f"{what}: {error}")
         for output, values in answers.items():
             if len(values) != rows:
                 wrong.append(f"{what}: {len(values)} of {output}")

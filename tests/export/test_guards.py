@@ -16,6 +16,7 @@ CHOICES = tf.TensorSpec([None, 2], tf.string, "choices")
 ANY = tf.TensorSpec([None, None], tf.string, "text")
 IDS = tf.TensorSpec([None, None], tf.int32, "ids")
 MASK = tf.TensorSpec([None, None], tf.int32, "mask")
+LISTS = tf.TensorSpec([None, None, None], tf.int32, "lists")
 IN_BATCHES = BatchingOptions(batch_timeout_micros=0)
 
 
@@ -52,6 +53,7 @@ def served(tmp_path_factory):
         "choice": _guarded(lambda t, c: _lengths(t[:, tf.newaxis], c), TEXT, CHOICES),
         "batched": _guarded(batch_requests(_lengths, "lengths", IN_BATCHES), TEXT),
         "ids": _guarded(_sums, IDS, MASK, counts={"ids": 10, "mask": 2}, length=4),
+        "full": _guarded(_sums, LISTS, allow_empty=False),
     }
     return load(_written(tmp_path_factory.mktemp("guarded"), signatures))
 
@@ -123,6 +125,17 @@ def test_rows_that_are_too_long(served):
     assert "must have at most 4 values, not] [5]" in _refused(served, "ids", ids=ids, mask=ids)
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 0, 3), (0, 0, 0)])
+def test_examples_that_must_not_be_empty(served, shape):
+    message = _refused(served, "full", lists=np.zeros(shape, "int32"))
+    assert "Dimensions of lists after the batch must be at least 1; its shape is" in message
+    assert f"[{' '.join(map(str, shape))}]" in message
+
+
+def test_a_batch_may_be_empty(served):
+    assert served.run("full", {"lists": np.zeros((0, 2, 3), "int32")})["y"].shape == (0, 2, 3)
+
+
 def test_every_hostile_request_is_hostile(served):
     """What an export is tried with does not fit, and covers each input."""
     signatures = {"text": [TEXT], "pair": [TEXT, OTHER], "choice": [TEXT, CHOICES]}
@@ -147,6 +160,14 @@ def test_every_hostile_request_is_hostile(served):
     assert {"ids of -1", "ids of 10", "mask of 2", "rows of 5 values"} <= found.keys()
     for inputs in found.values():
         assert _refused(served, "ids", **inputs)
+    lists = {"lists": LISTS}
+    full = InputLimits(allow_empty=False)
+    found = dict(
+        guards.invalid_requests(lists, full, lambda rows: {"lists": np.ones((rows, 2, 3), "i4")})
+    )
+    assert {"dimension 1 of 0", "dimension 2 of 0"} <= found.keys()
+    for inputs in found.values():
+        assert _refused(served, "full", **inputs)
 
 
 def _unguarded(directory):

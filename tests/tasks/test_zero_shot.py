@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.serve import load
+from bertfam_tf.serve import ServingError, load
 from tests import published
 
 NLI = ["contradiction", "neutral", "entailment"]
@@ -72,6 +72,11 @@ def test_export(zero_shot, tmp_path):
     ):
         assert [label.decode() for label in found["label"]] == [a["label"] for a in answers]
         np.testing.assert_allclose(found["scores"], [a["scores"] for a in answers], atol=2e-6)
+    ids = dict.fromkeys(zero_shot.packed_specs, np.zeros((2, 0, 3), "int32"))
+    with pytest.raises(ServingError, match="at least one label for each text"):
+        served.run("zero_shot", {"text": texts, "labels": labels[:, :0]})
+    with pytest.raises(ServingError, match="after the batch must be at least 1"):
+        served.run("ids", ids)
     zero_shot.save(tmp_path / "saved")
     again = bf.load(tmp_path / "saved")
     assert (again.labels, again.template, again.nli_labels) == (LABELS, TEMPLATE, NLI)
