@@ -1,5 +1,6 @@
 """Limits of one request, large requests in parts, and how much of a request errors quote."""
 
+import argparse
 import gc
 import gzip
 import json
@@ -16,6 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from bertfam_tf.serve import Code, ServingError, capi, memory_trimmer, running_server
+from bertfam_tf.serve.__main__ import add_flags
 from bertfam_tf.serve.chunks import run_in_chunks
 from bertfam_tf.serve.request_limits import RequestLimits
 from tests.serve.half_plus import (
@@ -104,6 +106,19 @@ def test_text_over_both(small):
     del request.inputs["x"]
     request.inputs["text"].CopyFrom(strings(1, values=[b"a" * 101]))
     assert refused(small.stubs, request) == error
+
+
+def test_text_by_default():
+    """Tokenizing as much text as is allowed takes less than two seconds (tools/bench/length.py)."""
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    limits = RequestLimits()
+    assert parser.parse_args(["models"]).max_text_bytes == limits.max_text_bytes == 1 << 20
+    texts = np.array([b"a" * (1 << 19)] * 2 + [b""], object)
+    limits.check_inputs({"text": texts})
+    texts[2] = b"a"
+    with pytest.raises(ServingError, match="1048577 bytes of text: this server takes at most"):
+        limits.check_inputs({"text": texts})
 
 
 def test_text_that_fills_a_tensor(small):
