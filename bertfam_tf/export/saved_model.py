@@ -74,8 +74,8 @@ def export_saved_model(
     outputs of all signatures are compared with the task's.
 
     Serving does not validate requests against the signature, so the graph does: it refuses inputs
-    of undeclared shapes, inputs with different numbers of rows, and ids out of range, with
-    INVALID_ARGUMENT. The export is checked with such requests too.
+    of undeclared shapes, inputs with different numbers of rows, examples without tokens or labels,
+    and ids out of range, with INVALID_ARGUMENT. The export is checked with such requests too.
 
     Args:
         task: a task, or several. A classifier that is not configured for pairs and has seen no data

@@ -87,7 +87,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--max-text-bytes",
         metavar="N",
         type=int,
-        default=1 << 20,
+        default=1 << 19,
         help="requests with more text in all strings together are refused (%(default)s)",
     )
     add(

@@ -69,8 +69,8 @@ class ZeroShotClassifier(Task):
     other, and what it saves with ``save_pretrained`` is loaded here.
 
     An export's ``serving_default`` scores the labels of the option ``labels``; the signature
-    ``zero_shot`` takes them: ``text``, string (batch,), and ``labels``, string (batch, labels), of
-    any number, to ``label``, string (batch,), and ``scores``, float32 (batch, labels).
+    ``zero_shot`` takes them: ``text``, string (batch,), and ``labels``, string (batch, labels), one
+    or more, to ``label``, string (batch,), and ``scores``, float32 (batch, labels).
 
     The Keras model takes int32 (batch, labels, length) and returns logits (batch, labels, classes).
 

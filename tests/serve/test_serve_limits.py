@@ -113,11 +113,11 @@ def test_text_by_default():
     parser = argparse.ArgumentParser()
     add_flags(parser)
     limits = RequestLimits()
-    assert parser.parse_args(["models"]).max_text_bytes == limits.max_text_bytes == 1 << 20
-    texts = np.array([b"a" * (1 << 19)] * 2 + [b""], object)
+    assert parser.parse_args(["models"]).max_text_bytes == limits.max_text_bytes == 1 << 19
+    texts = np.array([b"a" * (1 << 18)] * 2 + [b""], object)
     limits.check_inputs({"text": texts})
     texts[2] = b"a"
-    with pytest.raises(ServingError, match="1048577 bytes of text: this server takes at most"):
+    with pytest.raises(ServingError, match="524289 bytes of text: this server takes at most"):
         limits.check_inputs({"text": texts})
 
 

@@ -1,11 +1,12 @@
 """Measures the time and memory that one text takes, against its length.
 
     python -m tools.bench.length                    # writes tools/results/length.md
+    python -m tools.bench.length --longest          # also 10 MB of each tokenizer's slowest kind
     python -m tools.bench.length --quick roberta-base   # short texts; writes nothing
 
-Published vocabularies, one thread, process time. Each kind of text is tokenized with offsets, in
-four lengths, and the slowest kind of each tokenizer in a fifth. Tasks get tiny backbones, so that
-their times are mostly the time for the text. An exponent of 1 is linear time.
+Published vocabularies, one thread, process time. Each kind of text is tokenized with offsets.
+Tasks get tiny backbones, so that their times are mostly the time for the text. An exponent of 1 is
+linear time.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from tools.bench import machine
 from tools.subjects import SUBJECTS
 
 RESULT = texts.ROOT / "tools" / "results" / "length.md"
-SIZES = (10**3, 10**4, 10**5, 10**6)
+SIZES = (10**4, 10**5, 10**6)
 LONGEST = 10**7
 # One for each algorithm.
 TOKENIZERS = (
     *("bert-base-uncased", "roberta-base", "albert-base-v2", "xlnet-base-cased"),
     *("openai-gpt", "xlm-mlm-xnli15-1024"),
 )
+TASK_KINDS = ("sentences", "spaces")
 _RESET_PEAK = "5"
 
 
@@ -51,7 +53,7 @@ def _random(first: int, last: int) -> Callable[[int], bytes]:
     def text(size: int) -> bytes:
         rng = random.Random(0)
         count = size // len(chr(last).encode())
-        return "".join(chr(rng.randint(first, last)) for _ in range(count)).encode()
+        return "".join(map(chr, rng.choices(range(first, last + 1), k=count))).encode()
 
     return text
 
@@ -150,7 +152,6 @@ def tasks() -> Iterator[tuple[str, Callable[[bytes], Any]]]:
         "`TextClassifier`, WordPiece": (bf.TextClassifier(bert, words, ["a", "b"]), {}),
         "`TokenTagger`, WordPiece": (bf.TokenTagger(bert, words, ["O", "B-X", "I-X"]), {}),
         "`Reranker`, byte-level BPE": (bf.Reranker(roberta, bytes_), {"query": "who"}),
-        "`MaskedLM`, byte-level BPE": (bf.MaskedLM(roberta, bytes_), {}),
         "`SpanQA`, WordPiece": (bf.SpanQA(bert, words), {"question": "who"}),
     }
     for name, (task, others) in made.items():
@@ -194,8 +195,8 @@ def document(names: Iterable[str], sizes: tuple[int, ...], longest: int | None) 
         parts.append(f"## {name}\n\n{_table(costs, sizes)}")
         print(f"\n{parts[-1]}", flush=True)
     for name, run in tasks():
-        costs = by_kind(run, sizes[1:], ["sentences", "spaces", "punctuation"])
-        parts.append(f"## {name}\n\n{_table(costs, sizes[1:])}")
+        costs = by_kind(run, sizes[-2:], TASK_KINDS)
+        parts.append(f"## {name}\n\n{_table(costs, sizes[-2:])}")
         print(f"\n{parts[-1]}", flush=True)
     limit = RequestLimits.max_text_bytes
     name = max(slowest, key=lambda each: slowest[each][1])
@@ -220,6 +221,7 @@ def document(names: Iterable[str], sizes: tuple[int, ...], longest: int | None) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="tokenizers, or all")
+    parser.add_argument("--longest", action="store_true", help="also measure 10 MB")
     parser.add_argument("--quick", action="store_true", help="short texts; writes nothing")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(SUBJECTS):
@@ -228,13 +230,15 @@ def main() -> None:
         sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    sizes, longest = (SIZES[:3], None) if arguments.quick else (SIZES, LONGEST)
+    sizes = SIZES[:2] if arguments.quick else SIZES
+    longest = LONGEST if arguments.longest else None
     body = document(arguments.names or TOKENIZERS, sizes, longest)
     print(f"\n{body}")
     if not arguments.quick and not arguments.names:
         packages = machine.versions(("tensorflow", "tensorflow-text", "sentencepiece"))
         RESULT.write_text(
-            f"# Time and memory against the length of a text\n\n`python -m tools.bench.length`, "
+            "# Time and memory against the length of a text\n\n"
+            f"`{' '.join(['python -m tools.bench.length', *sys.argv[1:]])}`, "
             f"{datetime.date.today()}, {machine.cpu()}, one thread: {packages}. Process time, and "
             "the peak of the resident memory above its size before the call. The exponent is that "
             f"of the time between the two longest texts; 1 is linear.\n\n{body}\n",
