@@ -34,7 +34,7 @@ class RequestLimits:
     """
 
     max_rows: int = 4096
-    # The slowest kind of text takes a tokenizer about 2 s per MiB on one busy core.
+    # The slowest kind of text takes the slowest tokenizer 2.6 s per MiB on one busy core.
     max_text_bytes: int = 1 << 19
     # Python's JSON parser blocks other threads: 0.05 s for a million numbers, 0.3 s for lists.
     max_json_values: int = 1_000_000
