@@ -436,38 +436,12 @@ class PretrainRecipe(_Yaml):
 
 
 @dataclass(frozen=True)
-class EmbedderConfig:
-    """How a ``TextEmbedder`` is trained; see ``bertfam_tf.EmbedderTrainer``.
-
-    Attributes:
-        objective: ``contrastive``, for pairs of texts that belong together, without labels and
-            optionally with a column, or several, of ``negatives``; ``cosent`` or ``cosine``, for
-            pairs with their similarity as the label.
-        temperature, symmetric, dimensions, prompts, rows_in_memory: as ``EmbedderTrainer`` takes
-            them.
-    """
-
-    objective: str = "contrastive"
-    temperature: float = 0.05
-    symmetric: bool = False
-    dimensions: list[int] | None = None
-    prompts: list[str | None] | None = None
-    rows_in_memory: int | None = None
-
-    def __post_init__(self):
-        known = ("contrastive", "cosent", "cosine")
-        if self.objective not in known:
-            raise ValueError(
-                f"embedder.objective must be one of {', '.join(known)}, got {self.objective!r}."
-            )
-
-
-@dataclass(frozen=True)
 class Recipe(_Yaml):
     """One fine-tuning run. ``output`` is the directory that it writes into.
 
     ``options`` are arguments of the task's ``from_pretrained``, such as ``{stride: 128}``;
-    ``embedder`` is for the task ``TextEmbedder`` alone.
+    ``trainer`` has the settings of the model that trains the task, if that is another one: for
+    ``TextEmbedder`` they are ``EmbedderTrainer.Settings``.
     """
 
     output: str
@@ -475,7 +449,7 @@ class Recipe(_Yaml):
     data: DataConfig
     task: str = "TextClassifier"
     options: dict[str, Any] = field(default_factory=dict)
-    embedder: EmbedderConfig | None = None
+    trainer: dict[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
@@ -750,7 +724,42 @@ def _override(values: dict[str, Any], override: str) -> None:
     values[last] = parsing.parse_yaml(text, f"The value of {override!r}")
 
 
+def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
+    """Returns the dataclass of a section whose type the recipe does not know.
+
+    Args:
+        values: the section.
+        kind: the dataclass.
+        name: the section's name, for errors.
+
+    Raises:
+        ValueError: for unknown keys or values of another type.
+    """
+    _check_keys(values, kind, None, name)
+    try:
+        return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
+    except dacite.DaciteError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _renamed(values: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The values of a recipe, with the name of a section that was changed since version 0.1."""
+    if kind is not Recipe or "embedder" not in values:
+        return values
+    values = dict(values)
+    section = values.pop("embedder")
+    if section is not None:
+        warnings.warn(
+            "The section embedder is called trainer; the old name is for version 0.1 only.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        values.setdefault("trainer", section)
+    return values
+
+
 def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
+    values = _renamed(values, kind)
     _check_keys(values, kind, path)
     try:
         return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
@@ -761,17 +770,18 @@ def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
         raise ValueError(f"{path}: {error}{hint}") from None
 
 
-def _check_keys(values: dict[str, Any], kind: type, path: Path, section: str = "") -> None:
+def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: str = "") -> None:
     """Raises ValueError for a key that is no field of ``kind``, in sections and lists of them."""
     types = typing.get_type_hints(kind)
+    file = "" if path is None else f"{path}: "
     for key, value in values.items():
         if key not in types:
             where = f"key in section {section}" if section else "key"
-            raise ValueError(f"{path}: {unknown(where, str(key), types)}")
+            raise ValueError(f"{file}{unknown(where, str(key), types)}")
         name = f"{section}.{key}" if section else key
         # To Python a bool is an integer, and to YAML a bare "no" is a bool.
         if isinstance(value, bool) and types[key] is not bool:
-            raise ValueError(f"{path}: {name} is {value}; a name such as no needs quotes.")
+            raise ValueError(f"{file}{name} is {value}; a name such as no needs quotes.")
         inner = [each for each in (types[key], *typing.get_args(types[key])) if _is_section(each)]
         if inner:
             for at, each in _sections(value, types[key], name):

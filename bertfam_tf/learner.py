@@ -183,6 +183,8 @@ class Learner(keras.Model):
     tracker: type[LossTracker] = LossTracker
     recompute_blocks = False
     accumulation_steps = 1
+    # Whether recipes put examples of similar length into a batch.
+    batches_by_length = True
     step_loss: Measured | None = None
     step_counts: Measured | None = None
 

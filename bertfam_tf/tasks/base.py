@@ -65,7 +65,12 @@ class Task(Learner):
         head_name: the head's name in the family's ``heads``; None if there is none.
         answer_name: the key of an answer in JSON, if ``predict`` does not return a dict for each
             example.
-        labels_type: the type of labels in files; None if recipes cannot train the task.
+        labels_type: the type of labels in files; None for a task without labels.
+        file_labels_type: the type of labels in files of recipes; None for ``labels_type``. A task
+            with neither cannot be trained by recipes.
+        trainer_settings: a dataclass of the settings of the model that trains the task, if that is
+            not the task itself; the section ``trainer`` of recipes.
+        unused_settings: keys of the section ``train`` of recipes that its training does not have.
         problem_type: ``problem_type`` in Hugging Face's config, or None.
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
         needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
@@ -84,6 +89,9 @@ class Task(Learner):
     head_name: ClassVar[str | None] = None
     answer_name: ClassVar[str] = "answer"
     labels_type: ClassVar[type[Target] | None] = None
+    file_labels_type: ClassVar[type[Target] | None] = None
+    trainer_settings: ClassVar[type[Any] | None] = None
+    unused_settings: ClassVar[tuple[str, ...]] = ()
     problem_type: ClassVar[str | None] = None
     ranked_scores: ClassVar[bool] = False
     needs_head: ClassVar[bool] = False
@@ -891,6 +899,76 @@ class Task(Learner):
                 f"This task takes {takes[bool(self.pair)]}; the data has {has} {name!r}."
             )
 
+    # Recipes ---------------------------------------------------------------------------------
+
+    @classmethod
+    def file_labels(cls) -> type[Target] | None:
+        """Returns the type of labels in files of recipes; None if recipes cannot train the task."""
+        return cls.file_labels_type or cls.labels_type
+
+    @classmethod
+    def takes_labels(cls, settings: Any) -> bool:
+        """Returns whether training needs labels.
+
+        Args:
+            settings: of type ``trainer_settings``, or None.
+        """
+        return True
+
+    @classmethod
+    def options_of_data(cls, features: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
+        """Returns the options that training data decide: pairs, and the names of labels.
+
+        Args:
+            features: the ``tf.TensorSpec`` of each column of texts.
+            labels: the names of the labels.
+
+        Raises:
+            ValueError: for columns that are not the task's.
+        """
+        cls.fields.check(features.keys() - {LANGUAGE})
+        found: dict[str, Any] = {}
+        if cls.fields.optional:
+            found["pair"] = any(name in features for name in cls.fields.optional)
+        classes = declared.class_option(cls.options_type)
+        return found if classes is None else {**found, classes: labels}
+
+    @classmethod
+    def rows_per_example(cls, columns: Mapping[str, int]) -> int:
+        """Returns the number of rows of tokens that the training of an example computes.
+
+        Args:
+            columns: the number of texts in each column.
+        """
+        return 1
+
+    def trainer(self, settings: Any) -> Learner:
+        """Returns the model whose ``fit`` trains this task on raw texts: the task itself.
+
+        Args:
+            settings: of type ``trainer_settings``, or None.
+        """
+        return self
+
+    def score(
+        self,
+        rows: tf.data.Dataset,
+        settings: Any = None,
+        *,
+        batch_size: int = 32,
+        language: str | int | None = None,
+    ) -> dict[str, float]:
+        """Scores the task in recipes: the loss and metrics of ``evaluate``.
+
+        Args:
+            rows: single examples, ``(features, label)``.
+            settings: of type ``trainer_settings``, or None.
+            batch_size: examples in a batch.
+            language: as for ``predict``.
+        """
+        batches = rows.batch(batch_size)
+        return self.evaluate(batches, return_dict=True, verbose=0, language=language)
+
     # Storing ---------------------------------------------------------------------------------
 
     # Not a property: Keras would follow it back to the task when it stores weights.
@@ -981,7 +1059,7 @@ def task_class(name: str) -> type[Task]:
 
 def trainable_tasks() -> list[str]:
     """Names of the tasks that recipes can train."""
-    return [name for name, cls in _TASKS.items() if cls.labels_type is not None]
+    return [name for name, cls in _TASKS.items() if cls.file_labels() is not None]
 
 
 def _option(name: str, settable: bool) -> property:

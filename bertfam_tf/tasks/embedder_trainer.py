@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import keras
 import tensorflow as tf
@@ -18,7 +19,9 @@ from bertfam_tf.names import unknown
 from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.parts import NO_LABELS
 from bertfam_tf.tasks.preprocessing import Packed
-from bertfam_tf.tasks.text_embedder import TextEmbedder
+
+if TYPE_CHECKING:
+    from bertfam_tf.tasks.text_embedder import TextEmbedder
 
 _NEGATIVES = "negatives"
 _FIELDS = Fields((TEXT, TEXT_PAIR), (_NEGATIVES,))
@@ -64,6 +67,35 @@ class EmbedderTrainer(Learner):
         ValueError: for an unknown objective or prompt, another number of prompts, a temperature
             that is not positive, or dimensions that the vectors do not have.
     """
+
+    # Negatives of the same length would be easy to tell apart.
+    batches_by_length = False
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The section ``trainer`` of recipes: the arguments of ``EmbedderTrainer``.
+
+        Attributes:
+            objective: ``contrastive``, for pairs of texts that belong together, without labels and
+                optionally with a column, or several, of ``negatives``; ``cosent`` or ``cosine``,
+                for pairs with their similarity as the label.
+            temperature, symmetric, dimensions, prompts, rows_in_memory: as ``EmbedderTrainer``
+                takes them.
+        """
+
+        objective: str = "contrastive"
+        temperature: float = 0.05
+        symmetric: bool = False
+        dimensions: list[int] | None = None
+        prompts: list[str | None] | None = None
+        rows_in_memory: int | None = None
+
+        def __post_init__(self) -> None:
+            known = ("contrastive", "cosent", "cosine")
+            if self.objective not in known:
+                raise ValueError(
+                    f"trainer.objective must be one of {', '.join(known)}, got {self.objective!r}."
+                )
 
     def __init__(
         self,

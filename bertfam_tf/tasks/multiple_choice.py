@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,15 @@ class MultipleChoice(Task):
     fields = Fields((TEXT, _CHOICES), (_QUESTION,))
     head_name = "choice"
     labels_type = targets.Choice
+
+    @classmethod
+    def options_of_data(cls, features: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
+        found = super().options_of_data(features, labels)
+        return {**found, "num_choices": features[_CHOICES].shape[0]}
+
+    @classmethod
+    def rows_per_example(cls, columns: Mapping[str, int]) -> int:
+        return columns.get(_CHOICES, 1)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name)

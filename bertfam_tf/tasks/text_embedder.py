@@ -13,9 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import layers
+from bertfam_tf.data import targets
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
+from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.base import Task, _arguments, _refuse
+from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.options import PairOptions, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
 from bertfam_tf.tasks.precision import (
@@ -29,6 +33,8 @@ from bertfam_tf.tasks.preprocessing import POOLED, Packed
 from bertfam_tf.tasks.sentence_transformers import Modules
 from bertfam_tf.text import Tokenizer
 
+# Of the documents for each query that scores consider.
+_RETRIEVED = 10
 Pooling: TypeAlias = Literal["mean", "first", "last", "max", "weighted_mean", "mean_sqrt_length"]
 
 
@@ -147,6 +153,67 @@ class TextEmbedder(Task):
     options_type = EmbedderOptions
     answer_name = "embedding"
     published_type = Modules
+    file_labels_type = targets.Number
+    trainer_settings = EmbedderTrainer.Settings
+    # What the trainer does not have, or what would change its negatives.
+    unused_settings = ("batch_tokens", "class_weights", "metrics")
+
+    @classmethod
+    def takes_labels(cls, settings: Any) -> bool:
+        return settings.objective != "contrastive"
+
+    @classmethod
+    def options_of_data(cls, features: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
+        # The columns are the trainer's.
+        return {}
+
+    @classmethod
+    def rows_per_example(cls, columns: Mapping[str, int]) -> int:
+        return max(sum(columns.values()), 2)
+
+    def trainer(self, settings: Any) -> EmbedderTrainer:
+        return EmbedderTrainer(self, **asdict(settings))
+
+    def score(
+        self,
+        rows: tf.data.Dataset,
+        settings: Any = None,
+        *,
+        batch_size: int = 32,
+        language: str | int | None = None,
+    ) -> dict[str, float]:
+        """Scores the embeddings of pairs of texts, as ``Task.score``.
+
+        Args:
+            rows: pairs of texts, with or without their similarity as the label.
+            settings: for the names of prompts.
+            batch_size: examples in a batch of ``predict``.
+            language: of the texts, as ``predict`` takes it.
+
+        Returns:
+            With labels, ``spearman``, the correlation of cosines with them; without, the scores of
+            ``metrics.retrieval_scores`` for the search of each first text among all second ones and
+            negatives.
+        """
+        found = list(rows.as_numpy_iterator())
+        prompts = getattr(settings, "prompts", None) or [self.default_prompt] * 2
+        first, second = ([each[0][name] for each in found] for name in (TEXT, TEXT_PAIR))
+        labelled = len(rows.element_spec) > 1
+        negatives = [text for (features, *_) in found for text in _negatives(features)]
+        documents = second if labelled else list(dict.fromkeys([*second, *negatives]))
+        queries, vectors = (
+            unit_length(
+                self.predict(texts, batch_size=batch_size, prompt=prompt, language=language)
+            )
+            for texts, prompt in zip((first, documents), prompts, strict=True)
+        )
+        if labelled:
+            metric = Spearman()
+            metric.update_state([float(y) for _, y in found], np.sum(queries * vectors, axis=-1))
+            return {"spearman": float(metric.result())}
+        place = {text: i for i, text in enumerate(documents)}
+        best, _ = nearest(queries, vectors, min(_RETRIEVED, len(documents)))
+        return retrieval_scores(best.tolist(), [[place[text]] for text in second], _RETRIEVED)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         inputs = dict(backbone.token_inputs)
@@ -323,3 +390,8 @@ class TextEmbedder(Task):
             if name in self.prompts:
                 raise ValueError(f"The prompt {name!r} has the name of another signature.")
         return found | {name: converted(self._prompted[name]) for name in self.prompts}
+
+
+def _negatives(features: dict[str, Any]) -> list[bytes]:
+    columns = [features[name] for name in features if name not in (TEXT, TEXT_PAIR)]
+    return [text for each in columns for text in ([each] if isinstance(each, bytes) else each)]

@@ -29,7 +29,7 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import objectives
-from bertfam_tf.train.splits import columns, is_embedder, read_split
+from bertfam_tf.train.splits import columns, read_split
 
 _log = logging.getLogger(__name__)
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -457,7 +457,7 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
     unknown_head = spec is None or isinstance(
         spec.parts[-1], registry.TiedOutputSpec | registry.AdaptiveSoftmaxSpec
     )
-    if unknown_head and not is_embedder(recipe.task):
+    if unknown_head and cls.trainer_settings is None:
         raise ValueError(f"Plans of fine-tuning are of tasks with labels, got {recipe.task}.")
 
     def network(batch: int) -> _Network:
@@ -485,10 +485,10 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> _Part:
 
 
 def _rows_of_columns(recipe: Recipe) -> int:
-    """Rows of tokens in an example: the texts of an embedder, choices, or one."""
+    """Rows of tokens in an example."""
     named = {name: x for name, x in (columns(recipe.data) or {}).items() if name != "label"}
     counts = {name: len(x) if isinstance(x, list) else 1 for name, x in named.items()}
-    return max(sum(counts.values()), 2) if is_embedder(recipe.task) else counts.get("choices", 1)
+    return tasks.task_class(recipe.task).rows_per_example(counts)
 
 
 def _placeholders(shapes: Any) -> Any:

@@ -11,16 +11,21 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import replicas, tasks, tuning
-from bertfam_tf.config import EXAMPLES, DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
-from bertfam_tf.data.inputs import LANGUAGE
+from bertfam_tf.config import (
+    EXAMPLES,
+    DataConfig,
+    DistillRecipe,
+    MultiTaskRecipe,
+    Recipe,
+    build_section,
+)
+from bertfam_tf.learner import Learner
 from bertfam_tf.names import unknown
-from bertfam_tf.tasks.options import class_option
 from bertfam_tf.tasks.options import names as option_names
-from bertfam_tf.train import embedders, engine
+from bertfam_tf.train import engine
 from bertfam_tf.train.directory import MODEL, RunDirectory, run_directory
-from bertfam_tf.train.splits import is_embedder, open_split, read_split, trainable_task
+from bertfam_tf.train.splits import open_split, read_split, trainable_task
 
-_CHOICES = "choices"
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +60,7 @@ def run(recipe: Recipe) -> dict[str, float]:
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     cls = trainable_task(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
-    embedders.check(recipe)
+    settings = trainer_settings(recipe)
     rows, names = open_split(recipe.data, "train", recipe.task)
     task = _build(recipe, cls, rows, names)
     # A file or a language that is missing stops the run before it trains.
@@ -63,7 +68,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
         _language_of(task, language)
         read_split(data, "dev", recipe.task, task.class_names or None)
     factors = choose_weights(task, recipe)
-    model = embedders.trainer(task, recipe) if is_embedder(recipe.task) else task
+    model = task.trainer(settings)
     directory.begin()
     _fit(model, recipe, directory, rows, factors)
     if directory.writes:
@@ -116,12 +121,11 @@ def _scores(
     language: str | int | None,
 ) -> dict[str, float]:
     rows = read_split(data, split, type(task).__name__, task.class_names or None)
-    if isinstance(task, tasks.TextEmbedder):
-        return embedders.scores(task, recipe, rows, language)
-    if not task.compiled:
+    settings = trainer_settings(recipe) if isinstance(recipe, Recipe) else None
+    if task.objectives and not task.compiled:
         task.compile(**_metrics(recipe))
-    batches = rows.batch(recipe.train.batch_size or EXAMPLES)
-    return task.evaluate(batches, return_dict=True, verbose=0, language=language)
+    size = recipe.train.batch_size or EXAMPLES
+    return task.score(rows, settings, batch_size=size, language=language)
 
 
 def _by_language(data: DataConfig, split: str) -> Iterator[tuple[str, DataConfig]]:
@@ -137,6 +141,35 @@ def _language_of(task: tasks.Task, language: str) -> str | None:
         return None
     languages.id_of(language)
     return language
+
+
+def trainer_settings(recipe: Recipe) -> Any:
+    """Returns the settings of the model that trains the task of a recipe; None if it has none.
+
+    Raises:
+        ValueError: for settings that the task does not have or need, and for a column of labels
+            that is missing or has no use.
+    """
+    cls = trainable_task(recipe.task)
+    settings = None
+    if cls.trainer_settings is not None:
+        settings = build_section(recipe.trainer, cls.trainer_settings, "trainer")
+    elif recipe.trainer:
+        raise ValueError(
+            f"trainer must be empty for the task {recipe.task}, which trains itself, got "
+            f"{recipe.trainer}."
+        )
+    for name in cls.unused_settings:
+        if getattr(recipe.train, name) is not None:
+            raise ValueError(f"train.{name} must be null for the task {recipe.task}.")
+    labelled = cls.takes_labels(settings)
+    if labelled != (recipe.data.label is not None):
+        expected = "must be a column" if labelled else "must be null"
+        why = "" if settings is None else f" with the settings {settings}"
+        raise ValueError(
+            f"data.label {expected} for the task {recipe.task}{why}, got {recipe.data.label!r}."
+        )
+    return settings
 
 
 def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
@@ -162,22 +195,13 @@ def task_options(
     for name in recipe.options:
         if name not in known:
             raise ValueError(unknown(f"option of {recipe.task}", name, known))
-    features = rows.element_spec[0]
-    options: dict[str, Any] = {"max_length": recipe.model.max_length}
-    if not is_embedder(recipe.task):
-        cls.fields.check(features.keys() - {LANGUAGE})
-        if cls.fields.optional:
-            options["pair"] = any(name in features for name in cls.fields.optional)
-    if _CHOICES in features:
-        options["num_choices"] = features[_CHOICES].shape[0]
-    classes = class_option(cls.options_type)
-    if classes is not None:
-        options[classes] = names
+    options = {"max_length": recipe.model.max_length}
+    options |= cls.options_of_data(rows.element_spec[0], names)
     return options | recipe.options
 
 
 def _fit(
-    model: tasks.Task | tasks.EmbedderTrainer,
+    model: Learner,
     recipe: Recipe,
     directory: RunDirectory,
     rows: tf.data.Dataset,
@@ -193,10 +217,8 @@ def _fit(
         factors: of learning rates, by weight; None for one rate.
     """
     settings = recipe.train
-    # Of the same length, negatives in a batch would be easy to tell apart.
-    by_length = not isinstance(model, tasks.EmbedderTrainer)
     count_tokens = getattr(model, "count_tokens", None)
-    passes = engine.text_passes(rows, settings, count_tokens, by_length=by_length)
+    passes = engine.text_passes(rows, settings, count_tokens, by_length=model.batches_by_length)
     steps, epochs = passes.epochs(settings)
     engine.compile_model(model, settings, steps * epochs, factors=factors, **_metrics(recipe))
     validation: Any = None

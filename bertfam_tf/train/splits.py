@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bertfam_tf import tasks
 from bertfam_tf.config import DataConfig, expand
-from bertfam_tf.data import read_rows, targets
+from bertfam_tf.data import read_rows
 from bertfam_tf.data.published import columns_of
 from bertfam_tf.data.records import Column
 from bertfam_tf.names import unknown
@@ -58,8 +58,10 @@ def open_split(
         files = [expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None
     target = None
-    if data.label is not None or not is_embedder(task):
-        target = _labels_of(task)(names if data.labels is None else data.labels)
+    if data.label is not None:
+        labels = trainable_task(task).file_labels()
+        assert labels is not None
+        target = labels(names if data.labels is None else data.labels)
     rows = read_rows(
         files,
         columns(data),
@@ -80,17 +82,7 @@ def trainable_task(task: str) -> type[tasks.Task]:
     Raises:
         ValueError: for another name.
     """
-    known = [*tasks.trainable_tasks(), tasks.TextEmbedder.__name__]
+    known = tasks.trainable_tasks()
     if task not in known:
         raise ValueError(unknown("task", task, known))
     return tasks.task_class(task)
-
-
-def is_embedder(task: str) -> bool:
-    """Whether a task is trained on pairs of texts, by ``EmbedderTrainer``."""
-    return trainable_task(task) is tasks.TextEmbedder
-
-
-def _labels_of(task: str) -> type[targets.Target]:
-    # Of embedders, the similarity of two texts.
-    return trainable_task(task).labels_type or targets.Number

@@ -15,7 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import bertfam_tf as bf
-from bertfam_tf.config import EmbedderConfig, load_recipe
+from bertfam_tf.config import Recipe, load_recipe, with_defaults
 from bertfam_tf.metrics import retrieval_scores
 from bertfam_tf.train import evaluate, read_split, run
 from tests.train.test_run import KILLED
@@ -39,7 +39,7 @@ def files(tmp_path_factory, smallest):
             "output": str(directory / output),
             "model": {"path": str(smallest)},
             "task": "TextEmbedder",
-            "embedder": embedder,
+            "trainer": embedder or {},
             "data": {
                 **{split: str(directory / f"{name}.jsonl") for split in ("train", "dev")},
                 "columns": {"text": "q", "text_pair": "a"},
@@ -129,19 +129,19 @@ def test_scored_pairs_and_prompts(files):
 @pytest.mark.parametrize(
     ("overrides", "error"),
     [
-        (["data.label=q"], "data.label must be null for the objective contrastive, got 'q'"),
-        (["embedder.objective=cosent"], "data.label must be a column for the objective cosent"),
-        (["embedder.objective=cosine", "data.label=q"], "line 1: 'a good film' is not a number"),
-        (["embedder.objective=teacher"], "embedder.objective must be one of"),
-        (["embedder.objectiv=cosent"], "objectiv"),
-        (["embedder.prompts=[query]"], "prompts must be two names"),
-        (["embedder.temperature=hot"], "temperature"),
+        (["data.label=q"], r"data.label must be null .*contrastive.*, got 'q'"),
+        (["trainer.objective=cosent"], r"data.label must be a column .*cosent.*, got None"),
+        (["trainer.objective=cosine", "data.label=q"], "line 1: 'a good film' is not a number"),
+        (["trainer.objective=teacher"], "trainer.objective must be one of"),
+        (["trainer.objectiv=cosent"], "key in section trainer 'objectiv'. Did you mean 'objecti"),
+        (["trainer.prompts=[query]"], "prompts must be two names"),
+        (["trainer.temperature=hot"], "temperature"),
         (["data.columns={text: q}"], "Features must be 'text' and 'text_pair'"),
         (["train.batch_tokens=64", "train.batch_size=null"], "train.batch_tokens must be null"),
         (["train.metrics=[accuracy]"], "train.metrics must be null"),
         (["train.accumulation_steps=2"], "rows_in_memory"),
         (["options={pool: max}"], "option of TextEmbedder"),
-        (["task=TextClassifier"], "embedder is for the task TextEmbedder"),
+        (["task=TextClassifier"], "trainer must be empty for the task TextClassifier"),
         (["task=TextEmbeder"], "TextEmbedder"),
     ],
 )
@@ -156,9 +156,23 @@ def test_mistakes(files, overrides, error):
     assert not (files.directory / "mistakes" / "model").exists()
 
 
+def test_the_former_name_of_the_section(files):
+    """Also of runs that an earlier version began, of all tasks."""
+    file = files("former", {"objective": "cosent"}, "scored")
+    recipe = load_recipe(file)
+    text = file.read_text()
+    file.write_text(text.replace("trainer:", "embedder:"))
+    with pytest.warns(FutureWarning, match="embedder is called trainer"):
+        assert load_recipe(file) == recipe
+    stored = recipe.to_yaml()
+    assert with_defaults(stored.replace("trainer:", "embedder:"), Recipe) == stored
+    without = dataclasses.replace(recipe, trainer={}).to_yaml()
+    assert with_defaults(without.replace("trainer: {}", "embedder: null"), Recipe) == without
+
+
 def test_defaults_are_those_of_the_trainer():
     named = inspect.signature(bf.EmbedderTrainer).parameters
-    for field in dataclasses.fields(EmbedderConfig):
+    for field in dataclasses.fields(bf.EmbedderTrainer.Settings):
         assert field.default == named[field.name].default
 
 
