@@ -146,6 +146,13 @@ class RunDirectory:
             self.backup().clear()
         return metrics
 
+    def training_metrics(self) -> dict[str, float]:
+        """The losses and metrics of training in the last epoch, as ``train_loss``."""
+        rows = self.history().rows if self.writes else []
+        last = rows[-1] if rows else {}
+        named = {n: x for n, x in last.items() if n != "epoch" and not n.startswith("val_") and x}
+        return {f"train_{name}": float(value) for name, value in named.items()}
+
     @property
     def _checkpoints(self) -> list[Path]:
         """All checkpoints, also those in folders of stages."""

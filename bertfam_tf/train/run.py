@@ -39,7 +39,8 @@ def run(recipe: Recipe) -> dict[str, float]:
     one that is done returns the metrics that it wrote.
 
     Returns:
-        The dev split's metrics, empty without one.
+        The dev split's metrics; without one those of training in the last epoch, as
+        ``train_loss``.
 
     Raises:
         ValueError: for a recipe, file or label that is not valid, when the output directory
@@ -75,7 +76,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
         task.save(directory.path / MODEL)
         _log.info("The model is in %s.", directory.path / MODEL)
     scored = recipe.data.dev is not None or recipe.data.dev_languages
-    metrics = evaluate(task, recipe, "dev") if scored else {}
+    metrics = evaluate(task, recipe, "dev") if scored else directory.training_metrics()
     directory.finish(metrics)
     return metrics
 

@@ -32,12 +32,14 @@ class Run(NamedTuple):
         settings: the keys of its recipe, with dots, and their values.
         metrics: its results; empty for a run that is not finished.
         epochs: the rows of its history.
+        finished: whether it is.
     """
 
     path: Path
     settings: Mapping[str, Any]
     metrics: Mapping[str, Any]
     epochs: Sequence[Mapping[str, str]]
+    finished: bool
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[Run]:
@@ -68,12 +70,13 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
 
 def _read(path: Path) -> Run:
     file = path / METRICS
-    metrics = parsing.read_json(file) if os.path.lexists(file) else {}
+    finished = os.path.lexists(file)
+    metrics = parsing.read_json(file) if finished else {}
     recipe = parsing.read_yaml(path / RECIPE)
     for source, values in ((file, metrics), (path / RECIPE, recipe)):
         if not isinstance(values, dict):
             raise ValueError(f"{source} is not a mapping of names to values; it may be damaged.")
-    return Run(path, dict(flat(recipe)), metrics, History(path / HISTORY).rows)
+    return Run(path, dict(flat(recipe)), metrics, History(path / HISTORY).rows, finished)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -98,7 +101,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
     for each, found in zip(runs, results, strict=True):
         values = [_text(each.settings.get(key)) for key in keys]
         numbers = [_text(found.get(name)) for name in names]
-        epochs = f"{len(each.epochs)}{'' if each.metrics else ', unfinished'}"
+        epochs = f"{len(each.epochs)}{'' if each.finished else ', unfinished'}"
         rows.append([str(each.path), *values, epochs, *numbers])
     return rows
 

@@ -25,6 +25,7 @@ from bertfam_tf.files import exclusive_lock
 from bertfam_tf.optimizers import WarmupLinearDecay
 from bertfam_tf.train import evaluate, read_split, run
 from bertfam_tf.train.directory import RunDirectory
+from bertfam_tf.train.runs import read_runs, table
 from tests.train.test_steps import events
 
 ROWS = [
@@ -604,10 +605,13 @@ def test_a_table_of_labels_pairs_and_limit(files, smallest, tmp_path):
         for features, label in read_split(recipe.data, "train").as_numpy_iterator()
     ]
     assert rows == [(b"a", b"b", b"yes"), (b"c", b"d", b"no")]
-    assert run(recipe) == {}
+    metrics = run(recipe)
+    assert metrics.keys() == {"train_loss", "train_accuracy"}
     task = bf.load(f"{recipe.output}/model")
     assert (task.labels, task.pair) == (["no", "yes"], True)
-    assert run(recipe) == {}
+    assert run(recipe) == metrics
+    [_, row] = table(read_runs([recipe.output]))
+    assert row[1] == "1"  # of one epoch, not unfinished
 
 
 def test_formats_of_one_run_and_rows_that_are_skipped(files, tmp_path, caplog):
