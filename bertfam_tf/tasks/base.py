@@ -928,7 +928,7 @@ class Task(Learner):
         """
         cls.fields.check(features.keys() - {LANGUAGE})
         found: dict[str, Any] = {}
-        if cls.fields.optional:
+        if "pair" in declared.names(cls.options_type):
             found["pair"] = any(name in features for name in cls.fields.optional)
         classes = declared.class_option(cls.options_type)
         return found if classes is None else {**found, classes: labels}
