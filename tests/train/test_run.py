@@ -553,7 +553,7 @@ def test_a_checkpoint_of_another_recipe_alone(files):
     [
         ("task=TextClasifier", "Unknown task 'TextClasifier'. Did you mean 'TextClassifier'"),
         ("task=MaskedLM", "Unknown task 'MaskedLM'"),
-        ("task=TextEmbedder", "data.label must be null for the objective contrastive"),
+        ("task=TextEmbedder", "data.label must be null for the task TextEmbedder"),
         ("task=load", "Unknown task 'load'"),
         ("data.train=absent.tsv", r"There is no file absent\.tsv"),
         ("data.train=$BERTFAM_UNSET/a.tsv", "environment variable BERTFAM_UNSET"),
