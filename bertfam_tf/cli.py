@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     command fails again (as for wrong usage), 1 for errors that may pass, such as a full disk, and
     130 for Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
+    options = _parsed(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     # Messages of other libraries, such as TensorFlow's about each file it writes, are not shown.
     logging.getLogger("bertfam_tf").setLevel(logging.INFO)
@@ -44,6 +44,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
     return 0
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """The options of a command, which may stand before, between and after its other arguments."""
+    parser = _parser()
+    name = arguments[0] if arguments else ""
+    [commands] = (x for x in parser._actions if isinstance(x, argparse._SubParsersAction))
+    if name not in commands.choices:
+        return parser.parse_args(arguments)
+    options = commands.choices[name].parse_intermixed_args(arguments[1:])
+    options.command = name
+    return options
 
 
 def _is_user_error(error: Exception) -> bool:

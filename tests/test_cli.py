@@ -14,7 +14,7 @@ import yaml
 
 import bertfam_tf as bf
 from bertfam_tf import registry
-from bertfam_tf.cli import main
+from bertfam_tf.cli import _parsed, main
 from bertfam_tf.export import BatchingOptions, ExportError
 from bertfam_tf.serve import load
 from bertfam_tf.train import as_json
@@ -366,6 +366,25 @@ def test_help(capsys):
             main([command, "--help"])
         assert end.value.code == 0
         assert command in capsys.readouterr().out
+
+
+def test_options_stand_anywhere():
+    for given in (
+        ["predict", "runs/desk", "--top", "3", "a text", "another"],
+        ["predict", "--top", "3", "runs/desk", "a text", "another"],
+        ["predict", "runs/desk", "a text", "--top", "3", "another"],
+    ):
+        options = _parsed(given)
+        assert (options.command, options.model, options.top) == ("predict", "runs/desk", 3)
+        assert options.text == ["a text", "another"]
+    options = _parsed(["evaluate", "runs/x", "--split", "test", "data.test=other.tsv"])
+    assert (options.run_dir, options.split, options.override) == (
+        "runs/x",
+        "test",
+        ["data.test=other.tsv"],
+    )
+    options = _parsed(["predict", "runs/desk", "--", "--top is a text"])
+    assert options.text == ["--top is a text"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["tarin"], ["train"], ["evaluate", "x", "--split", "y"]])

@@ -235,7 +235,7 @@ def _check_bertfam(arguments: list[str]) -> None:
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            options = cli._parser().parse_args(arguments)
+            options = cli._parsed(arguments)
     except SystemExit as error:
         if error.code:
             raise ValueError(errors.getvalue().strip().splitlines()[-1]) from None
