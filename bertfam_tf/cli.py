@@ -678,6 +678,8 @@ _FOR_PHONES = ("inputs", "quantize", "length")
 
 
 def _export(options: argparse.Namespace) -> None:
+    from bertfam_tf import parsing
+
     kinds = (_FOR_SERVING, _FOR_PHONES)
     wanted, others = kinds[::-1] if options.tflite else kinds
     wrong = [name for name in others if getattr(options, name) is not None]
@@ -686,7 +688,7 @@ def _export(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in wanted if getattr(options, name) is not None}
     if options.calibration is not None:
         # Several texts of an example are separated by tabs.
-        lines = Path(options.calibration).read_text("utf-8").splitlines()
+        lines = parsing.read_text(Path(options.calibration)).splitlines()
         given["calibration"] = [tuple(line.split("\t")) for line in lines]
     task = _saved_task(options.model, options.task, several=not options.tflite)
     for each in task.served_tasks().values():
@@ -699,7 +701,7 @@ def _export(options: argparse.Namespace) -> None:
 
     metrics = Path(options.model) / METRICS
     given["batching"] = BatchingOptions() if options.batching else None
-    given["metrics"] = json.loads(metrics.read_text("utf-8")) if metrics.is_file() else None
+    given["metrics"] = parsing.read_json(metrics) if metrics.is_file() else None
     print(task.export(options.directory, **given))
 
 

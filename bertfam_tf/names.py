@@ -12,11 +12,14 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
-    """An error message with the unknown name, the most similar known one, and all known ones."""
-    given, names = truncated(given), sorted(known)
+    """An error message with the unknown name, the most similar known one, and all known ones.
+
+    Of names from a file, such as the columns of a table, the text is cut after 2,000 characters.
+    """
+    given, names = truncated(given), sorted(truncated(name) for name in known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Unknown {kind} {given!r}.{hint} Known: {', '.join(names)}."
+    return f"Unknown {kind} {given!r}.{hint} Known: {truncated(', '.join(names), 2000)}."
 
 
 def join_names(names: Iterable[str], limit: int = 12) -> str:

@@ -20,6 +20,11 @@ MAX_BYTES = 64 << 20
 # Model Garden's params.yaml files have 10 KB, recipes less; PyYAML parses 100 KB per second.
 MAX_YAML_BYTES = 256 << 10
 MAX_YAML_DEPTH = 32
+# More than binary numbers of 64 bits have.
+_MAX_DIGITS = 200
+# Published files have fewer than 10. Python's limit of about 1,000 includes the calling functions:
+# what a function can just parse, one further in cannot print or compare.
+MAX_JSON_DEPTH = 100
 
 
 def read_bytes(file: Path, error: type[ValueError] = ValueError, limit: int = MAX_BYTES) -> bytes:
@@ -38,7 +43,11 @@ def read_bytes(file: Path, error: type[ValueError] = ValueError, limit: int = MA
         # Reading a pipe or a device may block or never end.
         if file.exists() and not file.is_file():
             raise error(f"{file} is not a file; expected a regular file in its place.")
-        with file.open("rb") as stream:
+        try:
+            opened = file.open("rb")
+        except ValueError as cause:
+            raise error(f"{str(file)!r} is not the path of a file: {cause}.") from cause
+        with opened as stream:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
                 raise error(
@@ -73,13 +82,29 @@ def read_json(file: Path, error: type[ValueError] = ValueError) -> Any:
     """
     data = read_bytes(file, error)
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        content = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError as cause:
         raise error(f"{file} is not JSON: it is nested too deeply.") from cause
     except (ValueError, MemoryError) as cause:
         raise error(
             f"{file} is not JSON in UTF-8; it may be truncated or damaged: {truncated(cause)}"
         ) from cause
+    if not is_shallow(content):
+        raise error(f"{file} is nested more than {MAX_JSON_DEPTH} levels deep.")
+    return content
+
+
+def is_shallow(content: Any) -> bool:
+    """Whether parsed JSON is nested at most ``MAX_JSON_DEPTH`` levels deep."""
+    level = [content] if isinstance(content, dict | list) else []
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+    return not level
 
 
 def read_yaml(file: Path, error: type[ValueError] = ValueError) -> Any:
@@ -132,7 +157,8 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
     def construct_yaml_int(self, node: Any) -> int:
-        number = super().construct_yaml_int(node)
+        # Numbers to the base 60 (1:30) take time that grows with the square of their length.
+        number = super().construct_yaml_int(node) if len(node.value) <= _MAX_DIGITS else 2**64
         # Python does not print hexadecimal numbers of thousands of digits in decimal.
         if not -(2**63) <= number < 2**64:
             raise yaml.constructor.ConstructorError(

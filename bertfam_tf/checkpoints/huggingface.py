@@ -10,7 +10,7 @@ from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import pytorch, safetensors
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.checkpoints.tensors import Tensors
-from bertfam_tf.models.base import Config
+from bertfam_tf.models.base import MAX_LAYERS, Config
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.registry import Family, HuggingFaceNames
 from bertfam_tf.sources import CheckpointError, UnrepresentableError
@@ -223,9 +223,13 @@ def _heads_left(pruned: Any, fields: dict[str, Any], file: object) -> list[int]:
     """
     layers: Any = fields.get("num_layers")
     heads: Any = fields.get("num_heads")
+    valid = type(layers) is int and layers <= MAX_LAYERS and type(heads) is int
     try:
-        by_layer = {int(layer): {*map(int, each)} for layer, each in pruned.items()}
-        valid = all(0 <= i < layers and each <= {*range(heads)} for i, each in by_layer.items())
+        by_layer = {int(layer): {*each} for layer, each in pruned.items()}
+        valid &= all(
+            0 <= i < layers and all(type(head) is int and 0 <= head < heads for head in each)
+            for i, each in by_layer.items()
+        )
     except (AttributeError, TypeError, ValueError):
         valid = False
     if not valid:
@@ -332,7 +336,7 @@ def language_id(values: dict[str, Any]) -> int | None:
 def languages(values: dict[str, Any]) -> dict[str, int]:
     """The table ``lang2id``, empty if the config has none."""
     table = values.get("lang2id") or {}
-    if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
+    if not isinstance(table, dict) or not all(type(i) is int for i in table.values()):
         raise CheckpointError(
             f"{CONFIG}: lang2id must map languages to integers, got {truncated_repr(table)}."
         )

@@ -5,19 +5,22 @@ and ``bert_model.ckpt.index`` with its ``.data-*`` files.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.python.training import checkpoint_state_pb2
 
 from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import bundle_index, huggingface
 from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
 from bertfam_tf.models.base import Config
-from bertfam_tf.names import join_names, truncated_repr
+from bertfam_tf.names import join_names, truncated, truncated_repr
 from bertfam_tf.registry import Family
 from bertfam_tf.sources import CheckpointError
 
@@ -216,19 +219,33 @@ def _prefix(directory: Path) -> Path:
         )
     chosen = [name for name in _PREFERRED if name in found] or found
     if len(found) > 1 and chosen is found:
-        latest = tf.train.latest_checkpoint(str(directory))
-        if latest is None or Path(latest).name not in found:
+        latest = _latest(directory / "checkpoint")
+        if latest not in found:
             raise CheckpointError(
                 f"{directory} has several checkpoints and does not specify one: "
                 f"{join_names(found)}."
             )
-        chosen = [Path(latest).name]
+        chosen = [latest]
     return directory / chosen[0]
+
+
+def _latest(file: Path) -> str | None:
+    """The last checkpoint that ``checkpoint`` lists; None if there is no such file."""
+    if not os.path.lexists(file):
+        return None
+    text = parsing.read_text(file, CheckpointError)
+    try:
+        state = text_format.Parse(text, checkpoint_state_pb2.CheckpointState())
+    except (text_format.ParseError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not a list of checkpoints: {truncated(error)}") from error
+    return Path(state.model_checkpoint_path).name
 
 
 def _open(prefix: Path) -> tuple[Any, dict[str, tuple[tuple[int, ...], str]]]:
     parts = sorted(prefix.parent.glob(f"{prefix.name}.data-*-of-*"))
-    count = int(parts[0].name.rpartition("-")[2]) if parts else 1
+    last = parts[0].name.rpartition("-")[2] if parts else "1"
+    if not re.fullmatch(r"[0-9]{1,5}", last) or not (count := int(last)):
+        raise CheckpointError(f"{parts[0]} is not the name of a data file, which ends in a number.")
     for i in range(count):
         file = prefix.with_name(f"{prefix.name}.data-{i:05}-of-{count:05}")
         if not file.is_file():

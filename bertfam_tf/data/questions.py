@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
+from bertfam_tf.names import truncated
 
 
 def squad_rows(
@@ -25,8 +26,8 @@ def squad_rows(
     """
     try:
         content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{file} is not JSON: {truncated(error)}.") from error
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise ValueError(f"{file} has no list 'data'; expected SQuAD's format.")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import lzma
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bertfam_tf import parsing
 from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
+from bertfam_tf.names import truncated
 
 _SPLITS = {"train", "dev", "test"}
 
@@ -58,12 +62,21 @@ def _question(location: str, article: bytes, question: Any, options: Any, answer
 def _passages(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
         for file in sorted(path.rglob("*.txt")):
-            yield str(file.relative_to(path)), file.read_bytes()
+            yield str(file.relative_to(path)), parsing.read_bytes(file)
         return
     archive = archive_of(path)
     if archive is None:
         raise ValueError(f"There is no folder or archive {path}.")
-    wanted = path.relative_to(archive).parts
+    try:
+        yield from _members(archive, path.relative_to(archive).parts)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(
+            f"{archive} cannot be read as an archive; it may be truncated or damaged: "
+            f"{truncated(error)}"
+        ) from error
+
+
+def _members(archive: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(archive) as tar:
         for member in tar:
             parts = PurePosixPath(member.name).parts
@@ -71,6 +84,12 @@ def _passages(path: Path) -> Iterator[tuple[str, bytes]]:
             if member.isfile() and member.name.endswith(".txt") and found:
                 stream = tar.extractfile(member)
                 assert stream is not None
+                # Compressed or sparse files may be much larger than the archive.
+                if member.size > parsing.MAX_BYTES:
+                    raise ValueError(
+                        f"{archive}: {truncated(member.name)} has {member.size:,} bytes, expected "
+                        f"at most {parsing.MAX_BYTES:,} of a passage."
+                    )
                 # Only folders below the requested one can be splits.
                 start = next(i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted)
                 yield "/".join(parts[start:] if wanted else parts), stream.read()

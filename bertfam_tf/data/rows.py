@@ -101,7 +101,7 @@ class Rows:
         first_ones: list[str] = []
         for name, reader in self.readers:
             before = self.count
-            for row in self._checked(reader):
+            for row in self._checked(name, reader):
                 if isinstance(row, InvalidRow):
                     if not self.skip:
                         raise ValueError(str(row))
@@ -129,11 +129,16 @@ class Rows:
                 " ".join(first_ones),
             )
 
-    def _checked(self, reader: Reader) -> Iterator[Row | InvalidRow]:
-        for row in reader():
-            if isinstance(row, Row):
-                row = self._with_target(row)
-            yield row
+    def _checked(self, name: str, reader: Reader) -> Iterator[Row | InvalidRow]:
+        try:
+            for row in reader():
+                if isinstance(row, Row):
+                    row = self._with_target(row)
+                yield row
+        except OSError as error:  # of reads from an open file, which do not name it
+            if error.filename is not None or error.errno is None:
+                raise
+            raise OSError(error.errno, error.strerror, name) from error
 
     def _with_target(self, row: Row) -> Row | InvalidRow:
         for name, value in row.features.items():
@@ -155,7 +160,7 @@ class Rows:
             ValueError: if a file was changed since it was validated.
         """
         good = (
-            row for _, reader in self.readers for row in self._checked(reader)
+            row for name, reader in self.readers for row in self._checked(name, reader)
             if isinstance(row, Row)
         )  # fmt: skip
         left = self.count

@@ -43,7 +43,7 @@ class Target:
 
     def _named(self, given: str) -> str:
         if self._known is None:
-            self._found[given] = None
+            self._found[_encodable(given)] = None
         elif given not in self._known:
             raise ValueError(not_listed(given, self._known, self.what))
         return given if self._table is None else self._table[given]
@@ -80,7 +80,7 @@ class Tags(Target):
             raise ValueError(f"{len(tags)} tags for {len(words)} words.")
         if any(not tag or " " in tag for tag in tags):
             raise ValueError("A tag is empty or has a space in it.")
-        return " ".join(map(self._named, tags)).encode()
+        return " ".join(map(self._named, list(map(_encodable, tags)))).encode()
 
 
 class Number(Target):
@@ -112,7 +112,7 @@ class Names(Target):
     def read(self, given: Any, features: Mapping[str, Any]) -> list[str]:
         if not isinstance(given, list):
             given = [name.strip() for name in _one(given, "labels").split(",") if name.strip()]
-        return [self._named(name) for name in given]
+        return [self._named(name) for name in list(map(_encodable, given))]
 
     def value(self, label: list[str]) -> list[int]:
         return [int(name in label) for name in self.names]
@@ -180,6 +180,15 @@ class Answers(Target):
             "answer_start": start,
             "answers": answers + padding,
         }
+
+
+def _encodable(name: str) -> str:
+    """The name; of a row that is left out for one of its names, none must be collected."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name!r} is not UTF-8.") from None
+    return name
 
 
 def _one(given: Any, what: str) -> str:

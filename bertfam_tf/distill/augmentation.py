@@ -613,17 +613,13 @@ def _finish(folder: Path, job: dict[str, Any], units: list[Unit]) -> dict[str, A
     if (folder / CARD).is_file():
         card = parsing.read_json(folder / CARD)
     else:
-        rows = [parsing.read_json(folder / unit.counts) for unit in units]
-        counts = {name: sum(row[name] for row in rows) for name in ("examples", "written")}
+        names = ("examples", "written")
+        rows = [shards.read_counts(folder / unit.counts, names) for unit in units]
+        counts = {name: sum(row[name] for row in rows) for name in names}
         card = {**job, "counts": counts, "shards": rows}
         write(folder / CARD, _json(card))
     shards.end(folder)
-    try:
-        int(card["counts"]["written"])
-        files = [(str(row["file"]), int(row["bytes"])) for row in card["shards"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CARD} is not a data card: {error!r}.") from None
-    shards.check_sizes(folder / CARD, files)
+    shards.check_shards(folder / CARD, card, "written")
     return card
 
 

@@ -21,6 +21,7 @@ from bertfam_tf.data.batching import training_options
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.objectives import shards
 from bertfam_tf.objectives.shards import CARD, tokenizer_digest
 from bertfam_tf.tasks import Task
@@ -91,7 +92,12 @@ class Cache:
             shards.begin(self.folder, job)
             if not (self.folder / CARD).is_file():
                 self._write(batches, concrete, job)
-        self.count = parsing.read_json(self.folder / CARD)["rows"]
+        self.count = parsing.read_json(self.folder / CARD).get("rows")
+        if type(self.count) is not int or not 0 < self.count < 2**63:
+            raise ValueError(
+                f"{self.folder / CARD} is not the description of cached outputs: rows is "
+                f"{truncated_repr(self.count)}. Remove {self.folder} to compute them again."
+            )
 
     def dataset(
         self, batch_size: int, *, shuffle: bool = True, seed: int | None = None
@@ -151,7 +157,7 @@ class Cache:
             done += 1
             ended = ended or done == files
         counts = [self.folder / f"counts-{i:05}.json" for i in range(done)]
-        total = sum(json.loads(path.read_text("utf-8")) for path in counts)
+        total = sum(map(_rows, counts))
         write(self.folder / CARD, json.dumps({**job, "rows": total}, indent=1) + "\n")
         shards.end(self.folder)
 
@@ -197,6 +203,17 @@ def halved(x: Any) -> Any:
     """``x`` in half precision, and finite where it was."""
     largest = float(np.finfo(np.float16).max)
     return tf.cast(tf.clip_by_value(tf.cast(x, tf.float32), -largest, largest), tf.float16)
+
+
+def _rows(file: Path) -> int:
+    """The number of rows of a shard, from the file beside it."""
+    found = parsing.read_json(file)
+    if type(found) is not int:
+        raise ValueError(
+            f"{file} must have a number of rows, got {truncated_repr(found)}; remove it to compute "
+            "them again."
+        )
+    return found
 
 
 def _paths(spec: Any) -> Any:

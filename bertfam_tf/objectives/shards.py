@@ -23,7 +23,7 @@ from bertfam_tf import parsing
 from bertfam_tf.data.documents import Part, Texts, read_documents
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
-from bertfam_tf.names import join_names
+from bertfam_tf.names import join_names, truncated, truncated_repr
 from bertfam_tf.objectives.examples import SEEDS, Format, FormedExamples, pass_seed
 from bertfam_tf.objectives.formats import Segments
 from bertfam_tf.text import Tokenizer
@@ -225,11 +225,11 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
     if (folder / CARD).is_file():
         card = parsing.read_json(folder / CARD)
     else:
-        rows = [json.loads((folder / unit.counts).read_text("utf-8")) for unit in units]
+        rows = [read_counts(folder / unit.counts, COUNTS) for unit in units]
         counts: dict[str, Any] = {name: sum(row[name] for row in rows) for name in COUNTS}
         labels: Counter[str] = Counter()
         for row in rows:
-            labels.update(row["labels"])
+            labels.update(row.get("labels", {}))
         if not counts["examples"]:
             names = [str(each.get("name")) for each in job["files"]]
             raise ValueError(f"There is no text in {join_names(names)}.")
@@ -238,6 +238,21 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
         write(folder / CARD, _json(card))
     end(folder)
     return card
+
+
+def read_counts(file: Path, names: Iterable[str]) -> dict[str, Any]:
+    """The row of a shard in the data card, which was written beside it.
+
+    Raises:
+        ValueError: if it is damaged, or lacks one of the numbers, or has ``labels`` that are none.
+    """
+    row = parsing.read_json(file)
+    labels = row.get("labels", {}) if isinstance(row, dict) else None
+    if not isinstance(labels, dict) or not all(
+        type(count) is int for count in (*labels.values(), *map(row.get, names))
+    ):
+        raise ValueError(f"{file} is not the description of a shard; remove it to write it again.")
+    return row
 
 
 def end(folder: Path) -> None:
@@ -388,26 +403,38 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     card = parsing.read_json(path)
     if not isinstance(card, dict) or card.get("version") != VERSION:
         found = card.get("version") if isinstance(card, dict) else None
-        raise ValueError(f"{path}: version is {found!r}, expected {VERSION}.")
-    try:
-        int(card["counts"]["examples"])
-        rows = [(str(row["file"]), int(row["bytes"])) for row in card["shards"]]
-        for row in card["shards"]:
-            int(row["examples"])
-        for name in ("tokenizer_sha256", "length", "format", "task"):
-            card[name]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a data card: {error!r}.") from None
-    check_sizes(path, rows)
+        raise ValueError(f"{path}: version is {truncated_repr(found)}, expected {VERSION}.")
+    for name, kind in (("tokenizer_sha256", str), ("format", str), ("length", int), ("task", str)):
+        if type(card.get(name)) is not kind and not (name == "task" and card.get(name) is None):
+            raise ValueError(f"{path} is not a data card: it has no {name}.")
+    check_shards(path, card, "examples")
     return card
 
 
-def check_sizes(card: Path, shards: Iterable[tuple[str, int]]) -> None:
-    """Raises ValueError for a shard beside a data card that is missing or of another size."""
-    for name, expected in shards:
-        shard = card.parent / name
+def check_shards(file: Path, card: Any, count: str) -> None:
+    """Checks the shards that a data card lists.
+
+    Args:
+        file: the card; the shards are beside it.
+        card: its content.
+        count: the name of a number in ``counts`` that it has to have.
+
+    Raises:
+        ValueError: for a card without these, or a shard that is missing or of another size.
+    """
+    try:
+        rows = [(row["file"], row["bytes"]) for row in card["shards"]]
+        numbers = [card["counts"][count], *(size for _, size in rows)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is not a data card: {truncated(repr(error))}.") from None
+    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+        raise ValueError(f"{file} is not a data card: it has a count or size that is none.")
+    for name, expected in rows:
+        shard = file.parent / str(name)
         if shard.name != name:
-            raise ValueError(f"{card}: a shard is {name!r}, expected the name of a file beside it.")
+            raise ValueError(
+                f"{file}: a shard is {truncated_repr(name)}, expected the name of a file beside it."
+            )
         size = shard.stat().st_size if shard.is_file() else None
         if size != expected:
             found = "missing" if size is None else f"{size:,} bytes"

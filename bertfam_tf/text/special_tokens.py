@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from bertfam_tf.names import truncated_repr
+
 # The roles of special tokens; each has a field `<role>_token` in `SpecialTokens`.
 ROLES = ("unk", "cls", "sep", "pad", "mask", "bos", "eos")
 TEXTS = ("a", "b")
@@ -81,7 +83,8 @@ class Layout:
 
     Raises:
         ValueError: an entry is neither a role nor a text; a text is missing, repeated or out of
-            order; or the number of segment ids is not the number of entries.
+            order; the number of segment ids is not the number of entries; or a segment id is not
+            an integer from 0 to 2**31 - 1.
     """
 
     single: tuple[str, ...] = ("cls", "a", "sep")
@@ -112,6 +115,13 @@ class Layout:
                     f"layout.{name}_segments must have {len(entries)} entries like layout.{name}, "
                     f"got {len(segments)}"
                 )
+            for segment in segments:
+                _check_segment(f"layout.{name}_segments", segment)
+        _check_segment("layout.pad_segment", self.pad_segment)
+        if not isinstance(self.pad_left, bool):
+            raise ValueError(
+                f"layout.pad_left must be True or False, got {truncated_repr(self.pad_left)}"
+            )
 
     def entries(self, texts: int) -> tuple[tuple[str, int], ...]:
         """Returns `(role or text, segment id)` of each entry, for one or two texts."""
@@ -122,6 +132,13 @@ class Layout:
     def special_count(self, texts: int) -> int:
         """Returns the number of special tokens for one or two texts."""
         return len(self.entries(texts)) - texts
+
+
+def _check_segment(name: str, segment: Any) -> None:
+    if type(segment) is not int or not 0 <= segment < 2**31:
+        raise ValueError(
+            f"{name} must be integers from 0 to 2**31 - 1, got {truncated_repr(segment)}"
+        )
 
 
 CLS_A_SEP = Layout()

@@ -331,7 +331,7 @@ def kind_of(path: Path) -> str:
     model = section(content, "model", path)
     kind = _model_kind(model)
     kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "words"}
-    if kind in kinds:
+    if isinstance(kind, str) and kind in kinds:
         return kinds[kind]
     if kind == "BPE" and model.get("end_of_word_suffix"):
         return "bpe"
@@ -397,9 +397,9 @@ def _step(whole: Mapping[str, Any], part: str, known: Mapping[str, Any], path: P
         default = defaults[name]
         wrong = isinstance(default, bool) and not isinstance(value, bool)
         wrong |= isinstance(default, str) and not isinstance(value, str)
-        wrong |= isinstance(default, int) and not isinstance(value, int)
+        wrong |= type(default) is int and type(value) is not int
         if name == "strip_accents":
-            wrong = value not in (None, True, False)
+            wrong = not isinstance(value, bool | None)
         if wrong:
             raise ValueError(
                 f"{path}: {name} of {kind} is {truncated_repr(value)}, expected one like {default}"
@@ -477,7 +477,7 @@ def _added_tokens(
             if token.get(setting):
                 lists[name].append(text)
     unk = model.options.get("unk_token")
-    if model.kind == "Unigram" and isinstance(model["unk_id"], int):
+    if model.kind == "Unigram" and type(model["unk_id"]) is int:
         unk = pieces[model["unk_id"]] if 0 <= model["unk_id"] < len(pieces) else None
     listed = {*lists["additional_special_tokens"], *lists["added_tokens"]}
     if unk is not None and unk not in listed:
@@ -532,7 +532,7 @@ def _special(step: Step, name: str, pieces: list[str], path: Path) -> str:
     if (
         not isinstance(value, list)
         or len(value) != 2
-        or not isinstance(value[1], int)
+        or type(value[1]) is not int
         or not 0 <= value[1] < len(pieces)
         or pieces[value[1]] != value[0]
     ):
@@ -554,6 +554,8 @@ def _template(step: Step, name: str, pieces: list[str], path: Path) -> tuple[Ent
                 found = Entry({"A": "a", "B": "b"}[value["id"]], True, segment)
             else:
                 (index,) = {"SpecialToken": tokens}[kind][value["id"]]["ids"]
+                if type(index) is not int or index < 0:
+                    raise ValueError
                 found = Entry(pieces[index], False, segment)
             if type(segment) is not int or segment < 0:
                 raise ValueError

@@ -2,13 +2,15 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import keras
 from safetensors import SafetensorError, safe_open
 
-from bertfam_tf import files, replicas
+from bertfam_tf import files, parsing, replicas
 from bertfam_tf.checkpoints.safetensors import write
+from bertfam_tf.names import truncated
 from bertfam_tf.train.backup import VALUES, WEIGHTS, assign_state, read_state, weights_by_path
 
 _SCORE = "score"
@@ -46,16 +48,19 @@ class BestEpoch(keras.callbacks.Callback):
         """
         file, weights = self.directory / VALUES, self.directory / WEIGHTS
         try:
-            stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+            stored = parsing.read_json(file) if os.path.lexists(file) else {}
             if weights.is_file():
                 # The weights are written first, and contain the number of their epoch.
                 with safe_open(weights, framework="numpy") as opened:
                     stored |= json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
             return {int(epoch): float(value) for epoch, value in stored.items()}
-        except (ValueError, AttributeError, TypeError, SafetensorError) as error:
+        except (
+            *(ValueError, AttributeError, TypeError, OverflowError, RecursionError),
+            SafetensorError,
+        ) as error:
             raise ValueError(
                 f"{self.directory} has no valid scores of epochs: {VALUES} or {WEIGHTS} is "
-                f"truncated or damaged: {error}. Remove {self.directory.parent} to train from the "
+                f"truncated or damaged: {truncated(error)}. Remove {self.directory.parent} to train from the "
                 "beginning."
             ) from error
 
