@@ -353,7 +353,8 @@ def _names(kinds: list[str | None]) -> Any:
 def _model_kind(model: Mapping[str, Any]) -> Any:
     # Files of early versions have no type; only WordPiece has the prefix.
     implied = "WordPiece" if "continuing_subword_prefix" in model else None
-    return model.get("type") or implied
+    kind = model.get("type")
+    return implied if kind is None else kind
 
 
 def _model(model: Mapping[str, Any], kind: str, path: Path) -> Step:

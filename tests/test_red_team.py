@@ -1,0 +1,286 @@
+"""Damaged and crafted files that once ended in another error, a hang or a wrong result."""
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import bertfam_tf as bf
+from bertfam_tf import parsing
+from bertfam_tf.checkpoints import Checkpoint, CheckpointError
+from bertfam_tf.config import load_run
+from bertfam_tf.data import read_rows, targets
+from bertfam_tf.names import unknown
+from bertfam_tf.objectives import shards
+from bertfam_tf.text import Layout, load_tokenizer
+from bertfam_tf.train.best import BestEpoch
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.mark.parametrize("levels", [101, 500, 900, 940, 980])
+def test_json_that_can_only_just_be_parsed(tmp_path, levels):
+    (tmp_path / "a.json").write_text("[" * levels + "]" * levels)
+    with pytest.raises(ValueError, match=r"a\.json is (not JSON: it is )?nested"):
+        parsing.read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text("[" * 100 + "]" * 100)
+    assert parsing.read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_paths_that_are_none(tmp_path, name):
+    with pytest.raises(CheckpointError, match="is not the path of a file"):
+        parsing.read_bytes(tmp_path / name, CheckpointError)
+
+
+def test_numbers_to_the_base_60(tmp_path):
+    """A hundred kilobytes took nine seconds."""
+    (tmp_path / "recipe.yaml").write_text("epochs: " + "1:" * 60_000 + "1\n")
+    with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML: 1:1.* is beyond 64 bits"):
+        load_run(tmp_path / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text(f"a: {2**63 - 1:+_b}\n".replace("+", "0b"))
+    assert parsing.read_yaml(tmp_path / "recipe.yaml") == {"a": 2**63 - 1}
+
+
+def test_errors_do_not_repeat_a_header_of_megabytes():
+    assert len(unknown("column", "text", ["x" * 10**6, *map(str, range(10**4))])) < 3000
+
+
+# Tokenizers -----------------------------------------------------------------------------------
+
+
+def _tokenizer_json(directory, **changes):
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "a"]
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    whole = {
+        "added_tokens": [{"id": i, "content": pieces[i], "special": True} for i in range(3)],
+        "normalizer": {"type": "BertNormalizer"},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]},
+        "model": {**model, "vocab": {piece: i for i, piece in enumerate(pieces)}},
+    }
+    whole["model"] |= changes.pop("model", {})
+    (directory / "tokenizer.json").write_text(json.dumps(whole | changes))
+
+
+def _template(index=1, segment=0):
+    special = {"SpecialToken": {"id": "x", "type_id": segment}}
+    entries = [special, {"Sequence": {"id": "A", "type_id": 0}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": entries,
+        "pair": [*entries, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"x": {"id": "x", "ids": [index], "tokens": ["x"]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"model": {"type": {}}}, r"the model is \{\}, expected"),
+        ({"model": {"type": [1]}}, r"the model is \[1\]"),
+        ({"model": {"max_input_chars_per_word": True}}, "max_input_chars_per_word of WordPiece"),
+        ({"normalizer": {"type": "BertNormalizer", "strip_accents": 1}}, "strip_accents of"),
+        ({"post_processor": _template(index=-1)}, "entry .* of the post-processor's single"),
+        ({"post_processor": _template(index=True)}, "entry .* of the post-processor's single"),
+        ({"post_processor": _template(segment=2**40)}, "layout.single_segments must be integers"),
+        (
+            {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", True]}},
+            "cls of BertProcessing is",
+        ),
+    ],
+)  # fmt: skip
+def test_tokenizer_json(tmp_path, changes, error):
+    _tokenizer_json(tmp_path)
+    assert load_tokenizer(tmp_path).vocabulary[3] == "a"
+    _tokenizer_json(tmp_path, **changes)
+    with pytest.raises(CheckpointError, match=rf"(?s)tokenizer\.json.*{error}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"single_segments": (0, 0, 0.5)},
+        {"single_segments": (0, True, 0)},
+        {"pair_segments": (0, 0, 0, 1, 2**31)},
+        {"pad_segment": "0"},
+        {"pad_segment": -1},
+        {"pad_left": 1},
+    ],
+)
+def test_layouts_with_values_that_no_graph_takes(values):
+    with pytest.raises(ValueError, match=f"layout.{next(iter(values))} must be"):
+        Layout(**values)
+
+
+# Checkpoints ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pruned", "more"),
+    [
+        ({"0": [float("inf")]}, {}),
+        ({"0": [0.5]}, {}),
+        ({"0": [True]}, {}),
+        ({"0": [0]}, {"num_hidden_layers": 10**12}),
+        ({"0": [0]}, {"num_hidden_layers": "2"}),
+    ],
+)
+def test_pruned_heads(tiny, tmp_path, pruned, more):
+    directory = shutil.copytree(tiny, tmp_path / "copy")
+    values = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**values, "pruned_heads": pruned, **more}))
+    with pytest.raises(CheckpointError, match=r"config\.json: pruned_heads must be lists"):
+        bf.load_backbone(directory)
+
+
+def test_the_number_of_heads_does_not_take_memory(tiny, tmp_path):
+    directory = shutil.copytree(tiny, tmp_path / "copy")
+    values = json.loads((directory / "config.json").read_text())
+    values |= {"pruned_heads": {"0": [0]}, "num_attention_heads": 2**60}
+    (directory / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="num_heads must be from 1 to"):
+        bf.load_backbone(directory)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"\xff", "contains the byte 0xff, expected UTF-8"),
+        (b"model_checkpoint_path: 5", "is not a list of checkpoints"),
+        (None, "is not a file"),
+    ],
+)
+def test_lists_of_tensorflow_checkpoints(tmp_path, content, error):
+    directory = shutil.copytree(FIXTURES / "garden_bert_classifier", tmp_path / "copy")
+    for file in list(directory.glob("ckpt-7.*")):
+        shutil.copy(file, file.with_name(file.name.replace("7", "8", 1)))
+    file = directory / "checkpoint"
+    file.write_text('model_checkpoint_path: "ckpt-8"\n')
+    assert Checkpoint(directory).family.name == "bert"
+    file.unlink()
+    os.mkfifo(file) if content is None else file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"checkpoint.*{error}"):
+        Checkpoint(directory)
+
+
+@pytest.mark.parametrize("end", ["abc", "00000", "9" * 200])
+def test_names_of_data_files(tmp_path, end):
+    directory = shutil.copytree(FIXTURES / "garden_bert_classifier", tmp_path / "copy")
+    file = directory / "ckpt-7.data-00000-of-00001"
+    file.rename(file.with_name(f"ckpt-7.data-00000-of-{end}"))
+    with pytest.raises(CheckpointError, match="is not the name of a data file"):
+        Checkpoint(directory)
+
+
+# Data -----------------------------------------------------------------------------------------
+
+
+def _archive(file, members, cut=None):
+    with tarfile.open(file, "w:gz") as tar:
+        for name, content in members.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            tar.addfile(about, io.BytesIO(content))
+    if cut is not None:
+        file.write_bytes(file.read_bytes()[:cut])
+
+
+PASSAGE = json.dumps(
+    {"article": "a", "questions": ["q"], "options": [["b", "c"]], "answers": ["A"]}
+).encode()
+
+
+def test_archives_that_are_cut(tmp_path):
+    members = {f"train/{i}.txt": os.urandom(2000).hex().encode() for i in range(30)}
+    _archive(tmp_path / "a.tar.gz", members, cut=30_000)
+    with pytest.raises(ValueError, match=r"a\.tar\.gz cannot be read as an archive"):
+        read_rows(tmp_path / "a.tar.gz", format="race", skip=True)
+
+
+def test_archives_that_are_small_for_their_content(tmp_path, monkeypatch):
+    monkeypatch.setattr(parsing, "MAX_BYTES", 1 << 16)
+    _archive(tmp_path / "a.tar.gz", {"train/1.txt": PASSAGE, "train/2.txt": bytes(1 << 20)})
+    with pytest.raises(ValueError, match=r"a\.tar\.gz: train/2\.txt has 1,048,576 bytes"):
+        read_rows(tmp_path / "a.tar.gz", format="race", skip=True)
+
+
+def test_passages_that_are_no_files(tmp_path):
+    (tmp_path / "1.txt").write_bytes(PASSAGE)
+    assert read_rows(tmp_path, format="race").count == 1
+    os.mkfifo(tmp_path / "2.txt")
+    with pytest.raises(ValueError, match=r"2\.txt is not a file"):
+        read_rows(tmp_path, format="race")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.json", "a.conll"])
+def test_errors_of_a_disk_name_the_file(tmp_path, name):
+    (tmp_path / name).symlink_to("/proc/self/mem")  # opens, and cannot be read
+    form = {"a.json": "squad"}.get(name)
+    with pytest.raises(OSError, match=name):
+        read_rows(tmp_path / name, {"text": 0, "label": 1} if form is None else None, format=form)
+
+
+@pytest.mark.parametrize(("target", "label"), [(targets.Name, "x"), (targets.Names, "y,x")])
+def test_labels_of_rows_that_are_left_out(tmp_path, target, label):
+    bad = label.replace("x", "\udcff")
+    text = f"text\tlabel\na\tgood\nb\t{bad}\n"
+    (tmp_path / "a.tsv").write_bytes(text.encode("utf-8", "surrogateescape"))
+    made = target()
+    rows = read_rows(tmp_path / "a.tsv", target=made, skip=True)
+    assert (rows.count, made.names) == (1, ["good"])
+
+
+# Shards and runs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counts": {"examples": 1.5}},
+        {"counts": {"examples": True}},
+        {"counts": {"examples": 1e308}},
+        {"length": "8"},
+        {"format": None},
+        {"shards": [{"file": "a", "bytes": 1.0}]},
+        {"shards": [{"file": "a", "bytes": float("inf")}]},
+    ],
+)
+def test_data_cards(tmp_path, changes):
+    card = {"version": shards.VERSION, "tokenizer_sha256": "0", "length": 8, "format": "x"}
+    card |= {"task": None, "counts": {"examples": 1}, "shards": [{"file": "a", "bytes": 1}]}
+    (tmp_path / "a").write_text("x")
+    file = tmp_path / shards.CARD
+    file.write_text(json.dumps(card))
+    assert shards.read_card(tmp_path)
+    file.write_text(json.dumps({**card, **changes}))
+    with pytest.raises(ValueError, match=f"{shards.CARD} is not a data card"):
+        shards.read_card(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[", "[1]", "{}", '{"examples": 1.5}'])
+def test_counts_beside_shards(tmp_path, content):
+    (tmp_path / "counts-0.json").write_text(content)
+    with pytest.raises(ValueError, match=r"counts-0\.json is not"):
+        shards.read_counts(tmp_path / "counts-0.json", ["examples"])
+
+
+@pytest.mark.parametrize(
+    "scores", ["[" * 900 + "]" * 900, '{"0": 1' + "0" * 400 + "}", '{"0": [1]}', "[1]"]
+)
+def test_scores_of_epochs(tmp_path, scores):
+    (tmp_path / "values.json").write_text(scores)
+    with pytest.raises(ValueError, match="has no valid scores of epochs"):
+        assert BestEpoch(tmp_path, "val_loss", 1).exhausted
+    (tmp_path / "values.json").unlink()
+    weights = {"w": np.zeros(1, "f4")}
+    save_file(weights, tmp_path / "weights.safetensors", {"score": scores})
+    with pytest.raises(ValueError, match="has no valid scores of epochs"):
+        assert BestEpoch(tmp_path, "val_loss", 1).exhausted
