@@ -27,6 +27,12 @@ _MAX_DIGITS = 200
 MAX_JSON_DEPTH = 100
 
 
+def check_regular(file: Path, error: type[ValueError] = ValueError) -> None:
+    """Raises ``error`` for a pipe, a device or a directory: reading may block or never end."""
+    if file.exists() and not file.is_file():
+        raise error(f"{file} is not a file; expected a regular file in its place.")
+
+
 def read_bytes(file: Path, error: type[ValueError] = ValueError, limit: int = MAX_BYTES) -> bytes:
     """Reads a file.
 
@@ -40,9 +46,7 @@ def read_bytes(file: Path, error: type[ValueError] = ValueError, limit: int = MA
         error: it cannot be opened, is not a regular file, or is larger than ``limit``.
     """
     try:
-        # Reading a pipe or a device may block or never end.
-        if file.exists() and not file.is_file():
-            raise error(f"{file} is not a file; expected a regular file in its place.")
+        check_regular(file, error)
         try:
             opened = file.open("rb")
         except ValueError as cause:

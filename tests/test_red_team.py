@@ -13,12 +13,14 @@ from safetensors.numpy import save_file
 
 import bertfam_tf as bf
 from bertfam_tf import parsing
-from bertfam_tf.checkpoints import Checkpoint, CheckpointError
+from bertfam_tf.checkpoints import Checkpoint, CheckpointError, safetensors
 from bertfam_tf.config import load_run
 from bertfam_tf.data import read_rows, targets
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import shards
+from bertfam_tf.search.storage import Description, Part
 from bertfam_tf.text import Layout, load_tokenizer
+from bertfam_tf.train import backup
 from bertfam_tf.train.best import BestEpoch
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -91,11 +93,11 @@ def _template(index=1, segment=0):
         ({"post_processor": _template(index=True)}, "entry .* of the post-processor's single"),
         ({"post_processor": _template(segment=2**40)}, "layout.single_segments must be integers"),
         (
-            {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", True]}},
+            {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["a", True]}},
             "cls of BertProcessing is",
         ),
     ],
-)  # fmt: skip
+)
 def test_tokenizer_json(tmp_path, changes, error):
     _tokenizer_json(tmp_path)
     assert load_tokenizer(tmp_path).vocabulary[3] == "a"
@@ -284,3 +286,16 @@ def test_scores_of_epochs(tmp_path, scores):
     save_file(weights, tmp_path / "weights.safetensors", {"score": scores})
     with pytest.raises(ValueError, match="has no valid scores of epochs"):
         assert BestEpoch(tmp_path, "val_loss", 1).exhausted
+
+
+def test_pipes_in_place_of_weights(tmp_path):
+    """safetensors waits for another process to write."""
+    pipe = tmp_path / "part.safetensors"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match=r"part\.safetensors is not a file"):
+        safetensors.read_file(pipe)
+    with pytest.raises(ValueError, match=r"part\.safetensors is not a file"):
+        Part(pipe, Description("", "", "", 1, "float32", None, {}, 1, 1))
+    with pytest.raises(ValueError, match=r"part\.safetensors is not a checkpoint"):
+        backup.read_state(pipe, tmp_path)
+    assert backup.recipe_of(pipe) is None

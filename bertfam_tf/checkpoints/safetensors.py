@@ -9,6 +9,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints import shards
 from bertfam_tf.checkpoints.tensors import Stored, Tensors
 from bertfam_tf.sources import CheckpointError
@@ -56,6 +57,7 @@ def write(
 
 
 def _tensors(file: Path) -> Iterator[Stored]:
+    parsing.check_regular(file, CheckpointError)
     try:
         with safetensors.safe_open(file, framework="numpy") as opened:
             for name in opened.keys():  # noqa: SIM118 (it is not a dict)

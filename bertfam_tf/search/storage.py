@@ -187,6 +187,7 @@ class Part:
             return opened.get_tensor(name)
 
     def _opened(self) -> Any:
+        parsing.check_regular(self.file)
         try:
             return safetensors.safe_open(self.file, framework="numpy")
         except (safetensors.SafetensorError, OSError) as error:

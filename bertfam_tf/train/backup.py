@@ -13,6 +13,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import load_file
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic, remove_files
 from bertfam_tf.names import truncated_repr
@@ -212,9 +213,10 @@ class Backup(keras.callbacks.Callback):
 def recipe_of(file: Path) -> str | None:
     """The recipe of the run that wrote a training checkpoint; None if none can be read."""
     try:
+        parsing.check_regular(file)
         with safetensors.safe_open(file, "numpy") as state:
             return (state.metadata() or {}).get(_RECIPE)
-    except (safetensors.SafetensorError, OSError):
+    except (safetensors.SafetensorError, OSError, ValueError):
         return None
 
 
@@ -229,6 +231,7 @@ def read_state(file: Path, directory: Path) -> dict[str, np.ndarray]:
         ValueError: if the file is missing or damaged.
     """
     try:
+        parsing.check_regular(file)
         return load_file(file)
     except Exception as error:  # unknown dtypes raise errors of many types
         raise _damaged(file, directory, str(error)) from error

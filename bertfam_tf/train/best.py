@@ -60,8 +60,8 @@ class BestEpoch(keras.callbacks.Callback):
         ) as error:
             raise ValueError(
                 f"{self.directory} has no valid scores of epochs: {VALUES} or {WEIGHTS} is "
-                f"truncated or damaged: {truncated(error)}. Remove {self.directory.parent} to train from the "
-                "beginning."
+                f"truncated or damaged: {truncated(error)}. Remove {self.directory.parent} to "
+                "train from the beginning."
             ) from error
 
     @property
