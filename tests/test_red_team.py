@@ -15,13 +15,14 @@ import bertfam_tf as bf
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, safetensors
 from bertfam_tf.config import load_run
-from bertfam_tf.data import read_rows, targets
+from bertfam_tf.data import documents, read_rows, targets, token_streams
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import shards
 from bertfam_tf.search.storage import Description, Part
 from bertfam_tf.text import Layout, load_tokenizer
 from bertfam_tf.train import backup
 from bertfam_tf.train.best import BestEpoch
+from bertfam_tf.train.languages import Translations
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -299,3 +300,15 @@ def test_pipes_in_place_of_weights(tmp_path):
     with pytest.raises(ValueError, match=r"part\.safetensors is not a checkpoint"):
         backup.read_state(pipe, tmp_path)
     assert backup.recipe_of(pipe) is None
+
+
+def test_devices_in_place_of_text():
+    """Reading them never ends."""
+    device = Path("/dev/zero")
+    for read in (
+        lambda: list(token_streams.read_lines([device])),
+        lambda: [list(each) for each in documents.read_documents([device])],
+        lambda: Translations([device], (0, 1), None, None).count(),
+    ):
+        with pytest.raises(ValueError, match="/dev/zero is not a file"):
+            read()

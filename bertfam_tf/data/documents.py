@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from bertfam_tf import parsing
+
 DOCUMENTS = ("blank_line", "file", "line")
 SENTENCES = ("line", "split")
 
@@ -141,6 +143,7 @@ def _up_to_blank(first: str, lines: Iterator[str]) -> Iterator[str]:
 
 def _lines(file: str | Path, begin: int) -> Iterator[tuple[int, str]]:
     """The lines that begin at or after a byte, stripped, with the byte at which each begins."""
+    parsing.check_regular(Path(file))
     try:
         with Path(file).open("rb") as stream:
             at = begin

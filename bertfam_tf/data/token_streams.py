@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf import parsing
 from bertfam_tf.data.batching import training_options
 
 _LINES = 1024
@@ -20,8 +21,10 @@ def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
 
     Raises:
         FileNotFoundError: there is no such file.
+        ValueError: it is a pipe, a device or a directory.
     """
     for file in files:
+        parsing.check_regular(Path(file))
         with Path(file).open("rb") as stream:
             for line in stream:
                 yield line.rstrip(b"\r\n")

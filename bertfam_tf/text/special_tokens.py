@@ -104,12 +104,14 @@ class Layout:
             if unknown:
                 raise ValueError(
                     f"entries of layout.{name} must be 'a', 'b' or one of the roles "
-                    f"{', '.join(ROLES)}, got {unknown[0]!r}"
+                    f"{', '.join(ROLES)}, got {truncated_repr(unknown[0])}"
                 )
             texts = tuple(entry for entry in entries if entry in TEXTS)
             if texts != TEXTS[:count]:
                 expected = " and then ".join(map(repr, TEXTS[:count]))
-                raise ValueError(f"layout.{name} must contain {expected} once, got {entries}")
+                raise ValueError(
+                    f"layout.{name} must contain {expected} once, got {truncated_repr(entries)}"
+                )
             if len(segments) != len(entries):
                 raise ValueError(
                     f"layout.{name}_segments must have {len(entries)} entries like layout.{name}, "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf import parsing
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.data.documents import read_documents
 from bertfam_tf.objectives.corpus import Corpus
@@ -94,6 +95,8 @@ class Translations(Examples):
 
     def _in_order(self) -> Iterator[tuple[str, str]]:
         names = " and ".join(map(str, self.files))
+        for file in self.files:
+            parsing.check_regular(file)
         found = False
         try:
             for first, second in self._columns() if len(self.files) == 1 else self._lines(names):
