@@ -65,7 +65,7 @@ def _tensors(file: Path) -> Iterator[Stored]:
                 yield Stored(
                     file, name, tuple(about.get_shape()), about.get_dtype(), _reader(file, name)
                 )
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(
             f"{file} cannot be read as safetensors; it may be truncated or damaged: {error}"
         ) from error

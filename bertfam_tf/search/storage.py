@@ -190,7 +190,7 @@ class Part:
         parsing.check_regular(self.file)
         try:
             return safetensors.safe_open(self.file, framework="numpy")
-        except (safetensors.SafetensorError, OSError) as error:
+        except (safetensors.SafetensorError, OSError, MemoryError) as error:
             raise ValueError(
                 f"{self.file} cannot be read as safetensors; it may be missing, truncated or "
                 f"damaged: {error}"
