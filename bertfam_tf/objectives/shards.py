@@ -408,6 +408,9 @@ def read_card(folder: str | Path) -> dict[str, Any]:
         if type(card.get(name)) is not kind and not (name == "task" and card.get(name) is None):
             raise ValueError(f"{path} is not a data card: it has no {name}.")
     check_shards(path, card, "examples")
+    numbers = [row.get("examples") for row in card["shards"]]
+    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+        raise ValueError(f"{path} is not a data card: a shard has no number of examples.")
     return card
 
 
