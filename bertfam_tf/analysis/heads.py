@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import layers
+from bertfam_tf.data import inputs
 from bertfam_tf.layers.attention import Attention
 from bertfam_tf.layouts import splits
 from bertfam_tf.learner import Batch
@@ -337,21 +338,25 @@ def importance(
     parts: list[Any] = [*attentions(task.backbone), *feed_forwards(task.backbone)]
     outputs = [_outputs_of_parts(each) for each in parts]
     kernels = [variable for variable, *_ in outputs]
+    x, y, _ = inputs.examples(x, y, None, task.fields, task.components.targets.prepared)
+    if isinstance(x, tf.data.Dataset):
+        # One that is batched would keep its batches, whose gradients are sums over examples.
+        x = inputs.batches(x, batch_size=1, fields=task.fields).unbatch()
     batches = task.training_batches(x, y, batch_size=1)
     batches = batches if examples is None else batches.take(examples)
 
     @tf.function(input_signature=[batches.element_spec], autograph=False)
     def products(batch: Any) -> list[tf.Tensor]:
-        inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        given, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for kernel in kernels:
                 tape.watch(kernel.value)
-            answers = task(inputs, training=False)
+            answers = task(given, training=False)
             losses = [
                 total / tf.cast(count, total.dtype)
                 for objective in task.objectives
                 for total, count in objective.loss(
-                    answers, objective.heads, Batch(inputs, targets, weights)
+                    answers, objective.heads, Batch(given, targets, weights)
                 ).values()
             ]
         gradients = tape.gradient(tf.add_n(losses), [kernel.value for kernel in kernels])

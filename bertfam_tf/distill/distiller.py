@@ -13,7 +13,7 @@ from keras import ops
 
 from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import examples, is_packed
+from bertfam_tf.data.inputs import is_packed
 from bertfam_tf.distill.cache import BATCH, Cache, halved, model_digest
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.terms import Outputs, Projections, Term
@@ -177,9 +177,14 @@ class Distiller(Learner):
         """
         distilled = self._distilled.value
         task = distilled.student.task
-        given = examples(x, y, sample_weight, task.fields)
         return task.training_batches(
-            *given, batch_size, labelled=bool(self._labels), extend=distilled.extend, **options
+            x,
+            y,
+            sample_weight,
+            batch_size,
+            labelled=bool(self._labels),
+            extend=distilled.extend,
+            **options,
         )
 
     def cached(self, x: Any, y: Any, sample_weight: Any, folder: str | Path) -> Cache:

@@ -455,8 +455,7 @@ class Task(Learner):
                 f"{batch_size=} and {batch_tokens=}."
             )
         batch_size = 32 if batch_size is None else batch_size
-        prepare = self._parts.targets.prepared
-        given = examples(x, y, sample_weight, self.fields, prepare)
+        given = examples(x, y, sample_weight, self.fields, self._parts.targets.prepared)
         if validation_split and validation_data is None:
             given, validation_data = split_rows(*given, validation_split, self.fields)
         dataset = self.training_batches(
@@ -464,9 +463,9 @@ class Task(Learner):
         )
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-            x, y, weight = (*data, None, None)[:3]
-            given = examples(x, y, weight, self.fields, prepare)
-            validation_data = self.training_batches(*given, validation_batch_size or batch_size)
+            validation_data = self.training_batches(
+                *(*data, None, None)[:3], validation_batch_size or batch_size
+            )
         if not self._compiled_by_user:
             steps = steps_per_epoch or int(dataset.cardinality())
             steps *= epochs - initial_epoch
@@ -532,12 +531,11 @@ class Task(Learner):
             )
         _refuse("evaluate", others, _arguments(Task.evaluate))
         scoring = self._parts.evaluation
-        prepare = (self._parts.targets if scoring is None else scoring).prepared
-        given = examples(x, y, sample_weight, self.fields, prepare)
         if scoring is not None:
             if sample_weight is not None:
                 raise TypeError("evaluate takes no 'sample_weight' if it scores answers.")
-            x, y = scoring.prepared(*given[:2])
+            x, y, _ = examples(x, y, None, self.fields, scoring.prepared)
+            x, y = scoring.prepared(x, y)
             stream = batches(x, y, batch_size=batch_size, fields=self.fields)
             if len(stream.element_spec) == 1:
                 self._parts.targets.check(None)
@@ -545,7 +543,7 @@ class Task(Learner):
             scored = self._traced(scoring.function, labelled=True, language=language)
             results = scoring.score(self._run(scored, stream, **loop))
             return results if return_dict else list(results.values())
-        dataset = self.training_batches(*given, batch_size, language=language)
+        dataset = self.training_batches(x, y, sample_weight, batch_size, language=language)
         if not self.compiled:
             self._compile_defaults()
         with as_value_errors():
@@ -664,8 +662,8 @@ class Task(Learner):
         if _is_packed_batch(x):
             return x, y, sample_weight
         _refuse_data_set(x)
-        given = examples(x, y, sample_weight, self.fields, self._parts.targets.prepared)
-        return next(iter(self.training_batches(*given, _ONE_BATCH, training=training)))
+        batches = self.training_batches(x, y, sample_weight, _ONE_BATCH, training=training)
+        return next(iter(batches))
 
     # Running the model ------------------------------------------------------------------------
 
@@ -837,6 +835,7 @@ class Task(Learner):
             ValueError: as for ``fit``.
         """
         targets = self._parts.targets
+        x, y, sample_weight = examples(x, y, sample_weight, self.fields, targets.prepared)
         x, y = targets.prepared(x, y)
         if y is not None:
             targets.check(y)

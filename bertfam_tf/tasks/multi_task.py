@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import examples
 from bertfam_tf.learner import Batch, Learner, Objective, SumAndCount, Untracked
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
@@ -380,10 +379,7 @@ class MultiTask(Learner):
         for name, given in data.items():
             task = self._known(name)
             streams[name] = task.training_batches(
-                *examples(*_columns(given), task.fields),
-                batch_size,
-                shuffle=training,
-                training=training,
+                *_columns(given), batch_size, shuffle=training, training=training
             )
         return streams
 

@@ -101,9 +101,16 @@ def span_loss(targets: Any, logits: Any, weights: Any = None) -> SumAndCount:
     return mean_loss(keras.ops.mean(losses, axis=-1), weights)
 
 
+def _without_padding(logits: Any, inputs: Any) -> Any:
+    """Logits (windows, length, 2), with ``_NOWHERE`` at padding."""
+    real = keras.ops.expand_dims(inputs["padding_mask"] > 0, -1)
+    return keras.ops.where(real, logits, keras.ops.cast(_NOWHERE, logits.dtype))
+
+
 def _starts_and_ends(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     """Over the tokens of a window: logits (windows, 2, length)."""
-    found = keras.ops.transpose(logits, (0, 2, 1))
+    # Logits that a distillation reads from files are padded with zeros.
+    found = keras.ops.transpose(_without_padding(logits, inputs), (0, 2, 1))
     return found, keras.ops.ones_like(found[..., 0], dtype="float32")
 
 
@@ -167,9 +174,7 @@ class SpanQA(Task):
         inputs = backbone.token_inputs
 
         def read(found: Any, inputs: Any) -> Any:
-            logits = head(found)  # (windows, length, 2)
-            real = keras.ops.expand_dims(inputs["padding_mask"] > 0, -1)
-            return keras.ops.where(real, logits, keras.ops.cast(_NOWHERE, logits.dtype))
+            return _without_padding(head(found), inputs)  # (windows, length, 2)
 
         return Parts(
             inputs=inputs,
