@@ -16,7 +16,9 @@ from tests.selection import in_full
 QUIET = dict(dropout=0.0, attention_dropout=0.0)
 LABELS, TAGS = ["bad", "good"], ["O", "B-X", "I-X"]
 _RANDOM = np.random.default_rng(0)
-WORDS = [_RANDOM.choice(published.WORDS, count).tolist() for count in _RANDOM.integers(1, 13, 40)]
+_DRAWN = [_RANDOM.choice(published.WORDS, count) for count in _RANDOM.integers(1, 13, 60)]
+# All of them differ.
+WORDS = [text.split() for text in dict.fromkeys(map(" ".join, _DRAWN))][:40]
 TEXTS = [" ".join(words) for words in WORDS]
 NAMES = _RANDOM.choice(LABELS, 40, p=[0.7, 0.3]).tolist()
 NUMBERS = _RANDOM.normal(size=40).tolist()
@@ -83,8 +85,7 @@ def _of_numbers(task):
     return made, (TEXTS, NUMBERS), {
         "loss": np.mean((scores - NUMBERS) ** 2),
         "pearson": np.corrcoef(scores, NUMBERS)[0, 1],
-        # Equal texts have equal scores, whose ranks are not these.
-        "spearman": np.corrcoef(*ranks)[0, 1] if len(set(TEXTS)) == 40 else None,
+        "spearman": np.corrcoef(*ranks)[0, 1],
     }  # fmt: skip
 
 
@@ -125,7 +126,7 @@ SCORED = {
 }
 
 
-@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize("name", in_full(SCORED, ["labels"]))
 def test_scores_of_several_batches(task, name):
     """Of ``evaluate``, and of an epoch of ``fit``, whose weights stay the same."""
     made, data, expected = SCORED[name](task)
@@ -133,32 +134,32 @@ def test_scores_of_several_batches(task, name):
     trained = made.fit(*data, verbose=0).history
     assert expected.keys() == found.keys() == trained.keys()
     for key, value in expected.items():
-        if value is not None:
-            assert found[key] == pytest.approx(value, abs=1e-5), key
-            assert trained[key][0] == pytest.approx(value, abs=1e-5), key
+        assert found[key] == pytest.approx(value, abs=1e-5), key
+        assert trained[key][0] == pytest.approx(value, abs=1e-5), key
 
 
+@pytest.mark.full
 def test_tags_of_several_batches(task):
     tagger = task("TokenTagger", TAGS)
-    rows = [tagger.predict(words)[0] for words in ([each] for each in WORDS)]
     answers = tagger.predict(WORDS)
-    assert [row["tags"] for row in answers] == [row["tags"] for row in rows]
-    scores = bf.metrics.entity_scores(TAGGED, [row["tags"] for row in rows])
+    alone = [[word["tag"] for word in tagger.predict([words])[0]] for words in WORDS]
+    assert [[word["tag"] for word in row] for row in answers] == alone
     found = tagger.evaluate(WORDS, TAGGED, return_dict=True, verbose=0)
-    assert {key: found[key] for key in scores} == pytest.approx(scores)
+    expected = bf.metrics.entity_scores(TAGGED, alone)
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
 
 
+@pytest.mark.full
 def test_spans_of_several_batches(task):
     qa = task("SpanQA")
     questions = [words[0] for words in WORDS]
     answers = qa.predict((questions, TEXTS))
-    alone = [qa.predict(([q], [c]))[0] for q, c in zip(questions, TEXTS, strict=True)]
-    for one, other in zip(answers, alone, strict=True):
-        assert (one["answer"], one["start"]) == (other["answer"], other["start"])
-    expected = np.mean([100 * (row["answer"] == words[-1]) for row, words in zip(
-        alone, WORDS, strict=True)])  # fmt: skip
+    for answer, question, text in zip(answers, questions, TEXTS, strict=True):
+        [alone] = qa.predict(([question], [text]))
+        assert answer["score"] == pytest.approx(alone["score"], rel=1e-4)
+    right = [row["answer"] == words[-1] for row, words in zip(answers, WORDS, strict=True)]
     found = qa.evaluate((questions, TEXTS), SPANS, return_dict=True, verbose=0)
-    assert found["exact_match"] == pytest.approx(expected)
+    assert found["exact_match"] == pytest.approx(100 * np.mean(right))
 
 
 def test_epochs_have_orders_of_their_own_and_dropout(smallest, monkeypatch):
@@ -166,8 +167,10 @@ def test_epochs_have_orders_of_their_own_and_dropout(smallest, monkeypatch):
     classifier = bf.TextClassifier.from_pretrained(smallest, LABELS, pair=False)
     classifier.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
     before = classifier.evaluate(TEXTS, NAMES, verbose=0)[0]
-    rows = classifier.preprocess({"text": TEXTS})["token_ids"].numpy()
-    known = {tuple(row[row > 0]): NAMES[i] for i, row in enumerate(rows)}
+    rows = [
+        tuple(row[row > 0]) for row in classifier.preprocess({"text": TEXTS})["token_ids"].numpy()
+    ]
+    known = dict(zip(rows, NAMES, strict=True))
     compute, seen = classifier.compute_loss, []
 
     def compute_loss(x, y, *others, **options):
@@ -182,14 +185,13 @@ def test_epochs_have_orders_of_their_own_and_dropout(smallest, monkeypatch):
     losses = classifier.fit(TEXTS, NAMES, epochs=3, verbose=0).history["loss"]
     assert sorted(map(len, seen)) == [8] * 3 + [32] * 3
     epochs = [seen[i] + seen[i + 1] for i in (0, 2, 4)]
-    everything = sorted(tuple(row[row > 0]) for row in rows)
-    assert all(sorted(each) == everything for each in epochs)
-    # Of three pairs of epochs, all could only be of one order with a chance of 2^-3 for the order
-    # of the two batches alone; within them, rows of one length are in random order.
+    assert all(sorted(each) == sorted(rows) for each in epochs)
+    # Rows of one length are in random order too.
     assert epochs[0] != epochs[1] != epochs[2]
     assert len({round(loss, 6) for loss in [before, *losses]}) == 4
 
 
+@pytest.mark.full
 def test_the_default_optimizer_ends_with_the_last_step(smallest):
     classifier = bf.TextClassifier.from_pretrained(smallest, LABELS)
     history = classifier.fit(TEXTS, NAMES, validation_split=0.1, epochs=2, verbose=0).history
@@ -209,8 +211,7 @@ def _log_softmax(values):
 def test_negatives_are_those_of_each_batch(task):
     """The first 32 pairs, and the last 8; the mean is over pairs."""
     embedder = task("TextEmbedder")
-    a, b = TEXTS, [f"{words[-1]} . {text}" for words, text in zip(WORDS, TEXTS, strict=True)]
-    assert len(set(b)) == 40
+    a, b = TEXTS, TEXTS[1:] + TEXTS[:1]
     x, y = (np.concatenate([embedder.predict(text) for text in each]) for each in (a, b))
     x, y = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (x, y))
     expected = [
@@ -221,6 +222,7 @@ def test_negatives_are_those_of_each_batch(task):
     assert found == pytest.approx(np.concatenate(expected).mean(), rel=1e-4)
 
 
+@pytest.mark.full
 def test_pairs_with_scores_are_shuffled_with_their_scores(task):
     """The mean over pairs is the same in any order."""
     embedder = task("TextEmbedder")
@@ -233,6 +235,7 @@ def test_pairs_with_scores_are_shuffled_with_their_scores(task):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_tasks_of_different_sizes(smallest):
     """Two batches of one task and one of the other: each example once in an epoch."""
     seed(0)
@@ -259,22 +262,28 @@ def test_tasks_of_different_sizes(smallest):
 
 @pytest.mark.parametrize("family", in_full(["gpt2", "xlnet"], ["gpt2"]))
 def test_texts_are_continued_as_alone(family):
-    """Greedily, and in texts of different lengths."""
+    """Greedily, from prompts of different lengths."""
     model = published.task("CausalLM", family)
-    found = model.generate(TEXTS[:6], max_new_tokens=8)
-    assert found == [model.generate(text, max_new_tokens=8) for text in TEXTS[:6]]
+    found = model.generate(TEXTS[:6], max_new_tokens=6)
+    assert found == [model.generate(text, max_new_tokens=6) for text in TEXTS[:6]]
     assert len(set(found)) > 1
-    losses = model.predict(TEXTS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["gpt2", "xlnet"])
+def test_perplexity_of_several_batches(family):
+    model = published.task("CausalLM", family)
     alone = [model.predict(text)[0] for text in TEXTS]
-    assert [row["tokens"] for row in losses] == [row["tokens"] for row in alone]
     total = sum(row["log_likelihood"] for row in alone) / sum(row["tokens"] for row in alone)
     assert model.perplexity(TEXTS) == pytest.approx(np.exp(-total), rel=1e-4)
 
 
 def test_masks_are_filled_as_alone(task):
     model = task("MaskedLM")
-    texts = [f"{text} [MASK]" for text in TEXTS]
-    answers = model.predict(texts)
-    for one, text in zip(answers, texts, strict=True):
-        [other] = model.predict(text)
-        assert [o for o in one] == [o for o in other]
+    texts = [f"[MASK] {text} [MASK]" for text in TEXTS]
+    for answer, text in zip(model.predict(texts), texts, strict=True):
+        [alone] = model.predict(text)
+        assert len(answer) == len(alone) == 2
+        for one, other in zip(answer, alone, strict=True):
+            scores = [[choice["score"] for choice in each] for each in (one, other)]
+            np.testing.assert_allclose(*scores, rtol=1e-4)
