@@ -81,6 +81,9 @@ class CausalLM(Task):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
+        # The tokenizer may add special tokens in other tasks, as XLNet's does.
+        of_padding = ("pad_left", "pad_segment")
+        plain = replace(A_THEN_B, **{n: getattr(tokenizer.layout, n) for n in of_padding})
         inputs = backbone.token_inputs
 
         def logits_of(found: Any, _: Any) -> Any:
@@ -102,7 +105,7 @@ class CausalLM(Task):
             distributions=None if read is None else _of_next_tokens,
             head=head,
             source=head.reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=Packed(backbone, tokenizer, options, self.fields, layout=plain),
             training_preprocessor=_Chunks(backbone, tokenizer, options, self.fields),
             postprocess=_log_likelihoods,
             answer_ids=_log_likelihoods,

@@ -14,7 +14,7 @@ from bertfam_tf.tasks.languages import LANGUAGES, Languages, repeated
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.text import Packer, Tokenizer, Windows, spans_of
 from bertfam_tf.text.packing import Truncation
-from bertfam_tf.text.special_tokens import TEXTS
+from bertfam_tf.text.special_tokens import TEXTS, Layout
 
 # The tokens whose vectors are pooled, if those of a prompt are not.
 POOLED = "pooling_mask"
@@ -104,6 +104,7 @@ class Packed(_Preprocessor):
         prompt: is put before the first text.
         pool_prompt: whether the tokens of the prompt, and special tokens before it, are pooled.
             If not, the model has the input ``pooling_mask``.
+        layout: special tokens and segments; None for the tokenizer's.
 
     Call:
         features: string tensors (batch,).
@@ -124,6 +125,7 @@ class Packed(_Preprocessor):
         truncation: Truncation = "longest_first",
         prompt: str = "",
         pool_prompt: bool = True,
+        layout: Layout | None = None,
     ):
         assert options.max_length is not None
         super().__init__(backbone, tokenizer, options)
@@ -131,7 +133,8 @@ class Packed(_Preprocessor):
         self.prompt = prompt
         self.pool_prompt = pool_prompt
         ids = tokenizer.special_ids
-        self.packer = Packer(tokenizer.layout, ids, options.max_length, truncation, options.padding)
+        layout = tokenizer.layout if layout is None else layout
+        self.packer = Packer(layout, ids, options.max_length, truncation, options.padding)
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         texts = [features[name] for name in self.names if name in features]
