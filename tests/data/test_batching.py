@@ -48,6 +48,21 @@ def test_orders(rows):
     assert places[0] != places[1] != places[2]
 
 
+def test_without_a_seed_orders_differ(rows, words):
+    """Of epochs, and of data sets that are made in the same way."""
+    for make in (
+        lambda: shuffled_batches(rows, _SIZE, buffer=_COUNT),
+        lambda: TokenBatches(24, _words_and_two)(words, buffer=len(_WORDS)),
+    ):
+        found = []
+        for stream in (make(), make()):
+            for _ in range(2):
+                found.append([batch[0]["text"].numpy().tolist() for batch in stream])
+        assert all(one != other for one, other in itertools.combinations(found, 2))
+        everything = [sorted(itertools.chain(*each)) for each in found]
+        assert everything[0] == everything[1] == everything[2] == everything[3]
+
+
 @pytest.mark.full
 def test_no_part_of_an_epoch_has_shorter_rows(rows):
     means = np.zeros(97)

@@ -54,6 +54,32 @@ def augmentation(task):
     return Augmentation(task, candidates=9, probability=0.5, copies=6, stop_words=["a", "not"])
 
 
+def test_copies_with_nothing_chosen(task, tmp_path, capfd):
+    """15 candidates of each word, 20 copies, 0.4 of the words; more words than a batch of 64."""
+    texts = [f"{text} {other}" for text in TEXTS[:2] for other in (*TEXTS, "plot", "cast", "dull")]
+    of = Augmentation(task)
+    places = of.places(texts)
+    assert sum(map(len, places)) > 64
+    for text, found in list(zip(texts, places, strict=True))[::5]:
+        if "[MASK]" not in text and "\u201c" not in text:
+            assert _found(text, found) == _reference(task, text, 15, STOP_WORDS)
+    rows = tf.data.Dataset.from_tensor_slices(({"text": texts}, list(range(len(texts)))))
+    written = augment(rows, of, tmp_path / "copies")
+    assert capfd.readouterr().out
+    copies = [(row["text"].numpy(), int(label)) for row, label in written]
+    expected = []
+    for number, (text, found) in enumerate(zip(texts, places, strict=True)):
+        made = of.copies_of(text.encode(), found, number)
+        assert len(made) <= 20
+        expected += [(each, number) for each in (text.encode(), *made)]
+    assert copies == expected
+    longest = max(places, key=len)
+    text = texts[places.index(longest)].encode()
+    changed = [sum(a != b for a, b in zip(copy.split(), text.split(), strict=True))
+               for number in range(40) for copy in of.copies_of(text, longest, number)]  # fmt: skip
+    assert 0.2 < np.mean(changed) / len(longest) < 0.45
+
+
 # Candidates -----------------------------------------------------------------------------------
 
 

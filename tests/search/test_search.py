@@ -88,6 +88,25 @@ def test_the_nearest_are_those_with_the_largest_cosines(task, built, precision, 
             assert hit.score == pytest.approx(cosines[row, place], abs=tolerance)
 
 
+def test_an_index_of_more_than_a_part_with_nothing_chosen(task, tmp_path, capfd):
+    """Parts of 1,024 rows, batches of 32 texts in order of their lengths, no prompts."""
+    pytest.importorskip("faiss")
+    documents = _documents(1050)
+    (tmp_path / "documents.txt").write_text("\n".join(documents) + "\n")
+    rows = read_rows(tmp_path / "documents.txt")
+    assert search.build(task, rows, tmp_path / "index", SOURCE) == 1050
+    assert "1050/1050" in capfd.readouterr().out
+    assert read_description(tmp_path / "index").parts == 2
+    [hits] = search.Index(tmp_path / "index").search(task, ["a good film"])
+    found = np.concatenate(
+        [task.predict(documents, prompt=None), task.predict(["a good film"], prompt=None)]
+    )
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    cosines = found[:-1] @ found[-1]
+    np.testing.assert_allclose([hit.score for hit in hits], np.sort(cosines)[::-1][:10], atol=1e-5)
+    assert all(hit.text == documents[hit.row] for hit in hits)
+
+
 def test_bits_find_what_is_near(task, built):
     pytest.importorskip("faiss")
     index = search.Index(built["binary"])

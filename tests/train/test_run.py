@@ -99,6 +99,32 @@ def _weights(recipe):
     return load_file(f"{recipe.output}/model/model.safetensors")
 
 
+def test_a_recipe_with_nothing_chosen(files, smallest, tmp_path):
+    """Three epochs of two batches, of 32 and 10 rows, shuffled, with dropout."""
+    rows = [(f"{text} {text}", label) for text, label in ROWS] + ROWS
+    lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    values = {
+        "output": str(tmp_path / "run"),
+        "model": {"path": str(smallest)},
+        "data": {"train": str(tmp_path / "train.tsv"), "dev": str(files.directory / "dev.tsv")},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    found = run(recipe)
+    history = _history(recipe)
+    assert [row["epoch"] for row in history] == [0, 1, 2]
+    assert [line["step"] for line in _lines(recipe) if "step" in line][-1] == 6
+    task = bf.load(tmp_path / "run" / "model")
+    texts, labels = zip(*ROWS[::2], strict=True)
+    scores = [task.predict(text)[0] for text in texts]
+    right = np.mean([row["label"] == label for row, label in zip(scores, labels, strict=True)])
+    chances = [row["scores"][task.class_names.index(label)] for row, label in zip(
+        scores, labels, strict=True)]  # fmt: skip
+    assert found["accuracy"] == pytest.approx(right)
+    assert found["loss"] == pytest.approx(-np.log(chances).mean(), rel=1e-4)
+
+
 # What learns ----------------------------------------------------------------------------------
 
 
