@@ -463,8 +463,9 @@ class Task(Learner):
         )
         if validation_data is not None:
             data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+            x, y, weights = (*data, None, None)[:3]
             validation_data = self.training_batches(
-                *(*data, None, None)[:3], validation_batch_size or batch_size
+                x, y, weights, validation_batch_size or batch_size
             )
         if not self._compiled_by_user:
             steps = steps_per_epoch or int(dataset.cardinality())
