@@ -63,6 +63,7 @@ def _states(task):
     return np.array(found)
 
 
+@pytest.mark.full
 def test_first_tokens_skip_the_last_layer(tokenizer):
     """The student's first layer of two imitates the second of four, its last none."""
     student, teacher = task_of(tokenizer, 2), task_of(tokenizer, 4)

@@ -211,6 +211,7 @@ def _log_softmax(values):
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
+@pytest.mark.full
 def test_negatives_are_those_of_each_batch(task):
     """The first 32 pairs, and the last 8; the mean is over pairs."""
     embedder = task("TextEmbedder")

@@ -99,6 +99,7 @@ def _weights(recipe):
     return load_file(f"{recipe.output}/model/model.safetensors")
 
 
+@pytest.mark.full
 def test_a_recipe_with_nothing_chosen(files, smallest, tmp_path):
     """Three epochs of two batches, of 32 and 10 rows, shuffled, with dropout."""
     rows = [(f"{text} {text}", label) for text, label in ROWS] + ROWS
