@@ -9,6 +9,7 @@ import yaml
 
 from bertfam_tf.config import (
     DistillRecipe,
+    MultiTaskRecipe,
     PretrainRecipe,
     Recipe,
     TrainConfig,
@@ -49,6 +50,8 @@ def test_the_recipes_here_load(file):
     text = file.read_text("utf-8")
     if "\nteacher: " in text:
         assert isinstance(load_run(file), DistillRecipe)
+    elif "\ntasks:" in text:
+        assert isinstance(load_run(file), MultiTaskRecipe)
     elif "\n  family: " in text:
         load_recipe(file, kind=PretrainRecipe)
     else:
@@ -100,7 +103,7 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
         ({"trian": {}}, "Unknown key 'trian'. Did you mean 'train'?"),
         ({"train": {"epoch": 1}}, "Unknown key in section train 'epoch'. Did you mean 'epochs'?"),
         ({"data": {"trian": "x"}}, "Unknown key in section data 'trian'. Did you mean 'train'?"),
-        ({1: 2}, "Unknown key '1'. Known: data, embedder, model"),
+        ({1: 2}, "Unknown key '1'. Known: data, model, options"),
         ({"model": {}}, 'missing value for field "model.path"'),
         ({"model": "m"}, '"model" - should be "ModelConfig"'),
         ({"train": None}, '"train" - should be "TrainConfig"'),
@@ -155,8 +158,7 @@ def _stage(**keys):
         ),
         (_stage(texts="augmented"), "texts of a stage must be original without an augmentation"),
         (_stage(teacher_outputs="disk"), "must be each_step or cached, got 'disk'"),
-        (_stage(train={"patience": 2}), "train.patience is not for a stage of a distillation"),
-        (_stage(train={"batch_tokens": 9}), "train.batch_tokens is not for a stage"),
+        (_stage(train={"class_weights": {"a": 2.0}}), "class_weights must be null in a stage of a"),
         (
             {"augmentation": {"masked": "m"}},
             "section augmentation 'masked'. Did you mean 'masked_l",
