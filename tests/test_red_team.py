@@ -252,13 +252,16 @@ def test_labels_of_rows_that_are_left_out(tmp_path, target, label):
         {"counts": {"examples": 1e308}},
         {"length": "8"},
         {"format": None},
-        {"shards": [{"file": "a", "bytes": 1.0}]},
-        {"shards": [{"file": "a", "bytes": float("inf")}]},
+        {"shards": [{"file": "a", "bytes": 1.0, "examples": 1}]},
+        {"shards": [{"file": "a", "bytes": float("inf"), "examples": 1}]},
+        {"shards": [{"file": "a", "bytes": 1, "examples": 1.5}]},
+        {"shards": [{"file": "a", "bytes": 1}]},
     ],
 )
 def test_data_cards(tmp_path, changes):
     card = {"version": shards.VERSION, "tokenizer_sha256": "0", "length": 8, "format": "x"}
-    card |= {"task": None, "counts": {"examples": 1}, "shards": [{"file": "a", "bytes": 1}]}
+    shard = {"file": "a", "bytes": 1, "examples": 1}
+    card |= {"task": None, "counts": {"examples": 1}, "shards": [shard]}
     (tmp_path / "a").write_text("x")
     file = tmp_path / shards.CARD
     file.write_text(json.dumps(card))
