@@ -385,6 +385,7 @@ def test_a_state_that_is_damaged(files, damage):
     directory = Path(recipe.output)
     state = directory / "backup" / "state.safetensors"
     state.parent.mkdir(parents=True)
+    (directory / "recipe.yaml").write_text(recipe.to_yaml())
     if damage == "cut":
         state.write_bytes(b"cut off")
     else:
