@@ -428,7 +428,7 @@ def test_folders_of_other_settings_rows_or_models(augmentation, task, tmp_path):
         ({"probability": 0.4}, "probability is 0.5, expected 0.4"),
         ({"seed": 1}, "seed is 0, expected 1"),
         ({"stop_words": ["a"]}, "stop_words_sha256"),
-        ({"word_vectors": vectors}, "word_vectors_sha256 is null"),
+        ({"word_vectors": vectors}, "word_vectors_sha256 is None"),
     ):
         with pytest.raises(ValueError, match=name):
             _run(_rows(), Augmentation(task, **given | changes), folder)
@@ -449,7 +449,7 @@ def test_folders_of_other_settings_rows_or_models(augmentation, task, tmp_path):
     with pytest.raises(ValueError, match=r"examples-00001.tfrecord is 0 bytes, expected"):
         _run(_rows(), augmentation, folder)
     (folder / "card.json").write_text("{}")
-    with pytest.raises(ValueError, match="version is null"):
+    with pytest.raises(ValueError, match="version is missing"):
         _run(_rows(), augmentation, folder)
 
 
