@@ -268,7 +268,7 @@ def test_command(recipe, capsys):
         ({"train": {"steps": None}}, {}, "no train.steps"),
         ({"train": {"batch_size": None, "batch_tokens": 9}}, {}, "batch_tokens must be at least"),
         ({"teacher": "a"}, {}, "is a distillation"),
-        ({"objectives": {"mlm": 1.0}}, {}, "Unknown objective 'mlm'"),
+        ({"objectives": {"mlmm": 1.0}}, {}, "Unknown objective 'mlmm'. Did you mean 'mlm'"),
     ],
 )
 def test_errors(recipe, changes, devices, message):
