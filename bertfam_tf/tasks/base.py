@@ -307,7 +307,7 @@ class Task(Learner):
         languages = self._parts.preprocessor.languages
         self.tokenizer = languages.tokenizer
         self.options = dataclasses.replace(self.options, language_id=languages.language_id)
-        self._forget_graphs()
+        self.forget_graphs()
 
     @property
     def components(self) -> Parts:

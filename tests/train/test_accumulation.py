@@ -11,12 +11,11 @@ import tensorflow as tf
 import yaml
 
 import bertfam_tf as bf
-from bertfam_tf import heads, optimizers
+from bertfam_tf import optimizers
 from bertfam_tf.config import PretrainRecipe, TrainConfig, load_recipe
 from bertfam_tf.learner import Learner, Supervised
 from bertfam_tf.train import pretrain, run
 from bertfam_tf.train.backup import Backup
-from bertfam_tf.train.stream_lm import StreamLM
 from tests.extending.test_objective import Correct, Length, data, learner
 from tests.selection import in_full
 from tests.train.test_sentences import recipe as sentences  # noqa: F401
@@ -276,10 +275,6 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             model.compile(**given)
-    backbone = bf.build("transformer_xl", "tiny")
-    stream = StreamLM(backbone, heads.build(backbone, "causal_lm"))
-    with pytest.raises(ValueError, match="accumulation_steps must be 1 for a model with a memory"):
-        stream.compile("sgd", accumulation_steps=2)
     for given, message in (
         (dict(accumulation_steps=0), "train.accumulation_steps must be at least 1"),
         (dict(accumulation_steps=64), "must be at most the 32 examples of train.batch_size"),

@@ -72,7 +72,7 @@ def test_a_sweep_runs_all_combinations(tmp_path, monkeypatch, capsys):
         accuracy = recipe.train.seed / 10
         _write(expand(recipe.output), recipe.train.seed, recipe.train.learning_rate, accuracy)
 
-    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr(runs, "train", run)
     over = ["--over", "train.learning_rate=1e-4,2e-4", "--over", "train.seed=0,1"]
     assert cli.main(["sweep", str(file), "train.epochs=2", *over]) == 0
     assert seen == [(0, 1e-4), (1, 1e-4), (0, 2e-4), (1, 2e-4)]

@@ -591,7 +591,10 @@ def test_errors(recipe):
         with pytest.raises(ValueError, match=message):
             pretrain(load_recipe(recipe(**options), kind=PretrainRecipe))
     for options, message in (
-        (dict(data={"format": "pages"}), "data.format must be one of stream, full_sentences"),
+        (
+            dict(data={"format": "pages"}),
+            "data.format must be one of stream, sentences, full_sentences",
+        ),
         (dict(unit="letter"), "masking.unit must be one of piece, word, ngram, span"),
         (dict(train={"steps": 0}), "train.steps must be at least 1"),
         (dict(masking={"longest": 0}), "masking.longest must be at least 1, got 0"),
