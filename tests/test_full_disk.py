@@ -41,7 +41,7 @@ def test_save_and_convert(task, smallest, small_disk, left):
     _fill(small_disk, left)
     _fails(small_disk, old, lambda: task.save(old))
     _fails(small_disk, new, lambda: convert(smallest, new))
-    _fails(small_disk, old, lambda: save_pretrained(task.backbone, old))
+    _fails(small_disk, new, lambda: save_pretrained(task.backbone, new))
     assert not new.exists()
     assert bf.load(old).labels == ["a", "b"]
 

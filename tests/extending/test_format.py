@@ -73,11 +73,12 @@ def test_it_is_converted(written, tmp_path):
 def test_every_tensor_is_accounted_for(written):
     directory, _ = written
     weights = dict(np.load(directory / WEIGHTS))
-    del weights["pooler/dense/bias"]
     np.savez(directory / WEIGHTS, **weights, adapter=np.ones(2, "f4"))
-    with pytest.raises(
-        CheckpointError, match=r"(?s)Missing tensors: pooler/.*Unexpected tensors: adapter"
-    ):
+    with pytest.raises(CheckpointError, match="Unexpected tensors: adapter"):
+        bf.load_backbone(directory)
+    del weights["pooler/dense/bias"]
+    np.savez(directory / WEIGHTS, **weights)
+    with pytest.raises(CheckpointError, match="Missing tensors: pooler/"):
         bf.load_backbone(directory)
 
 
