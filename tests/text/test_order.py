@@ -12,7 +12,7 @@ ORDER = [
     {"files"},
     {"presets", "tokenizer_json"},
     {"tokenizers"},
-    {"packing", "characters", "pretokenized", "loading", "json_writer", "training"},
+    {"by_language", "packing", "characters", "pretokenized", "loading", "json_writer", "training"},
     {"windows", "published"},
 ]
 
