@@ -275,7 +275,7 @@ def test_each_language_is_split_by_its_rules(tmp_path):
     paths = [tmp_path / "one", tmp_path / "two"]
     translations = Translations(paths, (0, 1), pairs, (english, french))
     ((inputs, targets, weights),) = translations.batches(1, Masking(english)).as_numpy_iterator()
-    ids = inputs["token_ids"][0]
+    ids = inputs["token_ids"][0].copy()
     masked = targets["positions"][0][weights[0] > 0]
     ids[masked] = targets["token_ids"][0][weights[0] > 0]
     for number, tokenizer in enumerate((english, french)):
