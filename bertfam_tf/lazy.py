@@ -1,24 +1,39 @@
 """Modules whose names are imported when they are first used."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def lazy(
-    module: str, home: Mapping[str, str], names: Iterable[str]
+    module: str,
+    home: Mapping[str, str],
+    names: Iterable[str],
+    moved: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a package.
+    """Returns the ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
         module: the package's name.
-        home: the submodule of each name that is imported on first use.
+        home: the submodule that defines each name, or is that name.
         names: all public names.
+        moved: the modules to which names moved since version 0.1; using one of them warns.
     """
 
     def of_module(name: str) -> Any:
         if name in home:
-            return getattr(import_module(f"{module}.{home[name]}"), name)
+            submodule = import_module(f"{module}.{home[name]}")
+            is_module = home[name].rpartition(".")[2] == name
+            return submodule if is_module else getattr(submodule, name)
+        if moved and name in moved:
+            warnings.warn(
+                f"{module}.{name} is now {moved[name]}.{name}; the old name is for version 0.1 "
+                "only.",
+                FutureWarning,
+                stacklevel=2,
+            )
+            return getattr(import_module(moved[name]), name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return of_module, lambda: sorted(names)

@@ -16,7 +16,7 @@ from tools import texts
 
 ROOT = Path(__file__).parent.parent
 # Their test files take longest.
-LONG = {"export", "generation", "tasks", "train"}
+LONG = {"export", "generation", "recipes", "tasks"}
 _NO_DATA = "no real data: "
 _USAGE = "usage_error"
 _USAGE_ERRORS: set[str | None] = set()

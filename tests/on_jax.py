@@ -18,10 +18,12 @@ import numpy as np
 from keras import ops
 
 import bertfam_tf as bf
-from bertfam_tf import heads, layouts, objectives, optimizers, registry
+from bertfam_tf import heads, objectives, registry
 from bertfam_tf.layers import filled_later
-from bertfam_tf.learner import Learner, Supervised, mean_loss
 from bertfam_tf.objectives import MaskedTokens, NextTokens
+from bertfam_tf.objectives.objective import Supervised
+from bertfam_tf.training import layouts, optimizers
+from bertfam_tf.training.learner import Learner, mean_loss
 from tests.tokens import as_read
 
 DEVICES = 4

@@ -14,10 +14,11 @@ import yaml
 
 import bertfam_tf as bf
 from bertfam_tf import registry
-from bertfam_tf.cli import _parsed, main
+from bertfam_tf.cli import main
+from bertfam_tf.cli.main import _parsed
 from bertfam_tf.export import BatchingOptions, ExportError
+from bertfam_tf.recipes import as_json
 from bertfam_tf.serve import load
-from bertfam_tf.train import as_json
 from tests.selection import in_full
 from tests.test_families import PUBLISHED
 from tools import make_family_table

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bertfam_tf.objectives import Masking, segment_pairs
+from bertfam_tf.corpora import Masking, segment_pairs
 from bertfam_tf.text import WordPieceTokenizer
 from tools import compare_pretraining, compare_stacking
 from tools.compare_pretraining import (

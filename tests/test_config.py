@@ -7,16 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertfam_tf.config import (
-    DistillRecipe,
-    MultiTaskRecipe,
-    PretrainRecipe,
-    Recipe,
-    TrainConfig,
-    expand,
-    load_recipe,
-    load_run,
-)
+from bertfam_tf.recipes.reading import expand, load_recipe, load_run
+from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
+from bertfam_tf.training.settings import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = {"output": "out", "model": {"path": "checkpoint"}, "data": {"train": "train.tsv"}}

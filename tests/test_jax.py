@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf import heads, layers, optimizers
-from bertfam_tf.data.documents import Part
-from bertfam_tf.learner import Learner
-from bertfam_tf.objectives import (
-    Format,
-    MaskedTokens,
-    Masking,
-    Shards,
-    SpanBoundary,
-    shards,
-    span_boundary_head,
-)
+from bertfam_tf import heads, layers
+from bertfam_tf.corpora import Format, Masking, Shards, shards
+from bertfam_tf.corpora.documents import Part
+from bertfam_tf.objectives import MaskedTokens, SpanBoundary, span_boundary_head
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.learner import Learner
 from tests import on_jax
 from tests.selection import in_full
 

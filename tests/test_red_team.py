@@ -14,15 +14,15 @@ from safetensors.numpy import save_file
 import bertfam_tf as bf
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, safetensors
-from bertfam_tf.config import load_run
-from bertfam_tf.data import documents, read_rows, targets, token_streams
+from bertfam_tf.corpora import documents, shards, token_streams
+from bertfam_tf.corpora.languages import Translations
+from bertfam_tf.data import read_rows, targets
 from bertfam_tf.names import unknown
-from bertfam_tf.objectives import shards
+from bertfam_tf.recipes.reading import load_run
 from bertfam_tf.search.storage import Description, Part
 from bertfam_tf.text import Layout, load_tokenizer
-from bertfam_tf.train import backup
-from bertfam_tf.train.best import BestEpoch
-from bertfam_tf.train.languages import Translations
+from bertfam_tf.training.callbacks import backup
+from bertfam_tf.training.callbacks.best import BestEpoch
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bertfam_tf.data.documents import split_sentences
+from bertfam_tf.corpora.documents import split_sentences
 from tools import books, texts
 from tools.bench import machine
 from tools.texts import ROOT
@@ -295,7 +295,7 @@ def memory(work: Path) -> list[str]:
 
 def read(folder: Path, passes: int) -> None:
     """Reads passes with masks, and prints what it took from the second batch on."""
-    from bertfam_tf.objectives import Format, Masking, Shards
+    from bertfam_tf.corpora import Format, Masking, Shards
     from bertfam_tf.text import load_tokenizer
 
     tokenizer = load_tokenizer(VOCABULARY)

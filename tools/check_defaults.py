@@ -86,7 +86,9 @@ def never_default(known: dict[str, Signature]) -> list[tuple[str, str, str, int,
     """Callable, argument, default, number of calls, and values of arguments that all calls pass."""
     calls: Counter[str] = Counter()
     values: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    sections = {n: each for n, each in known.items() if "bertfam_tf/config.py" in each.files}
+    sections = {
+        n: each for n, each in known.items() if "bertfam_tf/recipes/schema.py" in each.files
+    }
     for _, tree in _trees("tests"):
         for name, given in _calls(tree, known, sections):
             calls[name] += 1

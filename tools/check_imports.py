@@ -16,24 +16,26 @@ PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 LAYERS = [
     {"lazy", "names", "files", "attention_html", "generation"},
     {"parsing"},
-    {"registry", "sources", "config", "measured"},
-    {"hub_presets"},
+    {"registry", "sources"},
     {"layers"},
-    {"models", "layouts", "optimizers", "replicas", "data", "metrics"},
-    {"heads", "checkpoints", "accumulation", "tuning", "text"},
-    {"learner"},
-    {"objectives"},
+    {"models", "data", "metrics"},
+    {"heads", "checkpoints"},
+    {"text"},
+    {"objectives", "corpora"},
+    {"training"},
     {"tasks"},
-    {"train", "serve"},
+    {"serve"},
     {"distill", "export", "search"},
-    {"analysis", "doctor"},
+    {"recipes"},
+    {"plan", "analysis", "doctor"},
     {"cli"},
+    {"train", "learner", "config"},  # names of version 0.1
 ]
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs
 # on TensorFlow.
 ALLOWED = {
-    ("optimizers", "AdamW.update_step"),
-    ("optimizers", "_dense"),
+    ("training.optimizers", "AdamW.update_step"),
+    ("training.optimizers", "_dense"),
     ("layers.fused", "Dense.call"),
     ("layers.fused", "scan"),
     ("layers.fused", "split_rows"),
@@ -48,13 +50,8 @@ ALLOWED = {
     ("tasks.multi_task", "MultiTask.export"),
 }
 # These use only Keras operations, so that they run on all backends.
-KERAS_ONLY = {"registry", "names", "measured", "layers", "models", "heads", "layouts", "optimizers"}
-KERAS_ONLY |= {"learner"} | {
-    f"objectives.{name}"
-    for name in """
-    bidirectional_lm causal_lm masked_lm pairs permuted_lm predictions replaced span_boundary
-    """.split()
-}
+KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
+KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "measured", "optimizers")}
 _NOT_KERAS = ("tensorflow", "tensorflow_text", "keras_hub")
 _RANK = {top_level: rank for rank, layer in enumerate(LAYERS) for top_level in layer}
 

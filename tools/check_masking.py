@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 from scipy import stats
 
-from bertfam_tf.objectives import Masking, geometric, ngrams
-from bertfam_tf.objectives.masking import word_edges
+from bertfam_tf.corpora import Masking, geometric, ngrams
+from bertfam_tf.corpora.masking import word_edges
 from bertfam_tf.text import WordPieceTokenizer, load_tokenizer, tokenize_words
 from bertfam_tf.text.packing import Packer
 from tools.books import paragraphs

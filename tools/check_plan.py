@@ -192,13 +192,13 @@ _RUNS = [Run(128, 3, 64, 16, 50), Run(256, 4, 128, 32, 10), Run(256, 4, 128, 64,
 
 
 def _recipe(run: Run, text: Path) -> Any:
-    from bertfam_tf.config import (
+    from bertfam_tf.recipes.schema import (
         CorpusConfig,
         MaskingConfig,
         NewModelConfig,
         PretrainRecipe,
-        TrainConfig,
     )
+    from bertfam_tf.training.settings import TrainConfig
 
     width = run.hidden_size
     model = {"hidden_size": width, "num_layers": run.num_layers, "num_heads": max(width // 64, 1),
@@ -221,10 +221,10 @@ def _measure(run: Run, text: Path) -> dict[str, float]:
     import keras
 
     _one_thread()
-    from bertfam_tf import optimizers
+    from bertfam_tf.recipes import objectives
+    from bertfam_tf.recipes.sentences import _Data
     from bertfam_tf.text import load_tokenizer
-    from bertfam_tf.train import objectives
-    from bertfam_tf.train.sentences import _Data
+    from bertfam_tf.training import optimizers
 
     recipe = _recipe(run, text)
     tokenizer = load_tokenizer(recipe.model.tokenizer)
@@ -292,7 +292,7 @@ def _rows(cells: list[list[str]]) -> list[str]:
 
 
 def _published() -> Iterator[str]:
-    from bertfam_tf.train import plan
+    from bertfam_tf import plan
 
     found = [["run", "PFLOP", "hours at 40 %", "published", "ratio", "share that was reached",
               "memory, GiB", "of", "cost at 40 %", "at that share", "published",
@@ -331,7 +331,7 @@ def _published() -> Iterator[str]:
 
 
 def _batches() -> Iterator[str]:
-    from bertfam_tf.train import plan
+    from bertfam_tf import plan
 
     found = [["length", "dtype", "memory, GiB", "batch that fits", "planned, GiB",
               "batch out of memory", "planned, GiB"]]  # fmt: skip
@@ -351,7 +351,7 @@ def _batches() -> Iterator[str]:
 
 
 def _here() -> Iterator[str]:
-    from bertfam_tf.train import plan
+    from bertfam_tf import plan
     from tools.books import paragraphs
 
     book = sorted((texts.DATA / "gutenberg").glob("*.txt"))[0]

@@ -22,7 +22,12 @@ import bertfam_tf
 
 ROOT = Path(__file__).parent.parent
 DIST, REPORT = ROOT / "dist", ROOT / "tools" / "results" / "release.md"
-NEEDED = ("bertfam_tf/py.typed", "bertfam_tf/models/table.json", "bertfam_tf/cli.py", "LICENSE")
+NEEDED = (
+    "bertfam_tf/py.typed",
+    "bertfam_tf/models/table.json",
+    "bertfam_tf/cli/main.py",
+    "LICENSE",
+)
 UNWANTED = ("tests", "tools", "configs", "docs", "serving")
 ALL = 3  # Pythons of a complete run
 # What must not be in the output of a command.

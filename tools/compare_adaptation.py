@@ -21,7 +21,7 @@ from pathlib import Path
 import keras
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers
+from bertfam_tf.training import optimizers
 from tools import texts
 from tools.bench import machine
 from tools.texts import ROOT

@@ -36,9 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers
 from bertfam_tf.checkpoints import load_backbone
-from bertfam_tf.config import Recipe, load_recipe
 from bertfam_tf.distill import (
     AttentionScores,
     Augmentation,
@@ -57,10 +55,13 @@ from bertfam_tf.distill import (
 from bertfam_tf.export.tflite import IdPacker, interpreter
 from bertfam_tf.files import write
 from bertfam_tf.metrics import entity_scores
+from bertfam_tf.recipes import read_split
+from bertfam_tf.recipes.reading import load_recipe
+from bertfam_tf.recipes.schema import Recipe
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.preprocessing import PACKED
-from bertfam_tf.train import read_split
-from bertfam_tf.tuning import freeze
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.tuning import freeze
 from tools import books, texts
 from tools.bench import machine
 from tools.compare_pretraining import Cells

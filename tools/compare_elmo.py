@@ -28,11 +28,12 @@ import keras
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers, tuning
+from bertfam_tf.corpora import SentenceWords
 from bertfam_tf.data.conll import conll_rows
-from bertfam_tf.learner import Learner
-from bertfam_tf.objectives import BidirectionalTokens, SentenceWords, bidirectional_head
+from bertfam_tf.objectives import BidirectionalTokens, bidirectional_head
 from bertfam_tf.text import CharacterTokenizer, WordSplitter
+from bertfam_tf.training import optimizers, tuning
+from bertfam_tf.training.learner import Learner
 from tools import texts
 from tools.bench import machine
 from tools.texts import ROOT

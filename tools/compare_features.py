@@ -19,9 +19,9 @@ from typing import Any
 import keras
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers, tuning
 from bertfam_tf.data.conll import conll_rows
 from bertfam_tf.files import write
+from bertfam_tf.training import optimizers, tuning
 from tools import texts
 from tools.bench import machine
 from tools.texts import ROOT

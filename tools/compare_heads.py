@@ -32,13 +32,14 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import analysis, optimizers
+from bertfam_tf import analysis
 from bertfam_tf.analysis.heads import attentions
-from bertfam_tf.config import load_recipe
 from bertfam_tf.distill import Distiller, HiddenStates, SoftTargets, student_of
 from bertfam_tf.files import write
 from bertfam_tf.metrics import METRICS
-from bertfam_tf.train import read_split
+from bertfam_tf.recipes import read_split
+from bertfam_tf.recipes.reading import load_recipe
+from bertfam_tf.training import optimizers
 from tools.bench import machine
 from tools.compare_pretraining import Cells
 from tools.texts import ROOT

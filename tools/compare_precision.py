@@ -26,7 +26,7 @@ import keras
 import numpy as np
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers
+from bertfam_tf.training import optimizers
 from tools import texts
 from tools.bench import machine
 from tools.check_plan import resident

@@ -35,26 +35,21 @@ import tensorflow as tf
 from scipy import stats
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers
 from bertfam_tf.checkpoints import load_backbone
-from bertfam_tf.config import (
-    CorpusConfig,
-    MaskingConfig,
-    NewModelConfig,
-    PretrainRecipe,
-    TrainConfig,
-)
+from bertfam_tf.corpora import Masking, full_sentences, geometric, segment_pairs, spans_at
+from bertfam_tf.corpora.corpus import Corpus
+from bertfam_tf.corpora.documents import read_documents
 from bertfam_tf.data.conll import conll_rows
-from bertfam_tf.data.documents import read_documents
 from bertfam_tf.files import write
 from bertfam_tf.models import Backbone
-from bertfam_tf.objectives import Masking, full_sentences, geometric, segment_pairs, spans_at
-from bertfam_tf.objectives.corpus import Corpus
+from bertfam_tf.recipes import pretrain
+from bertfam_tf.recipes.objectives import build
+from bertfam_tf.recipes.schema import CorpusConfig, MaskingConfig, NewModelConfig, PretrainRecipe
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.packing import Packer
-from bertfam_tf.train import pretrain
-from bertfam_tf.train.objectives import build
-from bertfam_tf.tuning import freeze
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.settings import TrainConfig
+from bertfam_tf.training.tuning import freeze
 from tools import books, texts
 from tools.bench import machine
 from tools.texts import ROOT

@@ -34,12 +34,13 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import heads
-from bertfam_tf.config import Stage, TrainConfig
-from bertfam_tf.learner import Learner
-from bertfam_tf.objectives import MaskedTokens, Masking, full_sentences
+from bertfam_tf.corpora import Masking, full_sentences
+from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.text.training import train_vocabulary
-from bertfam_tf.train import train_in_stages
+from bertfam_tf.training import train_in_stages
+from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.settings import Stage, TrainConfig
 from tools import books, texts
 from tools.bench import machine
 from tools.compare_pretraining import RESULTS, Cells, spread, unigram_loss

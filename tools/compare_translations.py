@@ -23,11 +23,13 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import heads, optimizers
-from bertfam_tf.learner import Learner
-from bertfam_tf.objectives import MaskedTokens, Masking, TranslationPairs
+from bertfam_tf import heads
+from bertfam_tf.corpora import Masking, TranslationPairs
+from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.training import train_vocabulary
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.learner import Learner
 from tools.bench import machine
 from tools.captions import captions
 from tools.texts import ROOT

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 import transformers
 
-from bertfam_tf.config import expand, load_recipe
 from bertfam_tf.metrics import (
     F1,
     Matthews,
@@ -31,8 +30,9 @@ from bertfam_tf.metrics import (
     exact_match,
     f1,
 )
+from bertfam_tf.recipes import read_split
+from bertfam_tf.recipes.reading import expand, load_recipe
 from bertfam_tf.sources import resolve
-from bertfam_tf.train import read_split
 
 _IGNORED = -100  # a target that the reference's loss ignores
 _SPAN_DEFAULTS = {"max_question": 64, "max_answer": 30, "stride": 128, "null_threshold": None}

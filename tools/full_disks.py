@@ -28,8 +28,8 @@ import bertfam_tf.export
 import bertfam_tf.objectives
 import bertfam_tf.search
 import bertfam_tf.train
-from bertfam_tf import cli
 from bertfam_tf.checkpoints import save_pretrained
+from bertfam_tf.cli import main as cli
 from tools.kill_runs import VERBS as KILLED
 from tools.kill_runs import write_inputs
 
@@ -46,8 +46,8 @@ def _command(*arguments: str) -> Callable[[Path, Path], int]:
 
 
 def _shards(inputs: Path, directory: Path) -> int:
-    from bertfam_tf.objectives import shards
-    from bertfam_tf.objectives.examples import Format
+    from bertfam_tf.corpora import shards
+    from bertfam_tf.corpora.examples import Format
 
     file = str(inputs / "texts.txt")
     form = Format(bf.load_tokenizer(inputs / "checkpoint"), 32, "full_sentences")

@@ -237,7 +237,7 @@ def run(verb: str, directory: Path, out: Path) -> None:
     """Calls one of the functions on a directory."""
     import bertfam_tf as bf
     from bertfam_tf.checkpoints import convert
-    from bertfam_tf.config import load_recipe
+    from bertfam_tf.recipes.reading import load_recipe
 
     if verb == "backbone":
         bf.load_backbone(directory)

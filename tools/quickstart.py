@@ -24,8 +24,8 @@ QUESTIONS = [
 def main() -> None:
     from rich.console import Console
 
-    from bertfam_tf import tasks, train
-    from bertfam_tf.config import load_recipe
+    from bertfam_tf import recipes, tasks
+    from bertfam_tf.recipes.reading import load_recipe
 
     console = Console(width=110)
     clock = time.perf_counter()
@@ -33,11 +33,11 @@ def main() -> None:
     console.rule("1. Fine-tune MiniLM-L6 on the messages of a support desk")
     shutil.rmtree(OUTPUT, ignore_errors=True)
     recipe = load_recipe(RECIPE, [f"output={OUTPUT}"])
-    train.run(recipe)
+    recipes.run(recipe)
     task = tasks.load(OUTPUT / "model")
 
     console.rule("2. Evaluate on messages it has not seen")
-    accuracy = _evaluate(console, task, train.read_split(recipe.data, "test"))
+    accuracy = _evaluate(console, task, recipes.read_split(recipe.data, "test"))
 
     console.rule("3. Export: raw text in, answers out")
     version = task.export(OUTPUT / "export")

@@ -14,12 +14,12 @@ import tensorflow as tf
 from bertfam_tf import layers
 from bertfam_tf.data import inputs
 from bertfam_tf.layers.attention import Attention
-from bertfam_tf.layouts import splits
-from bertfam_tf.learner import Batch
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
+from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.tasks import Task
-from bertfam_tf.tuning import blocks_of
+from bertfam_tf.training.layouts import splits
+from bertfam_tf.training.tuning import blocks_of
 
 Mode = Literal["zero", "uniform"]
 _MODES = get_args(Mode)

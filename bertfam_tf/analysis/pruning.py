@@ -10,10 +10,10 @@ import keras
 import numpy as np
 
 from bertfam_tf.analysis.heads import Importance, attentions, feed_forwards
-from bertfam_tf.layouts import splits
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import Task
+from bertfam_tf.training.layouts import splits
 
 _HEADS, _UNITS = "heads_per_layer", "intermediate_size"
 

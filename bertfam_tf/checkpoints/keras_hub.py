@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bertfam_tf import hub_presets
-from bertfam_tf.checkpoints import huggingface, keras_hub_head
+from bertfam_tf.checkpoints import hub_presets, huggingface, keras_hub_head
+from bertfam_tf.checkpoints.hub_presets import FORMAT as _NAME
 from bertfam_tf.checkpoints.keras_weights import stored, table_name
 from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors
-from bertfam_tf.hub_presets import FORMAT as _NAME
 from bertfam_tf.names import join_names, truncated_repr
 from bertfam_tf.registry import Family, FormatNames
 from bertfam_tf.sources import CheckpointError

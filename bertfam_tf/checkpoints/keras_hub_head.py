@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf import hub_presets, parsing
+from bertfam_tf import parsing
+from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.checkpoints.keras_weights import stored, table_name
 from bertfam_tf.checkpoints.tensors import Stored
 from bertfam_tf.names import truncated_repr

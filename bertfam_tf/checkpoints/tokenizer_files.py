@@ -4,7 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from bertfam_tf import hub_presets, parsing
+from bertfam_tf import parsing
+from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.sources import CheckpointError
 
 _NAMES = (

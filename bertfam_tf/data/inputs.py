@@ -365,3 +365,8 @@ def _as_tuple(fields: Fields, *element: Any) -> tuple:
         if value.dtype != tf.string:
             raise ValueError(f"{name!r} of a data set must be strings, got {value.dtype.name}.")
     return (x, *rest)
+
+
+def as_text(values: Any) -> list[str]:
+    """A vector of byte strings as Python strings."""
+    return [value.decode("utf-8", "replace") for value in np.asarray(values).tolist()]

@@ -1,43 +1,29 @@
 """Distillation: trains a student to imitate a teacher, of any families."""
 
-from bertfam_tf.distill.augmentation import Augmentation, augment
-from bertfam_tf.distill.distiller import Distiller
-from bertfam_tf.distill.layer_maps import layer_map
-from bertfam_tf.distill.run import distill
-from bertfam_tf.distill.students import student_of, warm_start
-from bertfam_tf.distill.terms import (
-    TERMS,
-    AttentionProbabilities,
-    AttentionScores,
-    Embeddings,
-    FirstTokens,
-    HiddenCosine,
-    HiddenStates,
-    LogitsError,
-    Relations,
-    SoftTargets,
-    Term,
-)
-from bertfam_tf.distill.word_vectors import load_word_vectors
+from bertfam_tf.lazy import lazy
 
-__all__ = [
-    "TERMS",
-    "AttentionProbabilities",
-    "AttentionScores",
-    "Augmentation",
-    "Distiller",
-    "Embeddings",
-    "FirstTokens",
-    "HiddenCosine",
-    "HiddenStates",
-    "LogitsError",
-    "Relations",
-    "SoftTargets",
-    "Term",
-    "augment",
-    "distill",
-    "layer_map",
-    "load_word_vectors",
-    "student_of",
-    "warm_start",
-]
+_HOME = {
+    "AttentionProbabilities": "terms",
+    "AttentionScores": "terms",
+    "Augmentation": "augmentation",
+    "Distiller": "distiller",
+    "Embeddings": "terms",
+    "FirstTokens": "terms",
+    "HiddenCosine": "terms",
+    "HiddenStates": "terms",
+    "LogitsError": "terms",
+    "Relations": "terms",
+    "SoftTargets": "terms",
+    "TERMS": "terms",
+    "Term": "terms",
+    "augment": "augmentation",
+    "layer_map": "layer_maps",
+    "load_word_vectors": "word_vectors",
+    "student_of": "students",
+    "warm_start": "students",
+}
+_MOVED = {"distill": "bertfam_tf.recipes"}
+
+__all__ = list(_HOME)
+
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__, _MOVED)

@@ -22,12 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
+from bertfam_tf.corpora import shards
+from bertfam_tf.corpora.shards import CARD, Unit
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.cache import model_digest
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated
-from bertfam_tf.objectives import shards
-from bertfam_tf.objectives.shards import CARD, Unit
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.text import Packer, Tokenizer
 

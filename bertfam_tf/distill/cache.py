@@ -17,13 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
+from bertfam_tf.corpora import shards
+from bertfam_tf.corpora.shards import CARD, tokenizer_digest
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.objectives import shards
-from bertfam_tf.objectives.shards import CARD, tokenizer_digest
 from bertfam_tf.tasks import Task
 
 VERSION = 2

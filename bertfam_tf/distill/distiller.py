@@ -11,22 +11,16 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import is_packed
 from bertfam_tf.distill.cache import BATCH, Cache, halved, model_digest
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.terms import Outputs, Projections, Term
-from bertfam_tf.learner import (
-    Batch,
-    Learner,
-    NamedLossTracker,
-    Objective,
-    SumAndCount,
-    Untracked,
-)
 from bertfam_tf.models import Backbone, unpadding
+from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import Task
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.learner import Learner, NamedLossTracker, Untracked
 
 # Targets of a batch: the task's, and the inputs of each teacher or its outputs.
 TARGETS, INPUTS, OUTPUTS = "targets", "teacher_inputs", "teacher_outputs"

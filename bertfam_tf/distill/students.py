@@ -12,7 +12,7 @@ from bertfam_tf import registry
 from bertfam_tf.distill.layer_maps import LayerMap, layer_map
 from bertfam_tf.models import Backbone, config_of
 from bertfam_tf.tasks import Task
-from bertfam_tf.tuning import blocks_of
+from bertfam_tf.training.tuning import blocks_of
 
 _OF_LAYERS = ("num_layers", "heads_per_layer")
 

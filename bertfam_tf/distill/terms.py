@@ -20,7 +20,7 @@ from bertfam_tf import registry
 from bertfam_tf.distill import losses
 from bertfam_tf.distill.layer_maps import LayerMap, layer_map
 from bertfam_tf.distill.network import Network
-from bertfam_tf.learner import SumAndCount
+from bertfam_tf.objectives.objective import SumAndCount
 
 AUTO = "auto"
 # Logits below are masks, such as padding's in span QA, and not a network's.

@@ -9,9 +9,9 @@ import keras
 from keras import ops
 
 from bertfam_tf import layers
-from bertfam_tf.learner import Batch, SumAndCount
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.causal_lm import next_tokens
+from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.objectives.predictions import (
     counted,
     in_batch,

@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, SumAndCount
+from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 
 

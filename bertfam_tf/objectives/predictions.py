@@ -7,8 +7,8 @@ from typing import Any
 
 from keras import ops
 
-from bertfam_tf.learner import SumAndCount, mean
 from bertfam_tf.models.base import leaving_padding_out
+from bertfam_tf.objectives.objective import SumAndCount, mean
 
 
 def token_metrics(name: str) -> Mapping[str, Callable[[Any], Any]]:

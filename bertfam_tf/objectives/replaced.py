@@ -9,9 +9,9 @@ import keras
 from keras import ops
 
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Batch, SumAndCount, mean
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.masked_lm import MaskedTokens
+from bertfam_tf.objectives.objective import Batch, SumAndCount, mean
 
 
 class SampledTokens(keras.layers.Layer):

@@ -10,8 +10,8 @@ from keras import ops
 
 from bertfam_tf import layers
 from bertfam_tf.heads.head import TiedOutput
-from bertfam_tf.learner import Batch, SumAndCount
 from bertfam_tf.models import Backbone
+from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.objectives.predictions import (
     counted,
     in_batch,

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import optimizers
 from bertfam_tf.data.batching import TokenBatches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import (
@@ -25,10 +24,10 @@ from bertfam_tf.data.inputs import (
     texts_of,
 )
 from bertfam_tf.data.targets import Target
-from bertfam_tf.learner import Learner, Supervised
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected, unknown
+from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
 from bertfam_tf.tasks.attention import attention_signature
@@ -37,6 +36,8 @@ from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.parts import Parts, Signature
 from bertfam_tf.tasks.preprocessing import PACKED, POOLED, Packed, token_counts
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.learner import Learner
 
 _TASKS: dict[str, type[Task]] = {}
 # More examples than a batch of `train_on_batch` has.

@@ -12,15 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import generation, heads, layers, registry
-from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.generation import Options as GenerationOptions
-from bertfam_tf.learner import SumAndCount
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
+from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors, as_text
+from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Frame

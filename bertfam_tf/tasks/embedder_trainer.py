@@ -10,15 +10,17 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import accumulation, layers, optimizers
+from bertfam_tf import layers
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples, is_packed
 from bertfam_tf.data.labels import numbers_of
-from bertfam_tf.learner import Batch, Learner, SumAndCount, Untracked, mean_loss
 from bertfam_tf.names import unknown
+from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.parts import NO_LABELS
 from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.training import accumulation, optimizers
+from bertfam_tf.training.learner import Learner, Untracked, mean_loss
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.text_embedder import TextEmbedder

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf import heads
+from bertfam_tf.corpora import Masking
 from bertfam_tf.data.inputs import TEXT, Fields
-from bertfam_tf.learner import SingleLossTracker
 from bertfam_tf.models import Backbone
-from bertfam_tf.objectives import MaskedTokens, Masking
+from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, option
@@ -21,6 +21,7 @@ from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.windows import Windows
+from bertfam_tf.training.learner import SingleLossTracker
 
 _MAX_MASKS = 16
 

@@ -13,9 +13,9 @@ import tensorflow as tf
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.data.labels import index_of, not_listed
-from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.metrics import MicroF1
 from bertfam_tf.models import Backbone
+from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.options import option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
 from bertfam_tf.tasks.text_classifier import (
@@ -25,6 +25,7 @@ from bertfam_tf.tasks.text_classifier import (
     sequence_parts,
 )
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training.learner import mean_loss
 
 _SHAPES = (
     "a matrix of 0 and 1 (texts, labels), a pandas.DataFrame of them with a column for each "

@@ -12,15 +12,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import optimizers
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.learner import Batch, Learner, Objective, SumAndCount, Untracked
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
+from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import storage
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.learner import Learner, Untracked
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

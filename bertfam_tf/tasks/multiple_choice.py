@@ -15,12 +15,12 @@ from keras import ops
 from bertfam_tf import heads, layers
 from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import PairOptions, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors, as_text
+from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import PackedLists
 from bertfam_tf.tasks.text_classifier import cross_entropy
 from bertfam_tf.text import Tokenizer

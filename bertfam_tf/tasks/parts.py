@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.heads import Head
-from bertfam_tf.learner import Objective, SumAndCount
+from bertfam_tf.objectives.objective import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
 
 Tensors = dict[str, tf.Tensor]
@@ -151,8 +151,3 @@ class Parts:
     evaluation: Evaluation | None = None
     signatures: Callable[..., dict[str, Signature]] = lambda: {}
     feature_counts: Mapping[str, int] = field(default_factory=dict)
-
-
-def as_text(values: Any) -> list[str]:
-    """A vector of byte strings as Python strings."""
-    return [value.decode("utf-8", "replace") for value in np.asarray(values).tolist()]

@@ -15,15 +15,16 @@ from bertfam_tf import heads, layers
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, Fields, texts_of
 from bertfam_tf.data.labels import numbers_of
-from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
+from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed, PackedLists, in_parts
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training.learner import mean_loss
 
 _QUERY, _DOCUMENT, _DOCUMENTS = "query", "document", "documents"
 

@@ -12,15 +12,17 @@ import tensorflow as tf
 
 from bertfam_tf import heads
 from bertfam_tf.data import targets
+from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
-from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.models import Backbone
+from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, PairOptions, classes, names, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors, as_text
+from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training.learner import mean_loss
 
 
 @dataclass(frozen=True)

@@ -14,27 +14,20 @@ import tensorflow as tf
 from bertfam_tf import heads, metrics
 from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import LABEL, TEXT, Fields
+from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
-from bertfam_tf.learner import SumAndCount, mean_loss
 from bertfam_tf.models import Backbone
+from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import FeatureOptions, classes, option
-from bertfam_tf.tasks.parts import (
-    NO_LABELS,
-    Evaluation,
-    Parts,
-    Signature,
-    Targets,
-    Tensors,
-    as_text,
-)
+from bertfam_tf.tasks.parts import NO_LABELS, Evaluation, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Windowed
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.text import Tokenizer, tokenize_words, with_prefix_space
 from bertfam_tf.text.kernels.graph import flags
 from bertfam_tf.text.kernels.internals import parts_of
 from bertfam_tf.text.splitting import Split, Words, WordSplitter
+from bertfam_tf.training.learner import mean_loss
 
 _OUTSIDE = "O"
 _UNLABELLED = -1

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from bertfam_tf import heads, layers
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import Options, classes, option
-from bertfam_tf.tasks.parts import Parts, Signature, Tensors, as_text
+from bertfam_tf.tasks.parts import Parts, Signature, Tensors
 from bertfam_tf.tasks.preprocessing import PackedLists, in_parts
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.text import Tokenizer

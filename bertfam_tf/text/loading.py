@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertfam_tf import hub_presets, registry
+from bertfam_tf import registry
+from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, resolve
 from bertfam_tf.text import presets

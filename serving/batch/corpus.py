@@ -13,7 +13,7 @@ number of workers. A unit is read, tokenized, formed and written in one step, un
 until its shard is complete. So a killed run resumes with the shards that are missing, and a shard
 that a runner retries appears once, with the same bytes. The card is written last.
 
-Masks are not drawn here but while training (bertfam_tf/objectives/shards.py).
+Masks are not drawn here but while training (bertfam_tf/corpora/shards.py).
 
 Workers need the package bertfam_tf, and a file system with the input and the output in common.
 """
@@ -32,12 +32,12 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from bertfam_tf.data.documents import DOCUMENTS, SENTENCES, find_files
+from bertfam_tf.corpora import shards
+from bertfam_tf.corpora.documents import DOCUMENTS, SENTENCES, find_files
+from bertfam_tf.corpora.examples import PAIR_FORMATS, SINGLE_FORMATS, Format
+from bertfam_tf.corpora.shards import COUNTS, Unit
 from bertfam_tf.data.published import Published, PublishedTexts
 from bertfam_tf.files import exclusive_lock
-from bertfam_tf.objectives import shards
-from bertfam_tf.objectives.examples import PAIR_FORMATS, SINGLE_FORMATS, Format
-from bertfam_tf.objectives.shards import COUNTS, Unit
 from bertfam_tf.text import load_tokenizer
 
 _Options = dict[str, Any]

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf import analysis, registry, tuning
+from bertfam_tf import analysis, registry
 from bertfam_tf.analysis.heads import attentions
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import CharacterTokenizer
+from bertfam_tf.training import tuning
 from tests.test_families import _build, _inputs
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull plot"]

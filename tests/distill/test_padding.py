@@ -10,7 +10,6 @@ import json
 import pytest
 
 import bertfam_tf as bf
-from bertfam_tf.config import DistillRecipe, load_recipe
 from bertfam_tf.distill import (
     AttentionProbabilities,
     AttentionScores,
@@ -24,6 +23,8 @@ from bertfam_tf.distill import (
     SoftTargets,
     distill,
 )
+from bertfam_tf.recipes.reading import load_recipe
+from bertfam_tf.recipes.schema import DistillRecipe
 from tests.distill.test_distiller import _fill, still, task_of
 from tests.selection import in_full
 

@@ -27,8 +27,9 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from bertfam_tf import cli, config, sources
-from bertfam_tf.train import plan
+from bertfam_tf import plan, sources
+from bertfam_tf.cli import main as cli
+from bertfam_tf.recipes import schema as config
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [

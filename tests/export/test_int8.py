@@ -14,7 +14,7 @@ from bertfam_tf.export import int8, saved_model
 from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.serve import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer
-from bertfam_tf.tuning import add_lora
+from bertfam_tf.training.tuning import add_lora
 
 TEXTS = ["the film was good", "a dull , unhappy cast", "good " * 20, "not [MASK] bad", "", "film"]
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(98))])

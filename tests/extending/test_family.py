@@ -9,12 +9,13 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import layers, registry, tuning
+from bertfam_tf import layers, registry
 from bertfam_tf.checkpoints import CheckpointError
 from bertfam_tf.models import encoder, heads
 from bertfam_tf.models.base import Config
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
+from bertfam_tf.training import tuning
 from tests import test_families
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from keras import ops
 
 import bertfam_tf as bf
-from bertfam_tf.learner import Learner, mean
+from bertfam_tf.objectives.objective import mean
+from bertfam_tf.training.learner import Learner
 
 SHAPE = dict(
     vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16,

@@ -11,16 +11,16 @@ import yaml
 
 import bertfam_tf as bf
 from bertfam_tf import heads
-from bertfam_tf.config import load_recipe
 from bertfam_tf.data import read_rows, targets
 from bertfam_tf.data.inputs import Fields
-from bertfam_tf.learner import mean_loss
+from bertfam_tf.recipes import answer_file, evaluate, run
+from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.serve import load as load_export
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets
 from bertfam_tf.tasks.preprocessing import Packed
-from bertfam_tf.train import answer_file, evaluate, run
+from bertfam_tf.training.learner import mean_loss
 
 
 @dataclass(frozen=True, kw_only=True)

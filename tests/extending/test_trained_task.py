@@ -17,10 +17,11 @@ import yaml
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.data import targets
-from bertfam_tf.learner import Learner, Supervised, mean_loss
+from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.parts import Parts
 from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.training.learner import Learner, mean_loss
 
 
 class LengthTrainer(Learner):

@@ -8,20 +8,21 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.learner import Batch, Learner
+from bertfam_tf.corpora import Masking, Permutation
 from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.objectives import (
     MaskedTokens,
-    Masking,
     NextTokens,
     PairLabels,
-    Permutation,
     PermutedTokens,
     ReplacedTokens,
     replaced_tokens_network,
 )
+from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.text import WordPieceTokenizer
-from tests.objectives import test_masking, test_replaced
+from bertfam_tf.training.learner import Learner
+from tests.corpora import test_masking
+from tests.objectives import test_replaced
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -258,7 +258,7 @@ def test_ids(pair):
 
 
 def test_products_of_lora_are_in_the_weights(tmp_path):
-    from bertfam_tf.tuning import add_lora
+    from bertfam_tf.training.tuning import add_lora
 
     task = published.task("TextClassifier", "bert")
     task.save_pretrained(tmp_path / "before")

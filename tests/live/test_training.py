@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from bertfam_tf.cli import main
-from bertfam_tf.config import load_recipe
-from bertfam_tf.train import read_split
-from tests.train.test_tasks import CASES, SQUAD
+from bertfam_tf.recipes import read_split
+from bertfam_tf.recipes.reading import load_recipe
+from tests.recipes.test_tasks import CASES, SQUAD
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import heads, optimizers
+from bertfam_tf import heads
+from bertfam_tf.training import optimizers
 from tests.parity import TOLERANCE, relative
 
 UNITS = 5

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import optimizers, tuning
 from bertfam_tf.checkpoints import CheckpointError
 from bertfam_tf.text import CharacterTokenizer, Packer, load_tokenizer, tokenize_words
+from bertfam_tf.training import optimizers, tuning
 from tests.parity import TOLERANCE, relative
 from tests.test_goldens import GOLDENS
 

@@ -5,10 +5,12 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.learner import Batch, Learner
+from bertfam_tf.corpora import SentenceWords
 from bertfam_tf.models import unpadding
-from bertfam_tf.objectives import BidirectionalTokens, SentenceWords, bidirectional_head
+from bertfam_tf.objectives import BidirectionalTokens, bidirectional_head
+from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.text import CharacterTokenizer
+from bertfam_tf.training.learner import Learner
 from tests.seeding import seed
 
 VOCABULARY = ["<S>", "</S>", "<UNK>", "the", "film", "is", "good", ","]

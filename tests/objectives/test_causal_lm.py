@@ -7,9 +7,10 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import heads
-from bertfam_tf.learner import Batch, Learner
 from bertfam_tf.models import unpadding
 from bertfam_tf.objectives import NextTokens, next_tokens
+from bertfam_tf.objectives.objective import Batch
+from bertfam_tf.training.learner import Learner
 
 LENGTHS = np.array([7, 3, 1, 5])
 

@@ -7,9 +7,10 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import heads, registry
-from bertfam_tf.learner import Batch, Learner
 from bertfam_tf.models import unpadding
 from bertfam_tf.objectives import MaskedTokens
+from bertfam_tf.objectives.objective import Batch
+from bertfam_tf.training.learner import Learner
 from tests.selection import in_full
 
 SHAPE = dict(vocab_size=50, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bertfam_tf.learner import Batch
 from bertfam_tf.objectives import PairLabels
+from bertfam_tf.objectives.objective import Batch
 
 
 def test_loss_and_accuracy_by_hand():

@@ -7,9 +7,10 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import heads
-from bertfam_tf.learner import Batch, Learner
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import ReplacedTokens, replaced_tokens_network
+from bertfam_tf.objectives.objective import Batch
+from bertfam_tf.training.learner import Learner
 
 SHAPE = dict(
     vocab_size=40, embedding_size=12, hidden_size=16, num_layers=1, num_heads=2,

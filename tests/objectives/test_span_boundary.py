@@ -8,18 +8,13 @@ from scipy.special import erf
 
 import bertfam_tf as bf
 from bertfam_tf import heads
-from bertfam_tf.learner import Batch, Learner
+from bertfam_tf.corpora import Masking, geometric
 from bertfam_tf.models import unpadding
-from bertfam_tf.objectives import (
-    MaskedTokens,
-    Masking,
-    SpanBoundary,
-    geometric,
-    span_boundaries,
-    span_boundary_head,
-)
+from bertfam_tf.objectives import MaskedTokens, SpanBoundary, span_boundaries, span_boundary_head
+from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.text import WordPieceTokenizer
-from tests.objectives.test_masking import PIECES, _rows, _seeds
+from bertfam_tf.training.learner import Learner
+from tests.corpora.test_masking import PIECES, _rows, _seeds
 from tests.selection import in_full
 
 SHAPE = dict(

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from bertfam_tf import replicas
-from bertfam_tf.config import load_recipe
+from bertfam_tf.recipes.reading import load_recipe
+from bertfam_tf.training import replicas
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "configs" / "cluster"

@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import heads, registry, tuning
+from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import CheckpointError
 from bertfam_tf.models import unpadding
+from bertfam_tf.training import tuning
 from tests.selection import in_full
 from tests.test_families import _build, _inputs
 

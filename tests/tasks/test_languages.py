@@ -10,9 +10,9 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import Checkpoint, convert
-from bertfam_tf.config import load_recipe
-from bertfam_tf.train import evaluate, run
-from bertfam_tf.train.directory import MODEL
+from bertfam_tf.recipes import evaluate, run
+from bertfam_tf.recipes.directory import MODEL
+from bertfam_tf.recipes.reading import load_recipe
 from tests import published
 
 GOLDEN = Path(__file__).parent.parent / "goldens" / "xlm" / "heads" / "sequence"

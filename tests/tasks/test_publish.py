@@ -13,7 +13,7 @@ from bertfam_tf.checkpoints import CheckpointError, convert
 from bertfam_tf.tasks.pretrained import tokenizer_length
 from bertfam_tf.text import WordTokenizer, load_tokenizer
 from bertfam_tf.text.published import save_published
-from bertfam_tf.tuning import add_lora
+from bertfam_tf.training.tuning import add_lora
 from tests import published
 from tests.selection import WIRINGS, in_full
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.models import unpadding
-from bertfam_tf.optimizers import adamw
 from bertfam_tf.text import load_tokenizer
+from bertfam_tf.training.optimizers import adamw
 from tests.selection import in_full
 
 TEXTS = ["a good film", "bad", "the plot is very dull", "great acting!", "it is", "it is bad"] * 2

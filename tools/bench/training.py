@@ -73,9 +73,10 @@ def ours(sizes: str, precision: str, batch: int, length: int, repeats: int) -> d
     import keras
 
     import bertfam_tf as bf
-    from bertfam_tf import heads, optimizers
-    from bertfam_tf.learner import Learner
+    from bertfam_tf import heads
     from bertfam_tf.objectives import MaskedTokens
+    from bertfam_tf.training import optimizers
+    from bertfam_tf.training.learner import Learner
 
     keras.utils.set_random_seed(0)
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")

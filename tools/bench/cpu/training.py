@@ -211,7 +211,7 @@ class Ours(_Fits):
 
     def _fine_tune(self) -> Any:
         import bertfam_tf as bf
-        from bertfam_tf import optimizers
+        from bertfam_tf.training import optimizers
 
         task = bf.TextClassifier.from_pretrained(self._checkpoint, pair=False)
         task.compile(optimizers.adamw(RATE, SCHEDULE))
@@ -219,8 +219,9 @@ class Ours(_Fits):
 
     def _mlm(self) -> Any:
         import bertfam_tf as bf
-        from bertfam_tf import heads, optimizers
-        from bertfam_tf.learner import Learner
+        from bertfam_tf import heads
+        from bertfam_tf.training import optimizers
+        from bertfam_tf.training.learner import Learner
 
         backbone = bf.load_backbone(self._checkpoint)
         head = heads.build(backbone, "masked_lm")

@@ -1,0 +1,5 @@
+"""The ``bertfam`` command."""
+
+from bertfam_tf.cli.main import main
+
+__all__ = ["main"]

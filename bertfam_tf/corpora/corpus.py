@@ -1,0 +1,109 @@
+"""Text files as batches of pretraining, of which a few examples at a time are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from bertfam_tf.corpora.documents import read_documents
+from bertfam_tf.corpora.examples import (
+    Format,
+    FormedExamples,
+    Spans,
+    in_passes,
+    one_pass,
+    pass_seed,
+)
+from bertfam_tf.corpora.formats import Segments
+from bertfam_tf.names import join_names
+from bertfam_tf.text import Tokenizer
+
+
+class Corpus(FormedExamples):
+    """Text files as examples of masked language modeling, formed in each pass.
+
+    Args:
+        files: UTF-8 text.
+        tokenizer: of the model, with a mask token.
+        length, format, task: as for ``Format``.
+        documents, sentences: as for ``data.documents.read_documents``.
+        shuffle: number of examples among which the next one is drawn; 1 for the files' order.
+        seed: of the order, the pairs and the masks.
+        spans: as for ``Format``.
+
+    Raises:
+        ValueError: as ``Format``, ``Examples`` and ``read_documents`` raise it.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str | Path],
+        tokenizer: Tokenizer,
+        length: int,
+        format: str = "full_sentences",
+        *,
+        task: str = "nsp",
+        documents: str = "blank_line",
+        sentences: str = "line",
+        shuffle: int = 10_000,
+        seed: int = 0,
+        spans: Spans | None = None,
+    ):
+        super().__init__(Format(tokenizer, length, format, task, spans), shuffle, seed)
+        read_documents(files, documents, sentences)
+        self.files = files
+        self.documents = documents
+        self.sentences = sentences
+
+    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[Segments]:
+        """Yields the examples of one pass, in the order in which they are trained on.
+
+        Args:
+            number: of the pass, from 0.
+            copies: as for ``batches``.
+
+        Raises:
+            ValueError: if the files have no text, or are not UTF-8.
+        """
+        for example, _ in one_pass(self._formed, self.seed, self.shuffle, copies, number):
+            yield example
+
+    def _formed(self, seed: int) -> Iterator[Segments]:
+        """Yields all examples in the order of the text; ``seed`` is that of pairs."""
+        found = None
+        documents = read_documents(self.files, self.documents, self.sentences)
+        for found in self.format.form(documents, seed, in_turns=self.documents == "file"):
+            yield found
+        if found is None:
+            raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
+
+    def count(self) -> int:
+        """The number of examples in the first pass, which is formed for it."""
+        return sum(1 for _ in self.examples())
+
+    def _labels(self) -> set[int]:
+        found: set[int] = set()
+        for example in self._formed(pass_seed(self.seed, 0)):
+            found |= set() if example.label is None else {example.label}
+            if len(found) == 2:
+                break
+        return found
+
+    def _source(self) -> str:
+        return join_names(map(str, self.files))
+
+    def _batched(
+        self, batch_size: int, copies: int | None, passes: int | None, start: int
+    ) -> tf.data.Dataset:
+        def examples() -> Iterator[tuple]:
+            passes_over = in_passes(self._formed, self.seed, self.shuffle, copies, passes, start)
+            for example, seeds in passes_over:
+                label = -1 if example.label is None else example.label
+                yield example.first, example.second, label, seeds
+
+        ids = tf.TensorSpec([None], tf.int32)
+        signature = (ids, ids, tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32))
+        data = tf.data.Dataset.from_generator(examples, output_signature=signature)
+        return data.ragged_batch(batch_size)

@@ -1,0 +1,452 @@
+"""Examples of pretraining: formed from documents, and in batches with masks."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count, groupby, islice
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.corpora.formats import (
+    Segments,
+    Sentence,
+    doc_sentences,
+    full_sentences,
+    segment_pairs,
+    sentence_pairs,
+)
+from bertfam_tf.corpora.masking import Masking, spans_at
+from bertfam_tf.data.batching import training_options
+from bertfam_tf.text import Tokenizer
+from bertfam_tf.text.packing import Packer
+
+SINGLE_FORMATS = ("full_sentences", "doc_sentences")
+PAIR_FORMATS = ("segment_pairs", "sentence_pairs")
+# Sentences that are tokenized in one call.
+_SENTENCES = 1024
+SEEDS = 2**31
+# From sentences to the spans of each, from which byte up to which.
+Spans = Callable[[list[str]], list[list[tuple[int, int]]]]
+# Batches of full examples that are divided anew where batches are of tokens.
+_TOGETHER = 16
+
+
+class Format:
+    """How documents become examples, and examples a model's inputs.
+
+    Args:
+        tokenizer: of the model.
+        length: maximum number of tokens of an example, with special tokens.
+        name: one of the four of ``objectives.formats``, such as ``"full_sentences"``.
+        task: of pairs, ``"nsp"`` or ``"sop"``.
+        spans: finds the spans of sentences, such as named entities, for the unit ``"given"`` of
+            ``Masking``; None for none.
+
+    Raises:
+        ValueError: for an unknown name or task, or a length that leaves no room for two tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        length: int,
+        name: str = "full_sentences",
+        task: str = "nsp",
+        spans: Spans | None = None,
+    ):
+        known = SINGLE_FORMATS + PAIR_FORMATS
+        if name not in known:
+            raise ValueError(f"format must be one of {', '.join(known)}, got {name!r}.")
+        if task not in ("nsp", "sop"):
+            raise ValueError(f"task must be 'nsp' or 'sop', got {task!r}.")
+        self.pairs = name in PAIR_FORMATS
+        room = length - tokenizer.layout.special_count(1 + self.pairs)
+        if room < 2:
+            raise ValueError(f"length must leave room for two tokens, got {length}.")
+        self.tokenizer = tokenizer
+        self.length = length
+        self.name = name
+        self.task = task
+        self.spans = spans
+        self._room = room
+        self._packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
+
+    def form(
+        self, documents: Iterable[Iterator[str]], seed: int = 0, *, in_turns: bool = False
+    ) -> Iterator[Segments]:
+        """Examples of documents.
+
+        Args:
+            documents: sentences, as ``data.documents.read_documents`` returns them.
+            seed: of what is drawn for pairs.
+            in_turns: for pairs, whether documents are read in turns instead of each into memory;
+                their iterators have to be independent, as those of several files are.
+        """
+        tokens: Iterable[Any]
+        if self.pairs and in_turns:
+            tokens = map(self._tokens, documents)
+        elif self.pairs:
+            tokens = map(list, self._tokens_of_each(documents))
+        else:
+            tokens = self._tokens_of_each(documents)
+        if self.name == "full_sentences":
+            separator = self.tokenizer.special_ids.get("sep")
+            return full_sentences(tokens, self._room, separator)
+        if self.name == "doc_sentences":
+            return doc_sentences(tokens, self._room)
+        pairs = segment_pairs if self.name == "segment_pairs" else sentence_pairs
+        return pairs(tokens, self._room, task=self.task, seed=seed)
+
+    def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """The inputs of a batch of examples, int32 (batch, tokens), with special tokens.
+
+        With ``spans``, one more is ``"spans"``, as ``Masking`` takes it.
+        """
+        inputs = self._packed(first, second)
+        if self.spans is None:
+            return inputs
+        size = self.tokenizer.vocab_size
+        ids = inputs["token_ids"]
+        return {**inputs, "token_ids": ids % size, "spans": ids // size}
+
+    def _packed(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        if not self.pairs:
+            return self._packer([first])
+        pair, single = self._packer([first, second]), self._packer([first])
+        # A pair's layout has a separator after its second segment, which may be missing.
+        length = tf.maximum(*(tf.shape(each["token_ids"])[1] for each in (pair, single)))
+        is_pair = tf.expand_dims(second.row_lengths() > 0, 1)
+        pad = self.tokenizer.special_ids.get("pad", 0)
+        return {
+            name: tf.where(
+                is_pair,
+                *(
+                    tf.pad(
+                        each[name],
+                        [[0, 0], [0, length - tf.shape(each[name])[1]]],
+                        constant_values=pad if name == "token_ids" else 0,
+                    )
+                    for each in (pair, single)
+                ),
+            )
+            for name in pair
+        }
+
+    def tokens(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
+        """The tokens of each example of a batch, with special tokens; int64 (batch,)."""
+        one, two = (tf.cast(each.row_lengths(), tf.int64) for each in (first, second))
+        special = [self.tokenizer.layout.special_count(n) for n in (1, 2)] if self.pairs else []
+        if not special:
+            return one + self.tokenizer.layout.special_count(1)
+        return one + two + tf.where(two > 0, *(tf.constant(n, tf.int64) for n in special[::-1]))
+
+    def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
+        while some := list(islice(sentences, _SENTENCES)):
+            yield from (self._ids(some) if self.spans is None else self._ids_and_spans(some))
+
+    def _ids(self, sentences: list[str]) -> list[Sentence]:
+        return self.tokenizer.tokenize(sentences).to_list()
+
+    def _ids_and_spans(self, sentences: list[str]) -> list[Sentence]:
+        """Ids plus the size of the vocabulary times the number of a span, 0 for none.
+
+        Formats rearrange numbers, whatever they stand for.
+        """
+        assert self.spans is not None
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(sentences)
+        found = self.spans(sentences)
+        bounds = np.zeros((len(sentences), max(1, *map(len, found), 1), 2), "int32")
+        for row, spans in zip(bounds, found, strict=True):
+            row[: len(spans)] = np.reshape(spans, (-1, 2))
+        starts, ends = starts.to_tensor(), ends.to_tensor()
+        numbers = spans_at(starts, ends, bounds[..., 0], bounds[..., 1]).numpy()
+        # A span at the end of a sentence differs from one at the beginning of the next.
+        odd = np.arange(len(sentences))[:, None] % 2
+        numbers = np.where(numbers > 0, 2 * numbers + odd, 0)
+        both = ids.to_tensor().numpy() + self.tokenizer.vocab_size * numbers
+        lengths = ids.row_lengths().numpy()
+        return [row[:length].tolist() for row, length in zip(both, lengths, strict=True)]
+
+    def _tokens_of_each(self, documents: Iterable[Iterator[str]]) -> Iterator[Iterator[Sentence]]:
+        """The same for consecutive documents, which share calls: most are short."""
+        numbers: deque[int] = deque()
+
+        def sentences() -> Iterator[str]:
+            for number, document in enumerate(documents):
+                for sentence in document:
+                    numbers.append(number)
+                    yield sentence
+
+        def numbered() -> Iterator[tuple[int, Sentence]]:
+            for tokens in self._tokens(sentences()):
+                yield numbers.popleft(), tokens
+
+        for _, document in groupby(numbered(), itemgetter(0)):
+            yield map(itemgetter(1), document)
+
+
+class Examples:
+    """Examples in passes over all of them, and their batches.
+
+    In each pass the order is drawn anew. Pairs depend on the seed and the copy of the text that the
+    pass reads, and an example's masks also on its index in that copy: they are the same in any
+    order and in batches of any size.
+
+    A subclass implements `count`, `_batched` and `_packed`.
+
+    Args:
+        shuffle: number of examples that are shuffled at a time; 1 for none.
+        seed: of the order, the pairs and the masks.
+
+    Raises:
+        ValueError: for a ``shuffle`` below 1.
+    """
+
+    def __init__(self, shuffle: int, seed: int):
+        if shuffle < 1:
+            raise ValueError(f"shuffle must be at least 1, got {shuffle}.")
+        self.shuffle = shuffle
+        self.seed = seed
+
+    def count(self) -> int:
+        """The number of examples in the first pass."""
+        raise NotImplementedError
+
+    def _batched(
+        self, batch_size: int, copies: int | None, passes: int | None, start: int
+    ) -> tf.data.Dataset:
+        """Batches of what `_packed` takes and seeds of masks, arguments as for ``batches``.
+
+        Returns:
+            A data set of tuples, of which the last element is the seeds, int32 (batch, 2).
+        """
+        raise NotImplementedError
+
+    def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The inputs of a batch, before they are masked, and its targets beside those of masks."""
+        raise NotImplementedError
+
+    def batches(
+        self,
+        batch_size: int | None,
+        masking: Masking,
+        *,
+        batch_tokens: int | None = None,
+        copies: int | None = None,
+        passes: int | None = 1,
+        start: int = 0,
+    ) -> tf.data.Dataset:
+        """Batches of masked examples.
+
+        Args:
+            batch_size: examples of a batch; the last batch of all passes may have fewer. None for
+                batches by their tokens.
+            masking: draws the masks.
+            batch_tokens: the most tokens that a batch has, without padding, in place of
+                ``batch_size``: batches have about as many tokens as each other and more examples
+                where these are short, as RoBERTa's DOC-SENTENCES has them (arXiv 1907.11692,
+                section 4.2). One batch in sixteen or more has what is left.
+            copies: number of copies of the text whose masks and pairs differ. Passes read them in
+                turns, so that pass ``n`` and pass ``n + copies`` have the same masked examples in
+                another order: 1 for masks that are drawn once, as arXiv 1907.11692, section 4.1,
+                calls static masking (BERT's code writes 10 or 5 copies, ALBERT's 40); None for new
+                masks and pairs in each pass.
+            passes: number of passes over the examples; None for no end.
+            start: number of examples of these passes that are left out at their beginning; with
+                ``batch_tokens``, the number of batches. They are read, but not masked.
+
+        Returns:
+            A data set of (inputs, targets, weights): ``token_ids``, ``padding_mask`` and
+            ``segment_ids``, int32 (batch, length); the fields of ``objectives.Masked``,
+            ``positions``, ``token_ids``, ``starts`` and ``ends``, int32 (batch, predictions), the
+            ``originals``, int32 (batch, length), ``pair``, int32 (batch,), -1 for none, and
+            ``seeds``, int32 (batch, 2), those of each example's masks; and float32 (batch,
+            predictions), 1 for predictions.
+
+        Raises:
+            ValueError: for sizes below 1, both kinds of batches or none, or a negative start.
+        """
+        if (batch_size is None) == (batch_tokens is None):
+            raise ValueError(
+                f"Either batch_size or batch_tokens must be None, got {batch_size} and "
+                f"{batch_tokens}."
+            )
+        for name, value in (("batch_size", batch_size), ("copies", copies), ("passes", passes)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if start < 0:
+            raise ValueError(f"start must be at least 0, got {start}.")
+        if batch_size is None:
+            data = self._by_tokens(batch_tokens, copies, passes).skip(start)
+        else:
+            data = self._batched(batch_size, copies, passes, start)
+        data = data.map(self._masked(masking), tf.data.AUTOTUNE, deterministic=True)
+        return training_options(data.prefetch(2))
+
+    def count_batches(self, batch_tokens: int) -> int:
+        """The number of batches of at most ``batch_tokens`` tokens in the first pass."""
+        return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *_: count + 1))
+
+    def _by_tokens(
+        self, batch_tokens: int | None, copies: int | None, passes: int | None
+    ) -> tf.data.Dataset:
+        """As ``_batched``, with batches of at most ``batch_tokens`` tokens."""
+        raise ValueError(f"{type(self).__name__} has no batches by tokens, expected a batch_size.")
+
+    def _masked(self, masking: Masking) -> Any:
+        def masked(*example: Any) -> tuple:
+            *parts, seeds = example
+            inputs, targets = self._packed(*parts)
+            spans = {"spans": inputs.pop("spans")} if "spans" in inputs else {}
+            found = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
+            targets |= {
+                "positions": found.positions,
+                "token_ids": found.targets,
+                "starts": found.starts,
+                "ends": found.ends,
+                "originals": inputs["token_ids"],
+                "seeds": seeds,
+            }
+            return {**inputs, "token_ids": found.token_ids}, targets, found.weights
+
+        return tf.autograph.experimental.do_not_convert(masked)
+
+
+class FormedExamples(Examples):
+    """Examples in a format, as ``Segments``; `_batched` has first and second segments and labels.
+
+    Args:
+        format: of the examples.
+        shuffle, seed: as for ``Examples``.
+    """
+
+    def __init__(self, format: Format, shuffle: int, seed: int):
+        super().__init__(shuffle, seed)
+        self.format = format
+        self.tokenizer = format.tokenizer
+
+    def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        first, second, label = example
+        return self.format.pack(first, second), {"pair": label}
+
+    def _by_tokens(
+        self, batch_tokens: int | None, copies: int | None, passes: int | None
+    ) -> tf.data.Dataset:
+        longest = self.format.length
+        if batch_tokens is None or batch_tokens < longest:
+            raise ValueError(
+                f"batch_tokens must be at least the {longest} tokens of an example, got "
+                f"{batch_tokens}."
+            )
+
+        def divided(*chunk: Any) -> tf.data.Dataset:
+            """The batches of a chunk: as many of the next examples as there is room for."""
+            tokens = self.format.tokens(*chunk[:2])
+            total = tf.cumsum(tokens)
+
+            def batch(first: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                limit = total[first] - tokens[first] + batch_tokens
+                end = tf.searchsorted(total, [limit], side="right")
+                return end[0], tf.concat([ends, end], 0)
+
+            _, ends = tf.while_loop(
+                lambda first, _: first < tf.size(tokens),
+                batch,
+                (tf.constant(0), tf.zeros([0], tf.int32)),
+                shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            )
+            bounds = tf.data.Dataset.from_tensor_slices((tf.concat([[0], ends[:-1]], 0), ends))
+            return bounds.map(lambda first, end: tuple(part[first:end] for part in chunk))
+
+        size = _TOGETHER * (batch_tokens // longest)
+        chunks = self._batched(size, copies, passes, 0)
+        return chunks.flat_map(tf.autograph.experimental.do_not_convert(divided))
+
+    def check_labels(self) -> None:
+        """Checks that pairs have both labels: nothing is learned from pairs of one kind.
+
+        Raises:
+            ValueError: if there are no pairs, or pairs with one label.
+        """
+        labels = self._labels()
+        if len(labels) == 2:
+            return
+        task, text = self.format.task, self._source()
+        if not labels:
+            raise ValueError(
+                f"{task} needs pairs of segments, but {text} has none: no document has two "
+                f"sentences that fit into {self.format.length} tokens together. data.documents "
+                "and data.sentences say what a document and a sentence is."
+            )
+        reason = "has too few of them."
+        if task == "nsp" and labels == {0}:
+            reason = (
+                "has no second segments of other documents. One document has no other to take "
+                "them from; data.documents says what a document is (blank_line, file or line)."
+            )
+        raise ValueError(f"{task} needs pairs with both labels, but {text} {reason}")
+
+    def _labels(self) -> set[int]:
+        """The labels of pairs that the first pass has."""
+        raise NotImplementedError
+
+    def _source(self) -> str:
+        """The names of the files, for messages."""
+        raise NotImplementedError
+
+
+def pass_seed(seed: int, number: Any) -> Any:
+    """The seed of a pass over a data set: an ``int``, or int64 if ``number`` is."""
+    return (seed * 1_000_003 + number) % SEEDS
+
+
+def in_passes(
+    formed: Callable[[int], Iterable[Any]],
+    seed: int,
+    shuffle: int,
+    copies: int | None,
+    passes: int | None,
+    start: int,
+) -> Iterator[tuple[Any, list[int]]]:
+    """Yields the examples of several passes, each with the seeds of its masks.
+
+    Args:
+        formed: from the seed of a copy of the text to its examples, in the text's order.
+        seed: of the data set.
+        shuffle: number of examples among which the next one is drawn.
+        copies, passes, start: as for ``Examples.batches``.
+    """
+    numbers = count() if passes is None else range(passes)
+    of_passes = (one_pass(formed, seed, shuffle, copies, number) for number in numbers)
+    return islice(chain.from_iterable(of_passes), start, None)
+
+
+def one_pass(
+    formed: Callable[[int], Iterable[Any]],
+    seed: int,
+    shuffle: int,
+    copies: int | None,
+    number: int,
+) -> Iterator[tuple[Any, list[int]]]:
+    """Yields the examples of pass ``number``, from 0; other arguments as for ``in_passes``."""
+    copy = pass_seed(seed, number if copies is None else number % copies)
+    draw = random.Random(pass_seed(seed, number))
+    for index, example in shuffled(enumerate(formed(copy)), shuffle, draw):
+        yield example, [copy, index % SEEDS]
+
+
+def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
+    """Draws each next example among ``size``."""
+    waiting = list(islice(examples, size - 1))
+    for example in examples:
+        waiting.append(example)
+        at = draw.randrange(len(waiting))
+        waiting[at], waiting[-1] = waiting[-1], waiting[at]
+        yield waiting.pop()
+    draw.shuffle(waiting)
+    yield from waiting

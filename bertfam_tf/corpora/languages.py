@@ -1,0 +1,251 @@
+"""Text of several languages and its translations as batches of pretraining."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import parsing
+from bertfam_tf.corpora.corpus import Corpus
+from bertfam_tf.corpora.documents import read_documents
+from bertfam_tf.corpora.examples import SEEDS, Examples, in_passes, one_pass
+from bertfam_tf.corpora.masking import Masking
+from bertfam_tf.corpora.translation import TranslationPairs
+from bertfam_tf.data.batching import training_options
+from bertfam_tf.text import Tokenizer
+
+
+class Translations(Examples):
+    """Pairs of sentences of two languages, each with its translation.
+
+    Args:
+        files: two UTF-8 files whose lines are translations of each other; or one with two columns
+            that a tab separates. Pairs of which one is empty are left out.
+        languages: the ids of both languages.
+        pairs: packs them.
+        tokenizers: of the model, for both languages.
+        shuffle: number of pairs among which the next one is drawn; 1 for the files' order.
+        seed: of the order and the masks.
+
+    Targets of batches have ``translated``, int32 (batch,), which is 1.
+
+    Raises:
+        ValueError: for another number of files; while reading, for files of different lengths, a
+            line without two columns, or text that is not UTF-8.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        languages: Sequence[int],
+        pairs: TranslationPairs,
+        tokenizers: Sequence[Tokenizer],
+        *,
+        shuffle: int = 10_000,
+        seed: int = 0,
+    ):
+        if len(files) not in (1, 2):
+            raise ValueError(
+                f"Translations must be in two files or in one with two columns, got {len(files)}."
+            )
+        super().__init__(shuffle, seed)
+        self.files = files
+        self.languages = list(languages)
+        self.pairs = pairs
+        self.tokenizers = tokenizers
+
+    def count(self) -> int:
+        """The number of pairs."""
+        return sum(1 for _ in self._in_order())
+
+    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[tuple[str, str]]:
+        """Yields the pairs of one pass, as ``Corpus.examples`` does."""
+        for pair, _ in one_pass(self._formed, self.seed, self.shuffle, copies, number):
+            yield pair
+
+    def _formed(self, seed: int) -> Iterator[tuple[str, str]]:
+        # The same in each copy: nothing but masks is drawn.
+        return self._in_order()
+
+    def _batched(
+        self, batch_size: int, copies: int | None, passes: int | None, start: int
+    ) -> tf.data.Dataset:
+        def examples() -> Iterator[tuple]:
+            passes_over = in_passes(self._formed, self.seed, self.shuffle, copies, passes, start)
+            for pair, seeds in passes_over:
+                yield *pair, seeds
+
+        text = tf.TensorSpec([], tf.string)
+        signature = (text, text, tf.TensorSpec([2], tf.int32))
+        return tf.data.Dataset.from_generator(examples, output_signature=signature).batch(
+            batch_size
+        )
+
+    def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        first, second = (t.tokenize(x) for t, x in zip(self.tokenizers, example, strict=True))
+        inputs = self.pairs(first, second, self.languages)
+        inputs["segment_ids"] = tf.zeros_like(inputs["token_ids"])
+        size = tf.shape(example[0])
+        return inputs, {"pair": tf.fill(size, -1), "translated": tf.ones(size, tf.int32)}
+
+    def _in_order(self) -> Iterator[tuple[str, str]]:
+        names = " and ".join(map(str, self.files))
+        for file in self.files:
+            parsing.check_regular(file)
+        found = False
+        try:
+            for first, second in self._columns() if len(self.files) == 1 else self._lines(names):
+                if first and second:
+                    found = True
+                    yield first, second
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{names} must be UTF-8: {error}.") from None
+        if not found:
+            raise ValueError(f"There are no translations in {names}.")
+
+    def _columns(self) -> Iterator[tuple[str, str]]:
+        with self.files[0].open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                columns = line.rstrip("\r\n").split("\t")
+                if len(columns) != 2:
+                    raise ValueError(
+                        f"{self.files[0]}, line {number}: expected a text and its translation with "
+                        f"a tab between them, got {len(columns)} columns."
+                    )
+                yield columns[0].strip(), columns[1].strip()
+
+    def _lines(self, names: str) -> Iterator[tuple[str, str]]:
+        with (
+            self.files[0].open(encoding="utf-8-sig", newline="\n") as first,
+            self.files[1].open(encoding="utf-8-sig", newline="\n") as second,
+        ):
+            for number, pair in enumerate(zip_longest(first, second), 1):
+                if None in pair:
+                    raise ValueError(
+                        f"{names} must have as many lines as each other, but only one has a line "
+                        f"{number}."
+                    )
+                yield pair[0].strip(), pair[1].strip()
+
+
+class Languages:
+    """Text of several languages and translations; each batch is of one language, or of one pair.
+
+    In training, texts and translations take turns, where there are both, and the language or pair
+    of a batch is drawn in proportion to a power of its number of sentences (XLM, arXiv 1901.07291,
+    sections 3.1 and 3.4).
+
+    Args:
+        corpora: of the languages, by their ids.
+        translations: of pairs of languages.
+        exponent: of the number of sentences.
+        seed: of what is drawn.
+    """
+
+    def __init__(
+        self,
+        corpora: Mapping[int, Corpus],
+        translations: Sequence[Translations] = (),
+        exponent: float = 0.7,
+        seed: int = 0,
+    ):
+        self.corpora = corpora
+        self.translations = translations
+        self.exponent = exponent
+        self.seed = seed
+
+    def count(self) -> int:
+        """The number of examples of one pass over everything."""
+        parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
+        return sum(each.count() for each in parts)
+
+    def check_labels(self) -> None:
+        """Checks the pairs of each language, as ``Corpus.check_labels`` does."""
+        for corpus in self.corpora.values():
+            corpus.check_labels()
+
+    def count_batches(self, batch_tokens: int) -> int:
+        """The number of batches of one pass over everything, as ``Corpus.count_batches``."""
+        parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
+        return sum(each.count_batches(batch_tokens) for each in parts)
+
+    def batches(
+        self,
+        batch_size: int | None,
+        masking: Masking,
+        *,
+        batch_tokens: int | None = None,
+        copies: int | None = None,
+        passes: int | None = 1,
+        start: int = 0,
+    ) -> tf.data.Dataset:
+        """Batches as ``Corpus.batches`` has them, of one language each.
+
+        Args:
+            passes: number of passes over everything, one language after the other; None for no end,
+                with languages in random order.
+            start: number of examples that are left out, rounded down to whole batches, or of
+                batches by tokens: the first ones of all languages together.
+
+        Returns:
+            A data set of (inputs, targets, weights), with ``language_ids`` and ``position_ids``,
+            int32 (batch, length), among the inputs, and ``translated``, int32 (batch,), 1 for
+            translations and 0 for texts, among the targets.
+        """
+        options: Any = {"batch_tokens": batch_tokens, "copies": copies, "passes": passes}
+        texts = [
+            corpus.batches(batch_size, masking, **options).map(_of_language(number))
+            for number, corpus in self.corpora.items()
+        ]
+        pairs = [each.batches(batch_size, masking, **options) for each in self.translations]
+        if passes is not None:
+            found, *others = texts + pairs
+            for each in others:
+                found = found.concatenate(each)
+        else:
+            found = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
+        return training_options(found.skip(start // (batch_size or 1)).prefetch(2))
+
+    def _choices(self) -> tf.data.Dataset:
+        """The index of the data set of each batch."""
+        sizes = [[_sentences(each) for each in self.corpora.values()]]
+        sizes.append([each.count() for each in self.translations])
+        logits = [self.exponent * np.log(np.array(each, "float32")) for each in sizes if each]
+        kinds = [len(each) for each in logits]
+
+        def drawn(kind: int, seed: tf.Tensor) -> tf.Tensor:
+            first = sum(kinds[:kind])
+            return first + tf.random.stateless_categorical(logits[kind][None], 1, seed)[0, 0]
+
+        def choice(step: tf.Tensor) -> tf.Tensor:
+            # A function of the step alone, so that a resumed run draws what it would have drawn.
+            seed = tf.stack([tf.constant(self.seed % SEEDS, tf.int64), step])
+            found = [drawn(kind, seed) for kind in range(len(kinds))]
+            return found[0] if len(found) == 1 else tf.where(step % 2 == 0, *found)
+
+        return tf.data.Dataset.counter().map(choice)
+
+
+def position_ids(padding_mask: tf.Tensor) -> tf.Tensor:
+    """The positions of real tokens, from 0; 0 at padding. int32 (batch, length), as the mask."""
+    return padding_mask * (tf.cumsum(padding_mask, axis=1) - 1)
+
+
+def _of_language(number: int) -> Any:
+    def batch(inputs: Mapping[str, Any], targets: Mapping[str, Any], weights: Any) -> tuple:
+        mask = inputs["padding_mask"]
+        more = {"language_ids": mask * number, "position_ids": position_ids(mask)}
+        translated = tf.zeros_like(targets["pair"])
+        return {**inputs, **more}, {**targets, "translated": translated}, weights
+
+    return batch
+
+
+def _sentences(corpus: Corpus) -> int:
+    documents = read_documents(corpus.files, corpus.documents, corpus.sentences)
+    return sum(1 for document in documents for _ in document)

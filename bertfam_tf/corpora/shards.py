@@ -1,0 +1,448 @@
+"""Examples of pretraining in files: written once, in units of documents, and read in each pass.
+
+A folder has a TFRecord file for each unit and a data card, which is written last. Records are
+``tf.train.Example`` with the token ids ``first``, ``second`` of pairs, without special tokens, and
+the ``label`` of pairs. They have no masks: these are drawn in the graph while training, so one
+folder serves all kinds of masking, static and dynamic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import parsing
+from bertfam_tf.corpora.documents import Part, Texts, read_documents
+from bertfam_tf.corpora.examples import SEEDS, Format, FormedExamples, pass_seed
+from bertfam_tf.corpora.formats import Segments
+from bertfam_tf.data.writing import os_errors
+from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
+from bertfam_tf.names import join_names, truncated, truncated_repr
+from bertfam_tf.text import Tokenizer
+
+CARD = "card.json"
+VERSION = 1
+COUNTS = ("documents", "sentences", "tokens", "examples")
+_JOB = "job.json"
+_COUNTS = "counts-*.json"
+_NAMES = ("examples-*.tfrecord", "rows-*.tfrecord", _COUNTS, CARD, _JOB, LOCK)
+# Shards that are read in turns, so that neighbors are not all from one unit.
+_IN_TURNS = 16
+
+
+class Unit(NamedTuple):
+    """Documents whose examples are one shard.
+
+    Fields:
+        number: of the shard, from 0.
+        texts: what has the documents.
+    """
+
+    number: int
+    texts: tuple[Texts, ...]
+
+    @property
+    def shard(self) -> str:
+        """The name of its file."""
+        return f"examples-{self.number:05}.tfrecord"
+
+    @property
+    def counts(self) -> str:
+        """The name of a file with its row of the data card, until there is one."""
+        return f"counts-{self.number:05}.json"
+
+
+def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> list[Unit]:
+    """Divides files, one after the other, into ranges of bytes.
+
+    Units depend on the files and the size alone. A document is in one unit: that in which the blank
+    line before it begins, or the line before it where each line is a document; where each file is
+    one, that in which the file begins.
+
+    Args:
+        files: paths, and sizes in bytes.
+        size: of a unit, in bytes; documents that are longer are not divided.
+        documents: as for ``data.documents.read_documents``.
+
+    Raises:
+        ValueError: if ``size`` is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"The size of a unit must be at least 1 byte, got {size}.")
+    found: dict[int, list[Texts]] = {}
+    start = 0
+    for file, length in files:
+        if documents == "file":
+            found.setdefault(start // size, []).append(Part(file))
+        else:
+            # The bounds of units within the file.
+            bounds = range(size - start % size, length, size)
+            for begin, end in zip([0, *bounds], [*bounds, None], strict=True):
+                unit = (start + begin) // size
+                found.setdefault(unit, []).append(Part(file, begin, end))
+        start += length
+    return [Unit(number, tuple(texts)) for number, texts in enumerate(found.values())]
+
+
+def digest(path: str | Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tokenizer_digest(tokenizer: Tokenizer) -> str:
+    """The sha256 of the files that ``Tokenizer.save`` writes: the same for copies in any format."""
+    found = hashlib.sha256()
+    with TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        for path in sorted(Path(folder).iterdir()):
+            found.update(f"{path.name} {digest(path)}\n".encode())
+    return found.hexdigest()
+
+
+def description(
+    format: Format,
+    *,
+    files: Sequence[Mapping[str, Any]],
+    documents: str,
+    sentences: str,
+    seed: int,
+    unit: int,
+) -> dict[str, Any]:
+    """What determines the shards of a folder, for ``begin`` and the data card.
+
+    Args:
+        format: of the examples.
+        files: of each source, what identifies its content.
+        documents, sentences: as for ``data.documents.read_documents``.
+        seed: of the pairs.
+        unit: the size of a unit.
+    """
+    return {
+        "version": VERSION,
+        "files": list(files),
+        "tokenizer_sha256": tokenizer_digest(format.tokenizer),
+        "format": format.name,
+        "task": format.task if format.pairs else None,
+        "length": format.length,
+        "documents": documents,
+        "sentences": sentences,
+        "seed": seed,
+        "unit": unit,
+    }
+
+
+def begin(folder: Path, job: Mapping[str, Any]) -> None:
+    """Starts or resumes the shards of a folder; removes what killed writers left.
+
+    Raises:
+        ValueError: if the folder has shards of another job, or other files.
+    """
+
+    def read(file: Path) -> Any:
+        stored = parsing.read_json(file)
+        # The card has the sums of the shards too.
+        return {k: v for k, v in stored.items() if k in job} if isinstance(stored, dict) else None
+
+    if not resume(folder, (folder / CARD, folder / _JOB), job, read, "shards"):
+        write(folder / _JOB, _json(job))
+    remove_all_leftovers(folder)
+
+
+def missing(folder: Path, units: Iterable[Unit]) -> list[Unit]:
+    """The units whose shards are not complete."""
+    if (folder / CARD).is_file():
+        return []
+    return [unit for unit in units if not (folder / unit.counts).is_file()]
+
+
+def write_shard(
+    folder: Path, unit: Unit, format: Format, *, documents: str, sentences: str, seed: int
+) -> dict[str, Any]:
+    """Writes the shard of a unit, atomically, and then its counts, which mark it as complete.
+
+    The bytes depend on the arguments alone. The examples are in the order of the documents.
+
+    Args:
+        folder: where ``begin`` was called.
+        unit: the documents.
+        format: of the examples.
+        documents, sentences: as for ``data.documents.read_documents``.
+        seed: of the pairs, with the unit's number.
+
+    Returns:
+        The row of the data card: ``file``, ``bytes``, ``sha256``, the numbers of ``COUNTS``, where
+        tokens are without special tokens at both ends, and ``labels``, the numbers of each.
+
+    Raises:
+        ValueError: for a file that is not UTF-8.
+        OSError: if reading or writing fails.
+    """
+    counts: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+
+    def counted(sentences: Iterator[str]) -> Iterator[str]:
+        counts["documents"] += 1
+        for sentence in sentences:
+            counts["sentences"] += 1
+            yield sentence
+
+    read = map(counted, read_documents(unit.texts, documents, sentences))
+    unit_seed = (seed * 1_000_003 + unit.number) % SEEDS
+    examples = format.form(read, unit_seed, in_turns=documents == "file")
+    with atomic(folder / unit.shard) as path:
+        with os_errors(path), tf.io.TFRecordWriter(str(path)) as writer:
+            for example in examples:
+                writer.write(_record(example))
+                counts["examples"] += 1
+                counts["tokens"] += len(example.first) + len(example.second)
+                if example.label is not None:
+                    labels[str(example.label)] += 1
+        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": digest(path)}
+    row |= {name: counts[name] for name in COUNTS}
+    row["labels"] = dict(sorted(labels.items()))
+    write(folder / unit.counts, _json(row))
+    return row
+
+
+def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[str, Any]:
+    """Writes the data card of a folder whose shards are complete, and returns it.
+
+    The card has what the job has, the sums of ``counts``, and a row for each of the ``shards``.
+
+    Raises:
+        ValueError: if there is no text.
+        OSError: if a shard is not complete.
+    """
+    if (folder / CARD).is_file():
+        card = parsing.read_json(folder / CARD)
+    else:
+        rows = [read_counts(folder / unit.counts, COUNTS) for unit in units]
+        counts: dict[str, Any] = {name: sum(row[name] for row in rows) for name in COUNTS}
+        labels: Counter[str] = Counter()
+        for row in rows:
+            labels.update(row.get("labels", {}))
+        if not counts["examples"]:
+            names = [str(each.get("name")) for each in job["files"]]
+            raise ValueError(f"There is no text in {join_names(names)}.")
+        counts["labels"] = dict(sorted(labels.items()))
+        card = {**job, "counts": counts, "shards": rows}
+        write(folder / CARD, _json(card))
+    end(folder)
+    return card
+
+
+def read_counts(file: Path, names: Iterable[str]) -> dict[str, Any]:
+    """The row of a shard in the data card, which was written beside it.
+
+    Raises:
+        ValueError: if it is damaged, or lacks one of the numbers, or has ``labels`` that are none.
+    """
+    row = parsing.read_json(file)
+    labels = row.get("labels", {}) if isinstance(row, dict) else None
+    if not isinstance(labels, dict) or not all(
+        type(count) is int for count in (*labels.values(), *map(row.get, names))
+    ):
+        raise ValueError(f"{file} is not the description of a shard; remove it to write it again.")
+    return row
+
+
+def end(folder: Path) -> None:
+    """Removes what is beside the shards: what the data card replaces and killed writers left."""
+    remove_all_leftovers(folder)
+    remove_files(folder, (_JOB, _COUNTS))
+
+
+def remove(folder: Path) -> None:
+    """Removes the shards of a folder and their descriptions, and the folder if it is then empty."""
+    remove_files(folder, _NAMES)
+
+
+def _record(example: Segments) -> bytes:
+    features = {"first": example.first}
+    if example.second:
+        features["second"] = example.second
+    if example.label is not None:
+        features["label"] = [example.label]
+    record = tf.train.Example()
+    for name, values in features.items():
+        record.features.feature[name].int64_list.value.extend(values)
+    return record.SerializeToString(deterministic=True)
+
+
+_FEATURES = {
+    **{
+        name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
+        for name in ("first", "second")
+    },
+    "label": tf.io.FixedLenFeature([], tf.int64, -1),
+}
+
+
+class Shards(FormedExamples):
+    """The examples in folders of shards, of which a buffer is in memory.
+
+    In each pass the order of the shards is drawn; sixteen of them are read in turns, and
+    ``shuffle`` examples at a time are shuffled.
+
+    Args:
+        folders: with a data card.
+        format: of the examples; their tokenizer, length, name and task have to be the card's.
+        shuffle: number of examples that are shuffled at a time; 1 for the order of the shards.
+        seed: of the order and the masks.
+
+    Raises:
+        ValueError: for a folder without a data card, or with another one; a shard that is missing
+            or of another size; or a ``shuffle`` below 1.
+    """
+
+    def __init__(
+        self,
+        folders: Iterable[str | Path],
+        format: Format,
+        *,
+        shuffle: int = 10_000,
+        seed: int = 0,
+    ):
+        super().__init__(format, shuffle, seed)
+        self.cards = {Path(folder): read_card(folder) for folder in folders}
+        expected = {
+            "tokenizer_sha256": tokenizer_digest(format.tokenizer),
+            "length": format.length,
+            "format": format.name,
+            "task": format.task if format.pairs else None,
+        }
+        for folder, card in self.cards.items():
+            for name, value in expected.items():
+                if card[name] != value:
+                    raise ValueError(
+                        f"{folder} has examples of another {name}: {card[name]!r}, "
+                        f"expected {value!r}."
+                    )
+        rows = [(f, row) for f, card in self.cards.items() for row in card["shards"]]
+        self._files = [str(folder / row["file"]) for folder, row in rows]
+        # The index of each shard's first example: masks stay with an example in any order.
+        numbers = [int(row["examples"]) for _, row in rows]
+        self._first = np.cumsum([0, *numbers[:-1]], dtype="int64")
+
+    def count(self) -> int:
+        """The number of examples in each pass, from the data cards."""
+        return sum(card["counts"]["examples"] for card in self.cards.values())
+
+    def _labels(self) -> set[int]:
+        return {int(n) for card in self.cards.values() for n in card["counts"].get("labels", {})}
+
+    def _source(self) -> str:
+        return join_names(map(str, self.cards))
+
+    def _batched(
+        self, batch_size: int, copies: int | None, passes: int | None, start: int
+    ) -> tf.data.Dataset:
+        def of_pass(number: tf.Tensor) -> tf.data.Dataset:
+            seed = pass_seed(self.seed, number)
+            copy = seed if copies is None else pass_seed(self.seed, number % copies)
+
+            def shuffled(block: tf.Tensor, indices: tf.Tensor, records: tf.Tensor) -> tuple:
+                order = drawn(tf.range(tf.size(indices)), [seed, block + 1])
+                rows = tf.gather(indices, order) % SEEDS
+                seeds = tf.stack([tf.fill(tf.shape(rows), copy), rows], 1)
+                return tf.gather(records, order), tf.cast(seeds, tf.int32)
+
+            # tf.data's own shuffling also depends on TensorFlow's global seed.
+            drawn = tf.random.experimental.stateless_shuffle
+            order = tf.range(len(self._files))
+            if self.shuffle > 1:
+                order = drawn(order, [seed, 0])
+            files, first = (tf.gather(each, order) for each in (self._files, self._first))
+            records = tf.data.Dataset.from_tensor_slices((first, files)).interleave(
+                _indexed, cycle_length=_IN_TURNS if self.shuffle > 1 else 1
+            )
+            blocks = records.batch(self.shuffle).enumerate()
+            return blocks.map(lambda block, batch: shuffled(block, *batch))
+
+        first, left_out = divmod(start, self.count())
+        numbers = tf.data.Dataset.counter(first)
+        if passes is not None:
+            numbers = numbers.take(max(passes - first, 0))
+        records = numbers.flat_map(of_pass).unbatch().skip(left_out)
+        return records.batch(batch_size).map(_parsed)
+
+
+def _indexed(first: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
+    """The records of a shard with their indices, which begin with ``first``."""
+    indices = tf.data.Dataset.range(first, tf.int64.max, output_type=tf.int64)
+    return tf.data.Dataset.zip(indices, tf.data.TFRecordDataset(file))
+
+
+def _parsed(records: tf.Tensor, seeds: tf.Tensor) -> tuple:
+    found = tf.io.parse_example(records, _FEATURES)
+    first, second, label = (tf.cast(found[name], tf.int32) for name in _FEATURES)
+    return first, second, label, seeds
+
+
+def read_card(folder: str | Path) -> dict[str, Any]:
+    """The data card of a folder.
+
+    Raises:
+        ValueError: if it is missing, damaged, or of another version, or a shard is missing or of
+            another size.
+    """
+    path = Path(folder) / CARD
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no {CARD}, expected a folder that serving/batch/corpus.py has completed."
+        )
+    card = parsing.read_json(path)
+    if not isinstance(card, dict) or card.get("version") != VERSION:
+        found = card.get("version") if isinstance(card, dict) else None
+        raise ValueError(f"{path}: version is {truncated_repr(found)}, expected {VERSION}.")
+    for name, kind in (("tokenizer_sha256", str), ("format", str), ("length", int), ("task", str)):
+        if type(card.get(name)) is not kind and not (name == "task" and card.get(name) is None):
+            raise ValueError(f"{path} is not a data card: it has no {name}.")
+    check_shards(path, card, "examples")
+    numbers = [row.get("examples") for row in card["shards"]]
+    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+        raise ValueError(f"{path} is not a data card: a shard has no number of examples.")
+    return card
+
+
+def check_shards(file: Path, card: Any, count: str) -> None:
+    """Checks the shards that a data card lists.
+
+    Args:
+        file: the card; the shards are beside it.
+        card: its content.
+        count: the name of a number in ``counts`` that it has to have.
+
+    Raises:
+        ValueError: for a card without these, or a shard that is missing or of another size.
+    """
+    try:
+        rows = [(row["file"], row["bytes"]) for row in card["shards"]]
+        numbers = [card["counts"][count], *(size for _, size in rows)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is not a data card: {truncated(repr(error))}.") from None
+    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+        raise ValueError(f"{file} is not a data card: it has a count or size that is none.")
+    for name, expected in rows:
+        shard = file.parent / str(name)
+        if shard.name != name:
+            raise ValueError(
+                f"{file}: a shard is {truncated_repr(name)}, expected the name of a file beside it."
+            )
+        size = shard.stat().st_size if shard.is_file() else None
+        if size != expected:
+            found = "missing" if size is None else f"{size:,} bytes"
+            raise ValueError(f"{shard} is {found}, expected {expected:,} bytes.")
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

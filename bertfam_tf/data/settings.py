@@ -1,0 +1,58 @@
+"""Settings of files of examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Local files, relative to the working directory; ``$NAME`` reads the environment.
+
+    Attributes:
+        train, dev, test: a file or a list of files; only ``bertfam evaluate``
+            reads the test split. Names of splits if ``tfds`` is given.
+        dev_languages, test_languages: tables of such files by language, such as
+            ``{fr: dev.fr.tsv, de: dev.de.tsv}``, which are scored too, each in its language if the
+            model has language embeddings; the metrics are ``fr_accuracy`` and so on.
+        text, text_pair, label: columns, by name in the first line or by number from 0; label None
+            for pairs of texts that belong together, which have none.
+        labels: names of the classes in order; or a table from labels in the file to names, of
+            tasks whose labels are numbers to these, such as ``{relevant: "1", other: "0"}``; None
+            for the distinct labels of the training file, sorted.
+        limit: maximum number of training examples.
+        format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
+        columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
+            or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
+            ``text_pair``. The column ``language`` has the code of each example's language, for
+            models with language embeddings. In JSON ``a.b`` is the key b in the object at a. Files
+            of SQuAD's format have the columns ``question`` and ``context``.
+        on_error: ``raise`` stops at the first invalid row; ``skip`` skips invalid rows and logs
+            the number of each kind of error.
+        tag_scheme: ``iob2`` converts IOB1 tags in files of CoNLL's format to IOB2.
+        tfds: a data set of tensorflow-datasets, such as ``glue/mrpc``.
+        data_dir: the directory of its prepared files; None for tensorflow-datasets' default.
+    """
+
+    train: str | list[str]
+    dev: str | list[str] | None = None
+    test: str | list[str] | None = None
+    dev_languages: dict[str, str | list[str]] | None = None
+    test_languages: dict[str, str | list[str]] | None = None
+    text: str | int = "text"
+    text_pair: str | int | None = None
+    label: str | int | None = "label"
+    labels: list[str] | dict[str, str] | None = None
+    limit: int | None = None
+    format: str | None = None
+    columns: dict[str, str | int | list[str | int]] | None = None
+    on_error: str = "raise"
+    tag_scheme: str | None = None
+    tfds: str | None = None
+    data_dir: str | None = None
+
+    def __post_init__(self):
+        for name, known in (("on_error", ("raise", "skip")), ("tag_scheme", (None, "iob2"))):
+            if getattr(self, name) not in known:
+                choices = " or ".join("null" if each is None else each for each in known)
+                raise ValueError(f"data.{name} must be {choices}, got {getattr(self, name)!r}.")

@@ -1,0 +1,212 @@
+"""The output directory of a run."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import yaml
+
+from bertfam_tf import parsing
+from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
+from bertfam_tf.recipes.reading import expand, with_defaults
+from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
+from bertfam_tf.training import replicas
+from bertfam_tf.training.callbacks import curves
+from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe_of
+from bertfam_tf.training.callbacks.history import History
+from bertfam_tf.training.callbacks.steps import StepLog
+
+RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
+HISTORY, _CURVES = "history.csv", "curves.png"
+_STEPS, _BOARD = "metrics.jsonl", "tensorboard"
+_log = logging.getLogger(__name__)
+
+
+AnyRecipe = Recipe | MultiTaskRecipe | PretrainRecipe | DistillRecipe
+# From a recipe of fine-tuning or pretraining, the number of tokens of an example and the number of
+# a stage to the FLOPs of training for each token, None if unknown: ``plan.flops_per_token``.
+Flops = Callable[[Any, int, int], float | None]
+
+
+@contextmanager
+def run_directory(recipe: AnyRecipe, flops: Flops | None = None) -> Iterator["RunDirectory"]:
+    """The directory of a run, ``recipe.output``, locked for this process.
+
+    Of several workers, the first one locks it, and it alone writes.
+
+    Args:
+        recipe: the recipe.
+        flops: as for ``RunDirectory``.
+
+    Raises:
+        BlockingIOError: if another process is writing it.
+        ValueError: if it contains the run of another recipe, or files but no run.
+    """
+    path = expand(recipe.output)
+    if not replicas.is_chief():
+        yield RunDirectory(recipe, writes=False, flops=flops)
+        return
+    with exclusive_lock(path, path / LOCK):
+        yield RunDirectory(recipe, flops=flops)
+
+
+class RunDirectory:
+    """Recipe, training checkpoint, model, logs, their picture and metrics of a run.
+
+    Args:
+        recipe: the recipe, whose ``output`` is the directory.
+        writes: whether this process writes; else it only reads training checkpoints.
+        flops: counts the FLOPs of training for each token, for the logs; None to leave them out.
+
+    Raises:
+        ValueError: if the directory contains the run of another recipe, or files but no run.
+    """
+
+    def __init__(self, recipe: AnyRecipe, writes: bool = True, flops: Flops | None = None) -> None:
+        self.recipe = recipe
+        self._flops = flops
+        self.writes = writes
+        self.path = expand(recipe.output)
+        for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _STEPS, _CURVES):
+            remove_leftovers(self.path / name)
+        file = self.path / RECIPE
+        self._stored = parsing.read_text(file) if file.is_file() else None
+        results = any((self.path / name).exists() for name in (MODEL, METRICS))
+        if self._stored is None or self._checkpoints or results:
+            # A checkpoint may be of a run whose directory was removed while it was written.
+            described = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
+            job = _settings(recipe.to_yaml(), "The recipe")
+            resume(self.path, described, job, self._read, "a run")
+        elif not _is_dumped(self._stored):
+            # A recipe that failed before the first checkpoint may be changed, but not a user's.
+            raise ValueError(
+                f"{file} was not written by a run, which would replace it; choose another output."
+            )
+
+    def _read(self, file: Path) -> Any:
+        """The settings of a run, from its recipe or a training checkpoint."""
+        text = parsing.read_text(file) if file.name == RECIPE else recipe_of(file) or ""
+        return _settings(with_defaults(text, type(self.recipe)), str(file))
+
+    def backup(self, every: int | None = None, stage: int | None = None) -> Backup:
+        """Returns the callback that writes training checkpoints.
+
+        Args:
+            every: as for ``Backup``.
+            stage: the number of the stage, in a run of several; None in a run of one.
+        """
+        folder = self.path / "backup"
+        if stage is not None:
+            folder /= f"stage_{stage}"
+        return Backup(folder, every, writes=self.writes, recipe=self.recipe.to_yaml())
+
+    def history(self) -> History:
+        """The callback that logs each epoch."""
+        return History(self.path / HISTORY)
+
+    def logs(self, step: int = 0, stage: int = 0) -> list[keras.callbacks.Callback]:
+        """The callbacks that log a training, before the one that writes training checkpoints.
+
+        Args:
+            step: the number of steps that are done.
+            stage: the number of a stage of pretraining.
+        """
+        recipe = self.recipe
+
+        def flops(length: int) -> float | None:
+            # The teacher's part of a distillation depends on its terms, that of each of several
+            # tasks on which is drawn.
+            if self._flops is None or isinstance(recipe, DistillRecipe | MultiTaskRecipe):
+                return None
+            return self._flops(recipe, length, stage)
+
+        steps = StepLog(
+            self.path / _STEPS,
+            self.path / _BOARD,
+            step,
+            recipe.train.log_steps,
+            flops,
+            writes=self.writes,
+        )
+        if not self.writes:
+            return [steps]
+        return [steps, self.history(), curves.Curves(steps, self.path / _CURVES)]
+
+    def metrics(self) -> dict[str, Any] | None:
+        """The metrics of a finished run, or None."""
+        file = self.path / METRICS
+        if not file.is_file():
+            return None
+        metrics = parsing.read_json(file)
+        if not isinstance(metrics, dict):
+            raise ValueError(f"{file} has no metrics of a run; remove it to finish the run again.")
+        _log.info("%s is already finished.", self.path)
+        if self.writes:
+            self.backup().clear()
+        return metrics
+
+    def training_metrics(self) -> dict[str, float]:
+        """The losses and metrics of training in the last epoch, as ``train_loss``."""
+        rows = self.history().rows if self.writes else []
+        last = rows[-1] if rows else {}
+        named = {n: x for n, x in last.items() if n != "epoch" and not n.startswith("val_") and x}
+        return {f"train_{name}": float(value) for name, value in named.items()}
+
+    @property
+    def _checkpoints(self) -> list[Path]:
+        """All checkpoints, also those in folders of stages."""
+        folder = self.backup().directory
+        files = [file for name in (STATE, PREVIOUS) for file in sorted(folder.rglob(name))]
+        return [file for file in files if file.is_file()]
+
+    def begin(self) -> None:
+        """Creates the directory and writes the recipe."""
+        if not self.writes:
+            return
+        if not self._checkpoints:
+            # Without a checkpoint, an interrupted run starts from the beginning.
+            self.backup().clear()
+            self.history().file.unlink(missing_ok=True)
+        # A damaged history is an error before hours of training, not after an epoch.
+        _ = self.history().rows
+        if self._stored != self.recipe.to_yaml():
+            write(self.path / RECIPE, self.recipe.to_yaml())
+
+    def finish(self, metrics: dict[str, Any]) -> None:
+        """Draws the logs, writes the metrics, which mark the end, and removes the checkpoint."""
+        if self.writes:
+            lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
+            if lines and curves.drawable():
+                curves.draw(lines, self.path / _CURVES)
+            write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+            self.backup().clear()
+        # A worker that is killed before the metrics are there would be waited for in vain.
+        replicas.wait_for_workers()
+
+
+def _settings(text: str, source: str) -> Any:
+    """The values of a recipe by their keys with dots."""
+    values = parsing.parse_yaml(text, source)
+    return dict(flat(values)) if isinstance(values, dict) else values
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a recipe, each with its key with dots."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_dumped(text: str) -> bool:
+    """Whether YAML has the form that runs write, and no comments that would be lost."""
+    try:
+        values = parsing.parse_yaml(text, "")
+        return text == yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    except (ValueError, yaml.YAMLError):
+        return False

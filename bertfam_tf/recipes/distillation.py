@@ -1,0 +1,268 @@
+"""Distils with a recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import tasks
+from bertfam_tf.corpora import shards
+from bertfam_tf.corpora.documents import find_files
+from bertfam_tf.data.inputs import TEXT
+from bertfam_tf.distill.augmentation import Augmentation, augment
+from bertfam_tf.distill.distiller import Distiller
+from bertfam_tf.distill.students import student_of, warm_start
+from bertfam_tf.distill.terms import TERMS, Term
+from bertfam_tf.distill.word_vectors import load_word_vectors
+from bertfam_tf.names import unknown
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.fine_tuning import evaluate
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
+from bertfam_tf.recipes.splits import read_split
+from bertfam_tf.tasks import Task, storage
+from bertfam_tf.training import engine, replicas, tuning
+from bertfam_tf.training.settings import EXAMPLES
+
+_log = logging.getLogger(__name__)
+
+
+def distill(recipe: DistillRecipe, *, flops: Flops | None = None) -> dict[str, float]:
+    """Trains a student in stages, evaluates it beside its teacher on the dev split, and saves it.
+
+    The output directory gets ``recipe.yaml``, ``model`` (for ``bertfam_tf.load``), ``metrics.json``
+    and the logs ``metrics.jsonl``, ``history.csv``, ``tensorboard`` and ``curves.png``, whose
+    steps and epochs are counted through all stages. A run that was killed resumes when it is
+    started again with the same recipe: augmentation and cache after their last complete files,
+    training after its last training checkpoint.
+
+    Returns:
+        The dev split's metrics of the student; those of the teacher as ``teacher_…``, the mean of
+        several; and ``parameters`` and ``teacher_parameters``. Without a dev split, or for a task
+        without a loss of its own (an embedder), the latter alone.
+
+    Raises:
+        ValueError: for an invalid recipe or file, a teacher and a student that do not match, an
+            output directory that has another recipe's run, and a damaged training checkpoint.
+        OSError: if writing fails, or another process is writing the directory; the next run
+            resumes.
+    """
+    with run_directory(recipe, flops) as directory:
+        done = directory.metrics()
+        if done is not None:
+            return done
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
+            found = _run(recipe, directory)
+        return found if directory.writes else directory.metrics() or {}
+
+
+def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
+    stages = [(terms_of(stage.terms), stage) for stage in recipe.stages]
+    cls = tasks.task_class(recipe.task)
+    keras.utils.set_random_seed(recipe.stages[0].train.seed)
+    paths = [recipe.teacher] if isinstance(recipe.teacher, str) else list(recipe.teacher)
+    teachers = [_task(cls, path, recipe.max_length) for path in paths]
+    student = _student(recipe, cls, teachers[0])
+    # A mismatch is an error before anything is written.
+    distillers = [Distiller(student, teachers, terms, stage.labels) for terms, stage in stages]
+    for distiller, (_, stage) in zip(distillers, stages, strict=True):
+        if stage.teacher_outputs == "cached":
+            distiller.check_cache()
+    rows = _rows(recipe, cls, student, "train")
+    directory.begin()
+    augmented = rows
+    if any(stage.texts == "augmented" for _, stage in stages):
+        augmented = _augmented(recipe, rows, directory.path / "augmented")
+    steps = epochs = 0
+    for number, (distiller, (_, stage)) in enumerate(zip(distillers, stages, strict=True), 1):
+        texts = augmented if stage.texts == "augmented" else rows
+        dev = None
+        if stage.train.patience is not None and recipe.data.dev is not None:
+            dev = _rows(recipe, cls, student, "dev")
+        phase = _phase(distiller, stage, texts, dev, directory.path / f"cache_{number}")
+        phase = phase._replace(steps_before=steps, epochs_before=epochs)
+        engine.train(phase, directory, stage.train, student.tokenizer, stage=number)
+        steps, epochs = steps + phase.total, epochs + phase.epochs
+    if directory.writes:
+        student.save(directory.path / MODEL)
+    metrics = _metrics(recipe, cls, student, teachers)
+    directory.finish(metrics)
+    for number in range(1, len(stages) + 1):
+        shards.remove(directory.path / f"cache_{number}")
+    return metrics
+
+
+def terms_of(given: dict[str, dict[str, Any]]) -> list[Term]:
+    """Terms from their options by name, as a recipe has them.
+
+    Raises:
+        ValueError: for an unknown term or option, or a wrong value.
+    """
+    found = []
+    for name, options in given.items():
+        if name not in TERMS:
+            raise ValueError(unknown("term", name, TERMS))
+        known = [field.name for field in dataclasses.fields(TERMS[name])]
+        for key, value in (options or {}).items():
+            if key not in known:
+                raise ValueError(unknown(f"option of {name}", key, known))
+            if key in ("weight", "temperature") and not isinstance(value, int | float):
+                raise ValueError(f"{key} of {name} must be a number, got {value!r}.")
+        found.append(TERMS[name](**(options or {})))
+    return found
+
+
+def _task(cls: type[Task], path: str, max_length: int | None) -> Any:
+    """A saved task, or a checkpoint as that task."""
+    expanded = expand(path)
+    if not storage.is_saved(expanded):
+        return cls.from_pretrained(
+            path if not expanded.exists() else expanded, max_length=max_length
+        )
+    found = tasks.load(expanded)
+    if type(found) is not cls:
+        raise ValueError(f"{path} is a {type(found).__name__}, expected a {cls.__name__}.")
+    return found
+
+
+def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
+    settings = recipe.student
+    options = teacher.options.stored()
+    if recipe.max_length is not None:
+        options["max_length"] = recipe.max_length
+    if settings.path is not None:
+        expanded = expand(settings.path)
+        path = settings.path if not expanded.exists() else expanded
+        if storage.is_saved(expanded):
+            # Of another task, such as a masked language model of a general distillation.
+            before = tasks.load(expanded)
+            student = cls(before.backbone, before.tokenizer, **options)
+        else:
+            student = cls.from_pretrained(path, **options, **settings.overrides)
+    else:
+        made = student_of(
+            teacher.backbone,
+            settings.num_layers,
+            family=settings.family,
+            size=settings.size,
+            layers=None,
+            **settings.overrides,
+        )
+        student = cls(made, teacher.tokenizer, **options)
+        if settings.layers != "none":
+            warm_start(student, teacher, settings.layers)
+    if settings.word_vectors is not None:
+        share = load_word_vectors(
+            student.backbone, student.tokenizer, expand(settings.word_vectors)
+        )
+        _log.info("%.1f %% of the vocabulary have word vectors.", 100 * share)
+    return student
+
+
+def _rows(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> tf.data.Dataset:
+    """A split as ``(features, label)``; of tasks without labels the lines of text files."""
+    if cls.labels_type is not None:
+        return read_split(recipe.data, split, recipe.task, student.class_names or None)
+    given = getattr(recipe.data, split)
+    files = [
+        str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))
+    ]
+    lines = tf.data.TextLineDataset(files).filter(lambda line: tf.strings.length(line) > 0)
+    if recipe.data.limit is not None:
+        lines = lines.take(recipe.data.limit)
+    number = int(lines.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+    if not number:
+        raise ValueError(f"There is no text in {', '.join(files)}.")
+    lines = lines.map(lambda line: ({TEXT: line},))
+    return lines.apply(tf.data.experimental.assert_cardinality(number))
+
+
+def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf.data.Dataset:
+    settings = recipe.augmentation
+    assert settings is not None
+    masked_lm = _task(tasks.MaskedLM, settings.masked_lm, recipe.max_length)
+    vectors = settings.word_vectors
+    made = Augmentation(
+        masked_lm,
+        candidates=settings.candidates,
+        probability=settings.probability,
+        copies=settings.copies,
+        word_vectors=None if vectors is None else expand(vectors),
+        pair_with_original=settings.pair_with_original,
+        seed=settings.seed,
+    )
+    return augment(rows, made, folder)
+
+
+def _phase(
+    distiller: Distiller,
+    stage: DistillStage,
+    rows: tf.data.Dataset,
+    validation: tf.data.Dataset | None,
+    cache: Path,
+) -> engine.Phase:
+    """A stage with its compiled distiller."""
+    settings = stage.train
+    passes = _passes(distiller, stage, rows, cache)
+    steps, epochs = passes.epochs(settings)
+    factors = None
+    if settings.layer_decay != 1:
+        factors = tuning.layer_factors(distiller.student.backbone, settings.layer_decay)
+    engine.compile_model(distiller, settings, steps * epochs, factors=factors)
+    if validation is not None:
+        # Encoded once: the same examples are evaluated after each epoch.
+        validation = distiller.batches(validation.batch(settings.batch_size or EXAMPLES)).cache()
+    return engine.Phase(
+        distiller, lambda step: passes.between(step, steps * epochs), steps, epochs, validation
+    )
+
+
+def _passes(
+    distiller: Distiller, stage: DistillStage, rows: tf.data.Dataset, folder: Path
+) -> engine.Passes:
+    """Batches of token ids, with the teacher's inputs or outputs."""
+    settings = stage.train
+    if stage.teacher_outputs == "cached":
+        size = settings.batch_size
+        assert size is not None
+        cache = distiller.cached(rows, None, None, folder)
+        return engine.Passes(
+            -(-cache.count // size),
+            lambda number: cache.dataset(size, seed=engine.order_seed(settings, number)),
+        )
+    passes = engine.text_passes(rows, settings, distiller.student.count_tokens)
+    return engine.Passes(
+        passes.steps,
+        lambda number: distiller.batches(
+            passes.batches(number), training=True, seed=engine.order_seed(settings, number)
+        ),
+    )
+
+
+def _metrics(
+    recipe: DistillRecipe, cls: type[Task], student: Task, teachers: list[Task]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if recipe.data.dev is not None and student.objectives:
+        rows = None if cls.labels_type is not None else _rows(recipe, cls, student, "dev")
+
+        def scores(task: Task) -> dict[str, float]:
+            if rows is None:
+                return evaluate(task, recipe, "dev")
+            batches = rows.batch(recipe.train.batch_size or EXAMPLES)
+            if not task.compiled:
+                task.compile()
+            return task.evaluate(batches, return_dict=True, verbose=0)
+
+        found = scores(student)
+        each = [scores(teacher) for teacher in teachers]
+        found |= {f"teacher_{n}": sum(x[n] for x in each) / len(each) for n in each[0]}
+    found["parameters"] = student.count_params()
+    found["teacher_parameters"] = sum(teacher.count_params() for teacher in teachers)
+    return found

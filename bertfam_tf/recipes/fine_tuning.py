@@ -1,0 +1,250 @@
+"""One entry from a recipe to ``fit``, evaluation and a saved task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import tasks
+from bertfam_tf.names import unknown
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.reading import build_section
+from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
+from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
+from bertfam_tf.tasks.options import names as option_names
+from bertfam_tf.training import engine, replicas, tuning
+from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.settings import EXAMPLES
+
+_log = logging.getLogger(__name__)
+
+
+def run(recipe: Recipe, *, flops: Flops | None = None) -> dict[str, float]:
+    """Fine-tunes, evaluates on the dev split and saves.
+
+    The output directory gets ``recipe.yaml`` (every default written out), ``model`` (for
+    ``bertfam_tf.load``), ``metrics.json``, and the logs ``metrics.jsonl``, ``history.csv``,
+    ``tensorboard`` and ``curves.png``. A run that was killed resumes from its last training
+    checkpoint when it is started again with the same recipe, and ends as if it had not been killed;
+    one that is done returns the metrics that it wrote.
+
+    Returns:
+        The dev split's metrics; without one those of training in the last epoch, as
+        ``train_loss``.
+
+    Raises:
+        ValueError: for a recipe, file or label that is not valid, when the output directory
+            holds another recipe's run, when the training checkpoint is damaged, and when the loss
+            is not finite any more: the text has examples of that batch.
+        OSError: when writing fails, on a full disk say, or another process is writing the output
+            directory; started again, the run resumes.
+    """
+    with run_directory(recipe, flops) as directory:
+        done = directory.metrics()
+        if done is not None:
+            return done
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
+            return _run(recipe, directory)
+
+
+def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
+    cls = trainable_task(recipe.task)
+    keras.utils.set_random_seed(recipe.train.seed)
+    settings = trainer_settings(recipe)
+    rows, names = open_split(recipe.data, "train", recipe.task)
+    task = _build(recipe, cls, rows, names)
+    # A file or a language that is missing stops the run before it trains.
+    for language, data in _by_language(recipe.data, "dev"):
+        _language_of(task, language)
+        read_split(data, "dev", recipe.task, task.class_names or None)
+    factors = choose_weights(task, recipe)
+    model = task.trainer(settings)
+    directory.begin()
+    _fit(model, recipe, directory, rows, factors)
+    if directory.writes:
+        task.save(directory.path / MODEL)
+        _log.info("The model is in %s.", directory.path / MODEL)
+    scored = recipe.data.dev is not None or recipe.data.dev_languages
+    metrics = evaluate(task, recipe, "dev") if scored else directory.training_metrics()
+    directory.finish(metrics)
+    return metrics
+
+
+def evaluate(
+    task: tasks.Task,
+    recipe: Recipe | DistillRecipe,
+    split: str,
+    language: str | int | None = None,
+) -> dict[str, float]:
+    """Metrics of a task on a split of the recipe's data.
+
+    Args:
+        task: the task.
+        recipe: its recipe.
+        split: ``dev`` or ``test``.
+        language: of the split, for a task whose backbone has language embeddings; the files of
+            other languages are then left out. None for the task's language.
+
+    Returns:
+        the metrics of the split, and those of the files of other languages by names that begin with
+        the language, such as ``fr_accuracy``.
+
+    Raises:
+        ValueError: for a split that the recipe does not have, or a language that the task does not
+            have; and as ``read_split`` raises it.
+    """
+    tables = [] if language is not None else list(_by_language(recipe.data, split))
+    metrics = {}
+    if getattr(recipe.data, split, None) is not None or not tables:
+        metrics = _scores(task, recipe, recipe.data, split, language)
+    for code, data in tables:
+        found = _scores(task, recipe, data, split, _language_of(task, code))
+        metrics |= {f"{code}_{name}": value for name, value in found.items()}
+    return metrics
+
+
+def _scores(
+    task: tasks.Task,
+    recipe: Recipe | DistillRecipe,
+    data: DataConfig,
+    split: str,
+    language: str | int | None,
+) -> dict[str, float]:
+    rows = read_split(data, split, type(task).__name__, task.class_names or None)
+    settings = trainer_settings(recipe) if isinstance(recipe, Recipe) else None
+    if task.objectives and not task.compiled:
+        task.compile(**_metrics(recipe))
+    size = recipe.train.batch_size or EXAMPLES
+    return task.score(rows, settings, batch_size=size, language=language)
+
+
+def _by_language(data: DataConfig, split: str) -> Iterator[tuple[str, DataConfig]]:
+    """The languages that are scored besides a split, and data with their files in its place."""
+    for language, files in (getattr(data, f"{split}_languages", None) or {}).items():
+        yield language, replace(data, **{split: files})
+
+
+def _language_of(task: tasks.Task, language: str) -> str | None:
+    """The language that a task is told of texts; None if its backbone does not distinguish any."""
+    languages = task.components.preprocessor.languages
+    if not languages.count:
+        return None
+    languages.id_of(language)
+    return language
+
+
+def trainer_settings(recipe: Recipe) -> Any:
+    """Returns the settings of the model that trains the task of a recipe; None if it has none.
+
+    Raises:
+        ValueError: for settings that the task does not have or need, and for a column of labels
+            that is missing or has no use.
+    """
+    cls = trainable_task(recipe.task)
+    settings = None
+    if cls.trainer_settings is not None:
+        settings = build_section(recipe.trainer, cls.trainer_settings, "trainer")
+    elif recipe.trainer:
+        raise ValueError(
+            f"trainer must be empty for the task {recipe.task}, which trains itself, got "
+            f"{recipe.trainer}."
+        )
+    for name in cls.unused_settings:
+        if getattr(recipe.train, name) is not None:
+            raise ValueError(f"train.{name} must be null for the task {recipe.task}.")
+    labelled = cls.takes_labels(settings)
+    if labelled != (recipe.data.label is not None):
+        expected = "must be a column" if labelled else "must be null"
+        why = "" if settings is None else f" with the settings {settings}"
+        raise ValueError(
+            f"data.label {expected} for the task {recipe.task}{why}, got {recipe.data.label!r}."
+        )
+    return settings
+
+
+def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
+    options = task_options(recipe, cls, rows, names)
+    return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
+
+
+def task_options(
+    recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]
+) -> dict[str, Any]:
+    """Returns the options of a task: those that the data decide, and the recipe's.
+
+    Args:
+        recipe: the recipe.
+        cls: the task's class.
+        rows: the training examples.
+        names: the names of the labels.
+
+    Raises:
+        ValueError: for an unknown option, or columns that are not the task's.
+    """
+    known = [*option_names(cls.options_type), "language"]
+    for name in recipe.options:
+        if name not in known:
+            raise ValueError(unknown(f"option of {recipe.task}", name, known))
+    options = {"max_length": recipe.model.max_length}
+    options |= cls.options_of_data(rows.element_spec[0], names)
+    return options | recipe.options
+
+
+def _fit(
+    model: Learner,
+    recipe: Recipe,
+    directory: RunDirectory,
+    rows: tf.data.Dataset,
+    factors: dict[str, float] | None,
+) -> None:
+    """Trains a model.
+
+    Args:
+        model: the task, or the model that trains it.
+        recipe: the recipe.
+        directory: the run directory.
+        rows: the training examples.
+        factors: of learning rates, by weight; None for one rate.
+    """
+    settings = recipe.train
+    count_tokens = getattr(model, "count_tokens", None)
+    passes = engine.text_passes(rows, settings, count_tokens, by_length=model.batches_by_length)
+    steps, epochs = passes.epochs(settings)
+    engine.compile_model(model, settings, steps * epochs, factors=factors, **_metrics(recipe))
+    validation: Any = None
+    if recipe.data.dev is not None:
+        names = getattr(model, "class_names", None)
+        validation = read_split(recipe.data, "dev", recipe.task, names or None)
+        validation = validation.batch(settings.batch_size or EXAMPLES)
+
+    def batches(step: int) -> tf.data.Dataset:
+        return passes.between(step, steps * epochs)
+
+    engine.train(
+        engine.Phase(model, batches, steps, epochs, validation),
+        directory,
+        settings,
+        None,
+        class_weight=settings.class_weights,
+    )
+
+
+def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:
+    return {} if recipe.train.metrics is None else {"metrics": recipe.train.metrics}
+
+
+def choose_weights(task: tasks.Task, recipe: Recipe | MultiTaskRecipe) -> dict[str, float] | None:
+    """Freezes weights or adds LoRA; returns the factors of learning rates, None for one rate."""
+    frozen, backbone = recipe.model.frozen, task.backbone
+    if frozen is not None:
+        tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)
+    if recipe.model.lora_rank is not None:
+        tuning.add_lora(backbone, recipe.model.lora_rank)
+    decay = recipe.train.layer_decay
+    return None if decay == 1 else tuning.layer_factors(backbone, decay)

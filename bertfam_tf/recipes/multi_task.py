@@ -1,0 +1,131 @@
+"""Trains several tasks on one backbone with a recipe."""
+
+from __future__ import annotations
+
+import logging
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import tasks
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_options
+from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
+from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
+from bertfam_tf.training import engine, replicas
+from bertfam_tf.training.settings import EXAMPLES
+
+_log = logging.getLogger(__name__)
+
+
+def run_multi_task(recipe: MultiTaskRecipe, *, flops: Flops | None = None) -> dict[str, float]:
+    """Fine-tunes several tasks together, evaluates them on their dev splits and saves them.
+
+    The output directory is that of ``run``; its ``model`` is a ``MultiTask``.
+
+    Returns:
+        The dev splits' metrics, each after the name of its task: ``sst2_accuracy``.
+
+    Raises:
+        ValueError, OSError: as for ``run``.
+    """
+    with run_directory(recipe, flops) as directory:
+        done = directory.metrics()
+        if done is not None:
+            return done
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
+            return _run(recipe, directory)
+
+
+def evaluate_tasks(model: tasks.MultiTask, recipe: MultiTaskRecipe, split: str) -> dict[str, float]:
+    """Returns the metrics of the tasks whose recipe names a ``dev`` or ``test`` split.
+
+    Raises:
+        ValueError: if none does.
+    """
+    found: dict[str, float] = {}
+    names = [name for name in model if getattr(recipe.tasks[name].data, split) is not None]
+    if not names:
+        raise ValueError(f"The recipe names no {split} file.")
+    for name in names:
+        scores = evaluate(model[name], recipe.of(name), split)
+        found |= {f"{name}_{metric}": value for metric, value in scores.items()}
+    return found
+
+
+def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
+    settings = recipe.train
+    keras.utils.set_random_seed(settings.seed)
+    rows: dict[str, tf.data.Dataset] = {}
+    made: dict[str, tasks.Task] = {}
+    for name, each in recipe.tasks.items():
+        cls = trainable_task(each.task)
+        rows[name], labels = open_split(each.data, "train", each.task)
+        options = task_options(recipe.of(name), cls, rows[name], labels)
+        if made:
+            first = next(iter(made.values()))
+            made[name] = cls(first.backbone, first.tokenizer, **options)
+        else:
+            overrides = recipe.model.overrides
+            made[name] = cls.from_pretrained(recipe.model.path, **options, **overrides)
+    factors = choose_weights(next(iter(made.values())), recipe)
+    weights = {name: each.weight for name, each in recipe.tasks.items()}
+    model = tasks.MultiTask(made, loss_weights=weights)
+    # A mismatch is an error before anything is written.
+    validation = {
+        name: read_split(each.data, "dev", each.task, getattr(made[name], "class_names", None))
+        for name, each in recipe.tasks.items()
+        if each.data.dev is not None
+    }
+    passes = {
+        name: engine.text_passes(data, settings, made[name].count_tokens)
+        for name, data in rows.items()
+    }
+    batches = _passes(model, recipe, passes)
+    steps, epochs = batches.epochs(settings)
+    metrics = {n: x.metrics for n, x in recipe.tasks.items() if x.metrics is not None}
+    engine.compile_model(model, settings, steps * epochs, factors=factors, metrics=metrics)
+    directory.begin()
+    size = settings.batch_size or EXAMPLES
+    engine.train(
+        engine.Phase(
+            model,
+            lambda step: batches.between(step, steps * epochs),
+            steps,
+            epochs,
+            {name: each.batch(size) for name, each in validation.items()} or None,
+        ),
+        directory,
+        settings,
+        model.tokenizer,
+    )
+    if directory.writes:
+        model.save(directory.path / MODEL)
+        _log.info("The model is in %s.", directory.path / MODEL)
+    scores = evaluate_tasks(model, recipe, "dev") if validation else {}
+    directory.finish(scores)
+    return scores
+
+
+def _passes(
+    model: tasks.MultiTask, recipe: MultiTaskRecipe, passes: dict[str, engine.Passes]
+) -> engine.Passes:
+    """Batches of all tasks, each of one of them."""
+
+    def mixed(number: int) -> tf.data.Dataset:
+        texts = {
+            name: each.batches(number).apply(tf.data.experimental.assert_cardinality(each.steps))
+            for name, each in passes.items()
+        }
+        seed = engine.order_seed(recipe.train, number)
+        return model.batches(texts, sampling=recipe.sampling, seed=seed)
+
+    return engine.Passes(sum(each.steps for each in passes.values()), mixed)
+
+
+def train(recipe: Recipe | MultiTaskRecipe, *, flops: Flops | None = None) -> dict[str, float]:
+    """Trains, evaluates and saves what a recipe says; as ``run`` and ``run_multi_task``."""
+    if isinstance(recipe, MultiTaskRecipe):
+        return run_multi_task(recipe, flops=flops)
+    return run(recipe, flops=flops)

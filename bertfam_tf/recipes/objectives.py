@@ -1,0 +1,364 @@
+"""The network and the objectives that a recipe of pretraining on sentences names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import heads, models, registry
+from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.corpora import Masking, Permutation, geometric, ngrams
+from bertfam_tf.corpora.examples import PAIR_FORMATS
+from bertfam_tf.corpora.languages import position_ids
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
+from bertfam_tf.objectives import (
+    MaskedTokens,
+    PairLabels,
+    PermutedTokens,
+    ReplacedTokens,
+    SpanBoundary,
+    TranslatedTokens,
+    replaced_tokens_network,
+    span_boundary_head,
+)
+from bertfam_tf.objectives.objective import Objective
+from bertfam_tf.recipes import pretrained
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import MaskingConfig, NewModelConfig, PretrainRecipe
+from bertfam_tf.text import Tokenizer
+from bertfam_tf.training.learner import Learner
+
+OBJECTIVES = ("mlm", "nsp", "sop", "sbo", "rtd", "plm", "tlm")
+# Objectives of families that a recipe of sentences does not train, and where they are trained.
+_ELSEWHERE = {
+    "clm": "needs data.format: stream",
+    "bilm": "needs data.format: sentences",
+    "distillation": "is for bertfam distill, with a recipe of its own",
+}
+# Objectives that replace mlm, and why.
+_ALONE = {
+    "rtd": "trains its generator with mlm itself",
+    "plm": "predicts tokens that are not masked",
+}
+# Losses are named after their heads.
+_LOSSES = {"mlm": "masked_lm"}
+# What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
+# section 3.2).
+_SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedding_norm")
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining(pretrained.Pretrained):
+    """A model and its training.
+
+    Fields:
+        learner: the Keras model, to be fitted on batches that ``batch`` returns.
+        masking: masks the inputs.
+        batch: maps a batch of ``Examples`` to one of the learner.
+    """
+
+    learner: Learner
+    masking: Masking
+    batch: Callable[..., tuple]
+
+
+def build(
+    recipe: PretrainRecipe, tokenizer: Tokenizer, backbone: Backbone | None = None
+) -> Pretraining:
+    """A model, and the objectives that the recipe names.
+
+    Args:
+        recipe: of sentences.
+        tokenizer: of the model.
+        backbone: the model; None for a new one with random weights.
+
+    Raises:
+        ValueError: for an unknown objective, objectives that exclude each other, or one that the
+            family, the format or the tokenizer does not allow; or for a checkpoint of another
+            model.
+    """
+    check(recipe)
+    model = recipe.model
+    fields = {"vocab_size": tokenizer.vocab_size}
+    if "pad" in tokenizer.special_ids and hasattr(registry.get(model.family).config, "pad_id"):
+        # The family's default is the id in its published vocabulary.
+        fields["pad_id"] = tokenizer.special_ids["pad"]
+    fields |= model.overrides
+    if recipe.stages and recipe.stages[0].layers is not None:
+        fields["num_layers"] = recipe.stages[0].layers
+    if isinstance(recipe.data.train, dict) and _has_languages(model.family):
+        fields.setdefault("num_languages", len(recipe.data.train))
+    if backbone is None:
+        backbone, fill = start(model, fields)
+        made = _network(recipe, backbone, fields, tokenizer)
+        fill(made.heads)
+        if model.checkpoint is not None:
+            pretrained.fill_rest(expand(model.checkpoint), made)
+        pretrained.check_format(backbone)
+        return made
+    return _network(recipe, backbone, fields, tokenizer)
+
+
+def start(
+    model: NewModelConfig, fields: Mapping[str, Any]
+) -> tuple[Backbone, Callable[[Mapping[str, heads.Head]], None]]:
+    """The model that a recipe starts from.
+
+    Args:
+        model: of the recipe.
+        fields: config fields that differ from those of the model's size.
+
+    Returns:
+        The model with random weights, or those of the checkpoint, and a function that fills those
+        heads that the checkpoint has.
+
+    Raises:
+        ValueError: for a checkpoint of another model; it names what differs.
+    """
+    if model.checkpoint is None:
+        return models.build(model.family, model.size, **fields), lambda heads: None
+    wanted = models.config_of(model.family, model.size, **fields).to_dict()
+    if "pooler" not in fields:
+        wanted.pop("pooler", None)  # missing in checkpoints whose heads do not read it
+    path = str(expand(model.checkpoint))
+    checkpoint = Checkpoint(path, model.family, **wanted)
+
+    def fill(made: Mapping[str, heads.Head]) -> None:
+        for name, head in made.items():
+            if checkpoint.has_head(name):
+                checkpoint.fill_head(head, name)
+            else:
+                _log.info("The %s head is initialized at random: %s has none.", name, path)
+
+    return checkpoint.backbone(), fill
+
+
+def _network(
+    recipe: PretrainRecipe, backbone: Backbone, fields: dict[str, Any], tokenizer: Tokenizer
+) -> Pretraining:
+    weights = recipe.objectives
+    if "plm" in weights:
+        return _permuted_tokens(recipe, backbone, tokenizer)
+    masking = _masking(recipe.masking, tokenizer)
+    if "rtd" in weights:
+        return _replaced_tokens(recipe, backbone, fields, masking)
+    made: dict[str, heads.Head] = {}
+    other_heads: dict[str, Any] = {}
+    objectives: list[Objective] = []
+    if "tlm" in weights:
+        for name in ("position_ids", "language_ids"):
+            if name not in backbone.token_inputs:
+                raise ValueError(
+                    f"{backbone.family} has no input {name}, which the objective tlm needs."
+                )
+        made["masked_lm"] = _head(backbone, "masked_lm", "tlm")
+        losses = {_LOSSES.get(name, name): weight for name, weight in weights.items()}
+        objectives.append(TranslatedTokens(made["masked_lm"], losses))
+        weights = {}
+    for name, weight in weights.items():
+        if name == "mlm":
+            made["masked_lm"] = _head(backbone, "masked_lm", name)
+            objectives.append(MaskedTokens(made["masked_lm"], weight))
+        elif name == "sbo":
+            other_heads[name] = span_boundary_head(backbone)
+            objectives.append(SpanBoundary(other_heads[name], weight))
+        else:
+            made["pair"] = _head(backbone, "pair", name)
+            objectives.append(PairLabels(made["pair"], weight))
+    outputs = {"sequence_output", *(head.reads for head in made.values())}
+    inputs = _inputs(backbone, recipe)
+    learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
+    return Pretraining(
+        backbone=backbone,
+        heads=made,
+        other_heads=other_heads,
+        learner=learner,
+        masking=masking,
+        batch=_with_inputs(inputs),
+    )
+
+
+def check(recipe: PretrainRecipe) -> None:
+    """Checks the objectives of a recipe, and the settings that they need.
+
+    Raises:
+        ValueError: for unknown objectives, or settings that do not fit.
+    """
+    names = list(recipe.objectives)
+    for name in names:
+        if name in _ELSEWHERE:
+            raise ValueError(
+                f"The objective {name} {_ELSEWHERE[name]}; data.format is {recipe.data.format}."
+            )
+        if name not in OBJECTIVES:
+            raise ValueError(unknown("objective", name, OBJECTIVES))
+    if not names:
+        raise ValueError("objectives must name at least one loss.")
+    if {"nsp", "sop"} <= set(names):
+        raise ValueError("objectives must have either nsp or sop, got both.")
+    for name, reason in _ALONE.items():
+        if name in names and len(names) > 1:
+            raise ValueError(f"{name} {reason}, and allows no other.")
+    if "tlm" in names and set(names) - {"tlm", "mlm"}:
+        raise ValueError(f"tlm allows only mlm beside it, got {', '.join(names)}.")
+    data = recipe.data
+    if {bool(data.train_translations), bool(data.dev_translations)} != {"tlm" in names}:
+        raise ValueError(
+            "data.train_translations and data.dev_translations must be given for tlm, and for it "
+            f"alone; objectives are {', '.join(names)}."
+        )
+    by_language = isinstance(data.train, dict)
+    if by_language != isinstance(data.dev, dict):
+        raise ValueError("data.train and data.dev must both be lists of files, or both tables.")
+    if "tlm" in names and not by_language:
+        raise ValueError("data.train must be a table of files by language for tlm, got a list.")
+    if names == ["tlm"] and any(data.train.values() if isinstance(data.train, dict) else ()):
+        raise ValueError("Lists of files in data.train must be empty for tlm without mlm.")
+    if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
+        raise ValueError(
+            "layers of stages must be null or omitted for rtd, whose generator would not grow."
+        )
+    if {"nsp", "sop"} & set(names) and recipe.data.format not in PAIR_FORMATS:
+        raise ValueError(
+            f"data.format must be {' or '.join(PAIR_FORMATS)} for nsp and sop, "
+            f"got {recipe.data.format}."
+        )
+    if "sbo" in names and recipe.masking.unit != "span":
+        raise ValueError(f"masking.unit must be span for sbo, got {recipe.masking.unit}.")
+
+
+def _has_languages(family: str) -> bool:
+    return hasattr(registry.get(family).config, "num_languages")
+
+
+def _inputs(backbone: Backbone, recipe: PretrainRecipe) -> dict[str, Any]:
+    inputs = backbone.token_inputs
+    given = ["token_ids", "padding_mask", "segment_ids", "position_ids"]
+    if isinstance(recipe.data.train, dict):
+        given.append("language_ids")
+    elif "language_ids" in inputs:
+        raise ValueError(
+            f"{backbone.family} has the input language_ids: data.train must be a table of files by "
+            "language, such as {en: [en.txt], fr: [fr.txt]}."
+        )
+    for name in inputs:
+        if name not in given:
+            raise ValueError(f"{backbone.family} has the input {name}, which text files do not.")
+    return inputs
+
+
+def _with_inputs(names: Collection[str]) -> Callable[..., tuple]:
+    """Batches without the inputs that a model does not have."""
+
+    def batch(inputs: Mapping[str, tf.Tensor], targets: Any, weights: tf.Tensor) -> tuple:
+        if "position_ids" in names and "position_ids" not in inputs:
+            inputs = {**inputs, "position_ids": position_ids(inputs["padding_mask"])}
+        return {name: inputs[name] for name in names}, targets, weights
+
+    return batch
+
+
+def _head(backbone: Backbone, name: str, objective: str) -> heads.Head:
+    if name not in registry.get(backbone.family).heads:
+        raise ValueError(
+            f"{backbone.family} has no {name} head, which the objective {objective} trains."
+        )
+    labels = registry.get(backbone.family).heads[name].has_labels
+    return heads.build(backbone, name, 2 if labels else None)
+
+
+def _masking(config: MaskingConfig, tokenizer: Tokenizer) -> Masking:
+    lengths = {"ngram": ngrams(config.longest), "span": geometric()}.get(config.unit, [1.0])
+    return Masking(
+        tokenizer,
+        config.rate,
+        {"piece": "piece", "tagged": "given"}.get(config.unit, "word"),
+        lengths,
+        masked=config.masked,
+        random=config.random,
+        together=config.unit == "span",
+        max_predictions=config.max_predictions,
+        words=config.words,
+    )
+
+
+def _permuted_tokens(
+    recipe: PretrainRecipe, backbone: Backbone, tokenizer: Tokenizer
+) -> Pretraining:
+    head = _head(backbone, "permutation_lm", "plm")
+    names = _inputs(backbone, recipe)
+    inputs = {name: backbone.input[name] for name in (*names, "perm_mask", "target_mapping")}
+    # Tokens are predicted where they are, and none is replaced.
+    masking = _masking(replace(recipe.masking, masked=0.0, random=0.0), tokenizer)
+    permutation = Permutation(masking)
+    select = _with_inputs(names)
+
+    def batch(
+        inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor], weights: tf.Tensor
+    ) -> tuple:
+        hidden, mapping = permutation.order(
+            inputs["token_ids"], targets["positions"], weights, targets["seeds"]
+        )
+        given, _, _ = select(inputs, targets, weights)
+        given |= {"perm_mask": hidden, "target_mapping": mapping}
+        return given, {"token_ids": targets["token_ids"]}, weights
+
+    objective = PermutedTokens(head, recipe.objectives["plm"])
+    learner = Learner(inputs, backbone(inputs, outputs={head.reads}), [objective])
+    return Pretraining(
+        backbone=backbone,
+        heads={"permutation_lm": head},
+        learner=learner,
+        masking=masking,
+        batch=batch,
+    )
+
+
+def _replaced_tokens(
+    recipe: PretrainRecipe, backbone: Backbone, fields: dict[str, Any], masking: Masking
+) -> Pretraining:
+    family, size = recipe.model.family, recipe.model.size
+    config = registry.get(family).config
+    sizes = registry.get(family).sizes[size]
+    # Weights are stored by their paths, which must differ from the discriminator's.
+    with keras.name_scope(pretrained.GENERATOR):
+        generator = Backbone(
+            family,
+            config.from_dict({**sizes, **fields, **recipe.generator}),
+            parts=backbone.parts.subset(*(name for name in _SHARED if name in backbone.parts)),
+            name=pretrained.GENERATOR,
+        )
+        generator_head = heads.build(generator, "masked_lm")
+    head = _head(backbone, "rtd", "rtd")
+    inputs, outputs = replaced_tokens_network(
+        generator, generator_head, backbone, recipe.train.seed
+    )
+    objective = ReplacedTokens(generator_head, head, recipe.objectives["rtd"])
+
+    names = _inputs(backbone, recipe)
+
+    def batch(
+        inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor], weights: tf.Tensor
+    ) -> tuple:
+        given = {name: inputs[name] for name in names}
+        given |= {"positions": targets["positions"], "weights": weights}
+        return given, {name: targets[name] for name in ("token_ids", "originals")}
+
+    learner = Learner(inputs, outputs, [objective])
+    return Pretraining(
+        backbone=backbone,
+        heads={"rtd": head},
+        generator=(generator, generator_head),
+        learner=learner,
+        masking=masking,
+        batch=batch,
+    )

@@ -1,0 +1,128 @@
+"""Trains a language model on a stream of text with a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.corpora.documents import find_files
+from bertfam_tf.corpora.token_streams import read_lines, segments, token_stream
+from bertfam_tf.files import scratch
+from bertfam_tf.recipes import words
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.objectives import start
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import PretrainRecipe
+from bertfam_tf.recipes.sentences import pretrain_on_sentences
+from bertfam_tf.tasks import CausalLM
+from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.training import engine, replicas
+from bertfam_tf.training.stream_lm import StreamLM
+
+
+def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str, Any]:
+    """Trains a language model on text files, from random weights or from a checkpoint.
+
+    The output directory contains the recipe, the trained model, and the history as CSV with the
+    losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
+    installed, as the picture ``curves.png``. Causal models are trained on a stream of text, and
+    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint with the
+    heads that were trained and the tokenizer, which ``from_pretrained`` of any task reads: in
+    transformers' format, or if that cannot represent the model, in this package's. An interrupted
+    run resumes after the last training checkpoint; a finished run returns its stored metrics.
+
+    Returns:
+        Of a stream ``perplexity`` of the held-out text, ``tokens``, the size of the training text,
+        and ``samples``, a text for each prompt; else what ``sentences.pretrain_on_sentences``
+        returns.
+
+    Raises:
+        ValueError: for an invalid recipe or file, an output directory that contains the run of
+            another recipe, or a damaged training checkpoint.
+        OSError: if writing fails, for example because the disk is full, or another process is
+            writing the directory; the next run resumes.
+    """
+    with run_directory(recipe, flops) as directory:
+        done = directory.metrics()
+        if done is not None:
+            return done
+        formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
+        train = formats.get(recipe.data.format, pretrain_on_sentences)
+        # After that, because a strategy waits for the other workers, which may have ended.
+        with replicas.strategy(recipe.train.strategy).scope():
+            found = train(recipe, directory)
+            directory.finish(found)
+        return found if directory.writes else directory.metrics() or {}
+
+
+def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
+    if recipe.train.batch_size is None:
+        raise ValueError(
+            "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
+            "train.batch_size parts of data.length tokens."
+        )
+    if recipe.stages:
+        raise ValueError("stages must be empty on a stream; they are for sentences.")
+    if list(recipe.objectives) != ["clm"]:
+        raise ValueError(f"objectives must be clm on a stream, got {', '.join(recipe.objectives)}.")
+    if isinstance(recipe.data.train, dict) or isinstance(recipe.data.dev, dict):
+        raise ValueError("data.train and data.dev must be lists of files on a stream, got a table.")
+    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+
+    def stream(files: list[str], file: Path | None = None) -> np.ndarray:
+        lines = read_lines(find_files(map(expand, files)))
+        return token_stream(lines, tokenizer, recipe.data.end, file)
+
+    # On disk, because it may be larger than memory; each worker has a file of its own.
+    with scratch(directory.path / "tokens") as folder:
+        train = stream(recipe.data.train, folder / "train")
+        dev = stream(recipe.data.dev)
+        return _train_on_stream(recipe, directory, tokenizer, train, dev)
+
+
+def _train_on_stream(
+    recipe: PretrainRecipe,
+    directory: RunDirectory,
+    tokenizer: Tokenizer,
+    train: np.ndarray,
+    dev: np.ndarray,
+) -> dict[str, Any]:
+    settings, length = recipe.train, recipe.data.length
+    size = settings.batch_size
+    assert size is not None
+    batches = segments(train, size, length)
+    passes = engine.Passes(int(batches.cardinality()), lambda number: batches)
+    steps, epochs = passes.epochs(settings)
+    keras.utils.set_random_seed(settings.seed)
+    model = recipe.model
+    backbone, fill = start(model, {"vocab_size": tokenizer.vocab_size, **model.overrides})
+    task = CausalLM(backbone, tokenizer)
+    fill({"causal_lm": task.head})
+    learner = StreamLM(task.backbone, task.head)
+    engine.compile_model(learner, settings, steps * epochs, jit_compile=False)
+    directory.begin()
+
+    def after(step: int) -> tf.data.Dataset:
+        return passes.between(step, steps * epochs)
+
+    engine.train(
+        engine.Phase(learner, after, steps, epochs, segments(dev, 1, length)),
+        directory,
+        settings,
+        tokenizer,
+    )
+    if not directory.writes:
+        return {}
+    task.save(directory.path / MODEL)
+    return {
+        "perplexity": float(directory.history().rows[-1]["val_perplexity"]),
+        "tokens": len(train),
+        "samples": {
+            prompt: task.generate(prompt, max_new_tokens=60, temperature=0.8, top_p=0.9, seed=0)
+            for prompt in recipe.prompts
+        },
+    }

@@ -1,0 +1,309 @@
+"""Pretrains encoders with a recipe, on the sentences of text files or on shards of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, cached_property, partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.corpora import Corpus, Format, Shards, TranslationPairs
+from bertfam_tf.corpora.documents import find_files
+from bertfam_tf.corpora.examples import FormedExamples, Spans
+from bertfam_tf.corpora.languages import Languages, Translations
+from bertfam_tf.files import atomic
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import join_names, unknown
+from bertfam_tf.recipes import objectives, pretrained
+from bertfam_tf.recipes.directory import MODEL, RunDirectory
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import PretrainRecipe
+from bertfam_tf.tasks import TokenTagger, load
+from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.training import engine
+from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.settings import Stage
+from bertfam_tf.training.stacking import train_in_stages
+
+
+def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
+    """Trains, and writes a checkpoint with its heads and tokenizer, as ``pretrained`` describes it.
+
+    Returns:
+        The losses and metrics of the held-out text, ``examples``, their number in one pass over the
+        training text (where the recipe has neither ``train.steps`` nor stages), and ``steps``.
+
+    Raises:
+        ValueError: for an invalid recipe or file.
+    """
+    settings = recipe.train
+    objectives.check(recipe)
+    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+    keras.utils.set_random_seed(settings.seed)
+    first = made = objectives.build(recipe, tokenizer)
+    data = _Data(recipe, tokenizer, first)
+    found: dict[str, Any] = {}
+    stages = recipe.stages
+    if not stages:
+        total = settings.steps
+        if total is None:
+            text = data.train(recipe.data.length)
+            found["examples"] = text.count()
+            total = data.steps(text, found["examples"]) * settings.epochs
+        steps = max(total // settings.epochs, 1)
+        stages = [Stage(steps=steps * settings.epochs, epochs=settings.epochs)]
+
+    def learner(backbone: Backbone) -> Learner:
+        nonlocal made
+        if backbone is not first.backbone:
+            made = objectives.build(recipe, tokenizer, backbone)
+        return made.learner
+
+    data.check(stages)
+    directory.begin()
+    train_in_stages(
+        first.backbone,
+        stages,
+        learner,
+        lambda step: data.batches(stages, step),
+        settings=settings,
+        directory=directory.backup().directory,
+        recipe=recipe.to_yaml(),
+        callbacks=lambda stage, step: engine.run_callbacks(
+            directory, lambda at: data.texts(stages, at), step, stage
+        ),
+        validation_data=lambda i: data.held_out(data.length(stages[i])),
+    )
+    if not directory.writes:
+        return {}
+    _save(made, tokenizer, recipe, directory)
+    return {**found, **_losses(directory), "steps": sum(stage.steps for stage in stages)}
+
+
+class _Data:
+    """The batches of a recipe's text files.
+
+    Args:
+        recipe: of sentences.
+        tokenizer: of the model.
+        made: the masking, and the learner that the batches are for.
+    """
+
+    def __init__(self, recipe: PretrainRecipe, tokenizer: Tokenizer, made: objectives.Pretraining):
+        self.batch_size = recipe.train.batch_size
+        self.batch_tokens = recipe.train.batch_tokens
+        self.recipe = recipe
+        self.tokenizer = tokenizer
+        self.made = made
+        # One for each length.
+        given = recipe.data
+        self.train = cache(partial(self._examples, given.train, given.train_translations))
+        self._dev = partial(self._examples, given.dev, given.dev_translations)
+        self.held_out = cache(self._held_out)
+
+    def length(self, stage: Stage) -> int:
+        return stage.length or self.recipe.data.length
+
+    def check(self, stages: Sequence[Stage]) -> None:
+        """Reads the names of all files, before the training begins.
+
+        Raises:
+            ValueError: for a length that the model or the format does not allow, or files that are
+                missing.
+        """
+        most = self.made.backbone.max_length
+        for length in sorted({self.length(stage) for stage in stages}):
+            if most is not None and length > most:
+                raise ValueError(
+                    f"data.length, and that of stages, must be at most the {most} positions of the "
+                    f"model, got {length}."
+                )
+            for text in (self.train(length), self._dev(length)):
+                if {"nsp", "sop"} & set(self.recipe.objectives):
+                    text.check_labels()
+        if self.batch_tokens is not None and any(stage.batch_size for stage in stages):
+            raise ValueError("Stages must not have a batch_size together with train.batch_tokens.")
+
+    def steps(self, text: FormedExamples | Languages, count: int) -> int:
+        """The number of batches of one pass over a text of ``count`` examples."""
+        if self.batch_tokens is not None:
+            return text.count_batches(self.batch_tokens)
+        assert self.batch_size is not None
+        return -(-count // self.batch_size)
+
+    def batches(self, stages: Sequence[Stage], step: int) -> tf.data.Dataset:
+        """The batches of the stage that a step is in, from this step on.
+
+        A stage begins with the example after the last one of the previous stage. If examples have
+        another length, it leaves out as many as have about the same number of tokens as those
+        before.
+        """
+        start, before, length = 0, 0, self.length(stages[0])
+        for stage in stages:
+            # Batches by tokens have about as many for each length: what is counted are batches.
+            size = stage.batch_size or self.batch_size or 1
+            if self.batch_tokens is None:
+                start = start * length // self.length(stage)
+            length = self.length(stage)
+            if step < before + stage.steps:
+                break
+            start += stage.steps * size
+            before += stage.steps
+        batches = self.train(length).batches(
+            None if self.batch_tokens else size,
+            self.made.masking,
+            batch_tokens=self.batch_tokens,
+            copies=self.recipe.masking.copies,
+            passes=None,
+            start=start + (step - before) * size,
+        )
+        return batches.map(self.made.batch)
+
+    def texts(self, stages: Sequence[Stage], step: int) -> list[str]:
+        """The examples of the batch of a step, as they are masked."""
+        return engine.batch_texts(self.batches(stages, step), self.tokenizer)
+
+    def _held_out(self, length: int) -> tf.data.Dataset:
+        """Batches that are the same in each evaluation, in memory: the text is tokenized once."""
+        batches = self._dev(length).batches(
+            self.batch_size, self.made.masking, batch_tokens=self.batch_tokens, copies=1
+        )
+        batches = batches.map(self.made.batch).cache()
+        # Keras warns of a data set whose length it does not know.
+        number = batches.reduce(np.int64(0), lambda count, *_: count + 1)
+        return batches.apply(tf.data.experimental.assert_cardinality(number))
+
+    def _examples(
+        self,
+        files: list[str] | dict[str, list[str]],
+        translations: dict[str, list[str]],
+        length: int,
+    ) -> FormedExamples | Languages:
+        if translations and self.recipe.masking.tagger is not None:
+            raise ValueError("masking.unit must not be tagged for translations.")
+        if translations and self.batch_tokens is not None:
+            raise ValueError("train.batch_tokens must be null for translations: set batch_size.")
+        if not isinstance(files, dict):
+            return self._texts_or_shards(files, length)
+        data, seed = self.recipe.data, self.recipe.train.seed
+        ids = _languages(self.recipe)
+        for name in files:
+            if name not in ids:
+                raise ValueError(unknown("language of data.train", name, ids))
+        own = {name: self.tokenizer.in_language(name) for name in ids}
+        texts = {
+            ids[name]: self._corpus(each, length, own[name]) for name, each in files.items() if each
+        }
+        pairs = []
+        for name, each in translations.items():
+            two = [language for language in name.split("-") if language in ids]
+            if len(two) != 2:
+                raise ValueError(
+                    "A pair of languages must be two of data.train, such as "
+                    f"{'-'.join(list(ids)[:2])}, got {name!r}."
+                )
+            packed = TranslationPairs(self.made.backbone, self.tokenizer, length)
+            found = find_files(map(expand, each))
+            numbers, tokenizers = [ids[code] for code in two], [own[code] for code in two]
+            pairs.append(
+                Translations(found, numbers, packed, tokenizers, shuffle=data.shuffle, seed=seed)
+            )
+        return Languages(texts, pairs, data.exponent, seed)
+
+    def _texts_or_shards(self, names: list[str], length: int) -> FormedExamples:
+        data, seed = self.recipe.data, self.recipe.train.seed
+        paths = [expand(name) for name in names]
+        folders = [path for path in paths if path.is_dir()]
+        if not folders:
+            return self._corpus(names, length, self.tokenizer)
+        if len(folders) < len(paths):
+            raise ValueError(
+                f"data has text files and folders of shards together ({join_names(names)}), "
+                "expected one kind."
+            )
+        if self.recipe.masking.tagger is not None:
+            raise ValueError("masking.unit must not be tagged for shards, which have no spans.")
+        form = Format(self.tokenizer, length, data.format, self._task)
+        return Shards(folders, form, shuffle=data.shuffle, seed=seed)
+
+    def _corpus(self, files: list[str], length: int, tokenizer: Tokenizer) -> Corpus:
+        data = self.recipe.data
+        return Corpus(
+            find_files(map(expand, files)),
+            tokenizer,
+            length,
+            data.format,
+            task=self._task,
+            documents=data.documents,
+            sentences=data.sentences,
+            shuffle=data.shuffle,
+            seed=self.recipe.train.seed,
+            spans=self._spans,
+        )
+
+    @cached_property
+    def _spans(self) -> Spans | None:
+        """Finds the spans of sentences with the tagger that the recipe names."""
+        masking = self.recipe.masking
+        if masking.tagger is None:
+            return None
+        tagger = load(expand(masking.tagger))
+        if not isinstance(tagger, TokenTagger):
+            raise ValueError(
+                f"masking.tagger must be a TokenTagger, {masking.tagger} is a "
+                f"{type(tagger).__name__}."
+            )
+        labels = sorted({tag.split("-", 1)[1] for tag in tagger.tags if "-" in tag})
+        for label in masking.labels or []:
+            if label not in labels:
+                raise ValueError(unknown("label of masking.labels", label, labels))
+        wanted = set(labels if masking.labels is None else masking.labels)
+
+        def spans(sentences: list[str]) -> list[list[tuple[int, int]]]:
+            # Tokenizers count bytes, taggers characters.
+            return [
+                [
+                    (len(text[: each["start"]].encode()), len(text[: each["end"]].encode()))
+                    for each in entities
+                    if each["label"] in wanted
+                ]
+                for text, entities in zip(sentences, tagger.entities(sentences), strict=True)
+            ]
+
+        return spans
+
+    @property
+    def _task(self) -> str:
+        return "sop" if "sop" in self.recipe.objectives else "nsp"
+
+
+def _languages(recipe: PretrainRecipe) -> dict[str, int]:
+    """The ids of the languages of the training text."""
+    return {name: number for number, name in enumerate(recipe.data.train)}
+
+
+def _losses(directory: RunDirectory) -> dict[str, float]:
+    """Losses and metrics of the held-out text, after the last epoch."""
+    last = directory.history().rows[-1]
+    return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
+
+
+def _save(
+    made: objectives.Pretraining,
+    tokenizer: Tokenizer,
+    recipe: PretrainRecipe,
+    directory: RunDirectory,
+) -> None:
+    by_language = "language_ids" in made.backbone.token_inputs
+    with atomic(directory.path / MODEL) as target:
+        target.mkdir()
+        pretrained.write(
+            target,
+            made,
+            tokenizer,
+            length=recipe.data.length,
+            languages=_languages(recipe) if by_language else None,
+        )

@@ -1,0 +1,162 @@
+"""Pretrains models that read characters and predict words, with a recipe (ELMo)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.corpora import SentenceWords
+from bertfam_tf.corpora.documents import find_files, read_documents
+from bertfam_tf.data.inputs import TEXT
+from bertfam_tf.files import atomic, write
+from bertfam_tf.objectives import BidirectionalTokens, bidirectional_head
+from bertfam_tf.recipes import pretrained
+from bertfam_tf.recipes.directory import MODEL, RunDirectory
+from bertfam_tf.recipes.objectives import start
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import PretrainRecipe
+from bertfam_tf.text import CharacterTokenizer, WordSplitter, load_tokenizer
+from bertfam_tf.training import engine
+from bertfam_tf.training.learner import Learner
+
+OBJECTIVE, FORMAT = "bilm", "sentences"
+# The name of the tokenizer that needs no files.
+CHARACTERS = "characters"
+WORDS = "words.txt"
+_UNKNOWN = "<UNK>"
+_COUNTED = 10_000
+
+
+def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
+    """Trains a bidirectional language model on single sentences, and writes it.
+
+    The words that it predicts are the most frequent ones of the training text; the run directory
+    gets them as ``words.txt``, a word in each line.
+
+    Returns:
+        The losses and metrics of the held-out text, ``examples``, the number of sentences, and
+        ``steps``.
+
+    Raises:
+        ValueError: for an invalid recipe or file.
+    """
+    _check(recipe)
+    settings, data = recipe.train, recipe.data
+    tokenizer = _tokenizer(recipe.model.tokenizer)
+    train, dev = (_sentences(recipe, files) for files in (data.train, data.dev))
+    words = _vocabulary(recipe, tokenizer)
+    pack = SentenceWords(tokenizer, words, data.length)
+    keras.utils.set_random_seed(settings.seed)
+    fields = {"max_characters": tokenizer.get_config()["max_characters"], **recipe.model.overrides}
+    backbone, _ = start(recipe.model, fields)
+    head = bidirectional_head(backbone, len(words))
+    learner = Learner(
+        backbone.input,
+        {"hidden_states": backbone.output["hidden_states"]},
+        [BidirectionalTokens(head, recipe.objectives[OBJECTIVE])],
+    )
+    made = pretrained.Pretrained(backbone=backbone, other_heads={OBJECTIVE: head})
+    if recipe.model.checkpoint is not None:
+        pretrained.fill_rest(str(expand(recipe.model.checkpoint)), made)
+
+    def encoded(batches: tf.data.Dataset) -> tf.data.Dataset:
+        return batches.map(lambda features: pack(features[TEXT]), tf.data.AUTOTUNE).prefetch(2)
+
+    def count_tokens(features: dict[str, tf.Tensor]) -> tf.Tensor:
+        lengths = tokenizer.tokenize(features[TEXT]).row_lengths()
+        return tf.cast(tf.minimum(lengths + 2, data.length), "int32")
+
+    rows = train.map(lambda features: (features,))
+    passes = engine.text_passes(rows, settings, count_tokens)
+    steps, epochs = passes.epochs(settings)
+    engine.compile_model(learner, settings, steps * epochs)
+    directory.begin()
+    if directory.writes:
+        write(directory.path / WORDS, "".join(f"{word}\n" for word in words))
+    engine.train(
+        engine.Phase(
+            learner,
+            lambda step: encoded(_features(passes.between(step, steps * epochs))),
+            steps,
+            epochs,
+            encoded(dev.batch(settings.batch_size or 32)).cache(),
+        ),
+        directory,
+        settings,
+        tokenizer,
+    )
+    if not directory.writes:
+        return {}
+    with atomic(directory.path / MODEL) as target:
+        target.mkdir()
+        pretrained.write(target, made, tokenizer, length=data.length)
+    last = directory.history().rows[-1]
+    scores = {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
+    return {**scores, "examples": int(rows.cardinality()), "steps": steps * epochs}
+
+
+def _check(recipe: PretrainRecipe) -> None:
+    data = recipe.data
+    if list(recipe.objectives) != [OBJECTIVE]:
+        raise ValueError(
+            f"objectives must be {OBJECTIVE} for data.format {FORMAT}, got "
+            f"{', '.join(recipe.objectives)}."
+        )
+    if recipe.stages:
+        raise ValueError(f"stages must be empty for the objective {OBJECTIVE}.")
+    if isinstance(data.train, dict) or isinstance(data.dev, dict):
+        raise ValueError(
+            f"data.train and data.dev must be lists of files for {OBJECTIVE}, got a table."
+        )
+
+
+def _tokenizer(name: str) -> CharacterTokenizer:
+    tokenizer = CharacterTokenizer() if name == CHARACTERS else load_tokenizer(expand(name))
+    if not isinstance(tokenizer, CharacterTokenizer):
+        raise ValueError(
+            f"model.tokenizer must be {CHARACTERS}, or a directory with a CharacterTokenizer, for "
+            f"the objective {OBJECTIVE}, got {name!r}, a {type(tokenizer).__name__}."
+        )
+    return tokenizer
+
+
+def _sentences(recipe: PretrainRecipe, files: Any) -> tf.data.Dataset:
+    """Sentences as features, of known cardinality, read from the files in each pass."""
+    found = find_files(map(expand, files))
+
+    def lines() -> Iterator[str]:
+        for document in read_documents(found, recipe.data.documents, recipe.data.sentences):
+            yield from document
+
+    dataset = tf.data.Dataset.from_generator(
+        lines, output_signature=tf.TensorSpec([], tf.string)
+    ).map(lambda line: {TEXT: line})
+    number = sum(1 for _ in lines())
+    if not number:
+        raise ValueError(f"There is no text in {', '.join(map(str, found))}.")
+    return dataset.apply(tf.data.experimental.assert_cardinality(number))
+
+
+def _features(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Batches of one element without the tuple around it."""
+    return batches.map(lambda features: features)
+
+
+def _vocabulary(recipe: PretrainRecipe, tokenizer: CharacterTokenizer) -> list[str]:
+    """The words that are predicted: special ones, and the most frequent ones of the text."""
+    split = WordSplitter(tokenizer.get_config()["split"])
+    counts: Counter[bytes] = Counter()
+    texts = (each[TEXT] for each in _sentences(recipe, recipe.data.train).as_numpy_iterator())
+    while batch := list(islice(texts, _COUNTED)):
+        counts.update(split(batch).text.values.numpy())
+    special = tokenizer.special_tokens
+    first = [special.bos_token, special.eos_token, _UNKNOWN]
+    # Of equal counts, in the order of the words, so that each worker has the same.
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))[: recipe.data.words]
+    words = [word.decode("utf-8", "replace") for word in ordered]
+    return list(dict.fromkeys([*first, *(word for word in words if "\n" not in word)]))

@@ -1,0 +1,1 @@
+"""Keras callbacks of a run: training checkpoints, logs, the best epoch, divergence."""

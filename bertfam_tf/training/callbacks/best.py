@@ -1,0 +1,115 @@
+"""Keeps the weights of the best epoch on disk, with early stopping."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import keras
+from safetensors import SafetensorError, safe_open
+
+from bertfam_tf import files, parsing
+from bertfam_tf.checkpoints.safetensors import write
+from bertfam_tf.names import truncated
+from bertfam_tf.training import replicas
+from bertfam_tf.training.callbacks.backup import (
+    VALUES,
+    WEIGHTS,
+    assign_state,
+    read_state,
+    weights_by_path,
+)
+
+_SCORE = "score"
+_log = logging.getLogger(__name__)
+
+
+class BestEpoch(keras.callbacks.Callback):
+    """Keeps the weights of the epoch with the best score, and stops training without improvement.
+
+    Keras' ``EarlyStopping`` loses its state when a run is killed; here the score of each epoch is
+    stored on disk, and an epoch that is repeated is not compared again.
+
+    Args:
+        directory: the directory of weights and scores.
+        monitor: a metric of the validation data, such as ``val_accuracy``; higher is better, except
+            for a loss and a perplexity.
+        patience: number of epochs without improvement after which training stops.
+        writes: whether this process writes, as the first of several workers does; the others read
+            what it has written, so that all of them stop after the same epoch.
+    """
+
+    def __init__(self, directory: Path, monitor: str, patience: int, *, writes: bool = True):
+        super().__init__()
+        self.directory = directory
+        self.monitor = monitor
+        self.patience = patience
+        self.writes = writes
+
+    @property
+    def values(self) -> dict[int, float]:
+        """Scores by epoch, from 0.
+
+        Raises:
+            ValueError: if a file is damaged.
+        """
+        file, weights = self.directory / VALUES, self.directory / WEIGHTS
+        try:
+            stored = parsing.read_json(file) if os.path.lexists(file) else {}
+            if weights.is_file():
+                # The weights are written first, and contain the number of their epoch.
+                with safe_open(weights, framework="numpy") as opened:
+                    stored |= json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
+            return {int(epoch): float(value) for epoch, value in stored.items()}
+        except (
+            *(ValueError, AttributeError, TypeError, OverflowError, RecursionError),
+            SafetensorError,
+        ) as error:
+            raise ValueError(
+                f"{self.directory} has no valid scores of epochs: {VALUES} or {WEIGHTS} is "
+                f"truncated or damaged: {truncated(error)}. Remove {self.directory.parent} to "
+                "train from the beginning."
+            ) from error
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether training has stopped."""
+        values = self.values
+        return bool(values) and max(values) - self._best(values) >= self.patience
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        if self.monitor not in logs:
+            raise ValueError(
+                f"There is no {self.monitor!r} to compare epochs by, only {sorted(logs)}."
+            )
+        if self.writes:
+            self._write(epoch, float(logs[self.monitor]))
+        replicas.wait_for_workers(self.model.distribute_strategy)
+        if self.exhausted:
+            values = self.values
+            _log.info("No better epoch than %d, of %s.", self._best(values) + 1, values)
+            self.model.stop_training = True
+
+    def restore(self, model: keras.Model) -> None:
+        """Assigns the weights of the best epoch to a model.
+
+        Raises:
+            ValueError: if the file is missing or damaged.
+        """
+        file, run = self.directory / WEIGHTS, self.directory.parent
+        assign_state(weights_by_path(model), read_state(file, run), file, run)
+
+    def _write(self, epoch: int, value: float) -> None:
+        before = self.values
+        values = {epoch: value, **before}
+        if epoch not in before and self._best(values) == epoch:
+            score = {_SCORE: json.dumps({epoch: value})}
+            with files.atomic(self.directory / WEIGHTS) as path:
+                weights = weights_by_path(self.model)
+                write({name: v.numpy() for name, v in weights.items()}, path, score)
+        files.write(self.directory / VALUES, json.dumps(values))
+
+    def _best(self, values: dict[int, float]) -> int:
+        sign = -1 if self.monitor.endswith(("loss", "perplexity")) else 1
+        return max(values, key=lambda epoch: (sign * values[epoch], -epoch))

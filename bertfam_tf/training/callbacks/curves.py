@@ -1,0 +1,102 @@
+"""A picture of the losses and metrics of a run."""
+
+import importlib.util
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from bertfam_tf.files import atomic
+from bertfam_tf.training.callbacks.steps import StepLog
+
+_COLUMNS = 3  # of panels
+_SECONDS = 30.0
+# Of steps, each with a panel; the loss has one with that of epochs.
+_OF_STEPS = ("learning_rate", "gradient_norm")
+_log = logging.getLogger(__name__)
+
+
+class Curves(keras.callbacks.Callback):
+    """Draws what was logged so far after an epoch, or logs once that matplotlib is missing.
+
+    It does not draw in the first half minute, and not twice within one. The whole is drawn by who
+    ends the run, because a run that is killed after its last epoch does not train again.
+
+    Args:
+        steps: the log, which is called before this.
+        file: the picture, a PNG file, which is written atomically.
+    """
+
+    def __init__(self, steps: StepLog, file: Path):
+        super().__init__()
+        self.steps = steps
+        self.file = file
+        self._next = 0.0
+        if not drawable():
+            _log.info("No curves are drawn without matplotlib: pip install 'bertfam_tf[plots]'.")
+
+    def on_train_begin(self, logs=None):
+        self._next = time.monotonic() + _SECONDS
+
+    def on_epoch_end(self, epoch, logs=None):
+        if drawable() and time.monotonic() >= self._next:
+            draw(self.steps.lines, self.file)
+            self._next = time.monotonic() + _SECONDS
+
+
+def drawable() -> bool:
+    """Whether there is matplotlib."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Draws each loss and metric by step, of the training and of the held-out text.
+
+    The training values of an epoch are means over its steps, those of the held-out text belong to
+    its end; the loss has those of single steps behind them, and learning rate and norm of gradients
+    panels of their own. Perplexities have a logarithmic axis.
+
+    Args:
+        lines: of ``StepLog``, with at least one epoch.
+        file: the PNG file to write.
+    """
+    # Without pyplot, which needs a display on some systems and keeps figures in memory.
+    from matplotlib.figure import Figure
+
+    epochs = [line for line in lines if "epoch" in line]
+    steps = [line for line in lines if "epoch" not in line]
+    if not epochs:  # the log was damaged
+        return
+    names = sorted({name.removeprefix("val_") for name in epochs[-1]} - {"step", "epoch"})
+    names.sort(key=lambda name: name != "loss")
+    names += [name for name in _OF_STEPS if steps]
+    columns = min(_COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(4 * columns, 2.8 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for name, panel in zip(names, panels, strict=False):
+        if steps and name in ("loss", *_OF_STEPS):
+            _plot(panel, steps, name, "each step", color="0.75", linewidth=0.8)
+        if name not in _OF_STEPS:
+            for column, label in ((name, "training"), (f"val_{name}", "held-out")):
+                if column in epochs[-1]:
+                    _plot(panel, epochs, column, label, marker=".")
+        panel.set(title=name, xlabel="step")
+        panel.grid(alpha=0.3)
+        if name.endswith("perplexity"):
+            panel.set_yscale("log")
+    for panel in list(panels):
+        panel.remove()
+    figure.axes[0].legend()
+    with atomic(file) as path:
+        figure.savefig(path, format="png", dpi=100)
+
+
+def _plot(
+    panel: Any, lines: Sequence[Mapping[str, Any]], name: str, label: str, **style: Any
+) -> None:
+    values = [float("nan") if line.get(name) is None else line[name] for line in lines]
+    panel.plot([line["step"] for line in lines], values, label=label, **style)

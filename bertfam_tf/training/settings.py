@@ -1,0 +1,174 @@
+"""Settings of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The default batch size.
+EXAMPLES = 32
+STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
+OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of training; ``optimizers.adamw`` documents the optimizer's fields.
+
+    Attributes:
+        recompute: ``blocks``, what a block computes is not kept but computed once more for its
+            gradients (gradient checkpointing), which saves memory; or ``none``.
+        strategy: of ``tf.distribute``: ``none``; ``mirrored``, all devices of this machine;
+            ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same command with
+            the same output directory on a shared disk; or ``tpu`` (not run). Batches are those of
+            all devices together.
+        schedule: the learning rate after its linear rise: ``linear`` and ``cosine`` fall to 0,
+            ``constant`` keeps the peak.
+        batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
+        batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
+            ``bertfam_tf.data.TokenBatches`` makes batches of fine-tuning, and
+            ``bertfam_tf.corpora.Corpus.batches`` of pretraining on sentences.
+        accumulation_steps: parts into which a step splits each device's part of a batch, whose
+            gradients it adds up (gradient accumulation): the memory of a part, and the weights that
+            the whole batch gives. ``batch_size`` and ``batch_tokens`` are those of the whole batch.
+        optimizer: ``adamw`` or ``lamb``; ``adamw_uncorrected`` as in BERT's code and
+            ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias.
+        layer_decay: each block's learning rate is that of the next block times this factor, and
+            the embeddings' that of the first block; 1 for one rate.
+        patience: stops after this many epochs without improvement on the dev split, and keeps the
+            best epoch; None trains to the end and keeps the last.
+        monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
+        class_weights: factors of the loss of each label's examples.
+        metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
+        steps: the number of steps, in place of passes over the data; ``epochs`` is then how often
+            the model is evaluated. None for passes.
+        backup_steps: steps between training checkpoints, from which a killed run resumes; each
+            epoch ends with one as well.
+        log_steps: steps between lines of ``metrics.jsonl``.
+        on_divergence: ``stop``, a loss that is not finite ends the run with an error that shows the
+            texts of its batch; or ``skip``, batches whose gradients are not finite are left out
+            with a warning, and several in a row end it.
+    """
+
+    epochs: int = 3
+    batch_size: int | None = None
+    batch_tokens: int | None = None
+    accumulation_steps: int = 1
+    learning_rate: float = 5e-5
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    clip_norm: float | None = 1.0
+    epsilon: float = 1e-6
+    beta_2: float = 0.999
+    seed: int = 0
+    layer_decay: float = 1.0
+    patience: int | None = None
+    monitor: str = "loss"
+    class_weights: dict[str, float] | None = None
+    metrics: list[str] | None = None
+    backup_steps: int = 500
+    log_steps: int = 50
+    on_divergence: str = "stop"
+    steps: int | None = None
+    optimizer: str = "adamw"
+    schedule: str = "linear"
+    strategy: str = "none"
+    recompute: str = "none"
+
+    def __post_init__(self):
+        if self.recompute not in ("none", "blocks"):
+            raise ValueError(f"train.recompute must be none or blocks, got {self.recompute!r}.")
+        if self.on_divergence not in ("stop", "skip"):
+            raise ValueError(
+                f"train.on_divergence must be stop or skip, got {self.on_divergence!r}."
+            )
+        check_strategy(self.strategy, "train.strategy")
+        if self.schedule not in ("linear", "cosine", "constant"):
+            raise ValueError(
+                f"train.schedule must be linear, cosine or constant, got {self.schedule!r}."
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."
+            )
+        if self.batch_tokens is None and self.batch_size is None:
+            object.__setattr__(self, "batch_size", EXAMPLES)
+        elif self.batch_tokens is not None and self.batch_size is not None:
+            raise ValueError(
+                "Either train.batch_size or train.batch_tokens must be null or omitted, got "
+                f"{self.batch_size} and {self.batch_tokens}."
+            )
+        for name in (
+            *("epochs", "batch_size", "batch_tokens", "accumulation_steps", "backup_steps"),
+            *("patience", "steps", "log_steps"),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"train.{name} must be at least 1, got {value}.")
+        if self.batch_size is not None and self.accumulation_steps > self.batch_size:
+            raise ValueError(
+                f"train.accumulation_steps must be at most the {self.batch_size} examples of "
+                f"train.batch_size, which it splits, got {self.accumulation_steps}."
+            )
+        if self.strategy == "tpu" and self.accumulation_steps > 1:
+            raise ValueError(
+                "train.accumulation_steps must be 1 with strategy tpu, whose shapes are fixed, got "
+                f"{self.accumulation_steps}."
+            )
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(
+                f"train.layer_decay must be above 0 and at most 1, got {self.layer_decay}."
+            )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a pretraining run; see ``train.train_in_stages``.
+
+    Attributes:
+        layers: the number of layers, to which the model grows; None for those it has.
+        steps: the number of training steps.
+        learning_rate: the peak of a rise and fall of this stage alone; None to follow the one line
+            of the whole run.
+        warmup: with a learning rate, the fraction of the stage's steps in which it rises.
+        length: the number of tokens of an example; None for ``data.length``.
+        batch_size: the number of examples in a batch; None for ``train.batch_size``.
+        epochs: the number of parts of equal length, after each of which the model is evaluated.
+    """
+
+    layers: int | None = None
+    steps: int = 0
+    learning_rate: float | None = None
+    warmup: float = 0.0
+    length: int | None = None
+    batch_size: int | None = None
+    epochs: int = 1
+
+    def __post_init__(self):
+        for name in ("layers", "steps", "length", "batch_size", "epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} of a stage must be at least 1, got {value}.")
+        if self.steps % self.epochs:
+            raise ValueError(
+                f"steps of a stage must be a multiple of its {self.epochs} epochs, got "
+                f"{self.steps}."
+            )
+        if not 0 <= self.warmup < 1:
+            raise ValueError(
+                f"warmup of a stage must be at least 0 and below 1, got {self.warmup}."
+            )
+        if self.warmup and self.learning_rate is None:
+            raise ValueError("warmup of a stage must be 0 without a learning_rate of its own.")
+
+
+def check_strategy(name: str, where: str = "strategy") -> None:
+    """Raises ValueError for a name that is none of ``STRATEGIES``.
+
+    Args:
+        where: what the error calls it.
+    """
+    if name not in STRATEGIES:
+        why = ""
+        if "parameter" in name:
+            why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
+        raise ValueError(f"{where} must be one of {', '.join(STRATEGIES)}, got {name!r}{why}.")

@@ -1,0 +1,467 @@
+"""Pretraining in stages, between which a model can grow by copies of its layers.
+
+Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from bertfam_tf.models import Backbone
+from bertfam_tf.training import engine, optimizers, replicas
+from bertfam_tf.training.callbacks.backup import Backup
+from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.settings import Stage, TrainConfig
+from bertfam_tf.training.tuning import blocks_of
+
+GROWTHS = ("stack", "interleave", "identity")
+MOMENTS = ("fresh", "copied")
+Callbacks = Sequence[keras.callbacks.Callback]
+_NUMBERS = re.compile(r"(_\d+)+$")
+
+
+class _OnBackbone(Protocol):
+    """A model on a backbone that it can exchange, such as a task."""
+
+    backbone: Backbone
+
+    def with_backbone(self, backbone: Backbone) -> Self: ...
+
+
+Model = TypeVar("Model", bound=Backbone | _OnBackbone)
+
+
+def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> Model:
+    """A deeper model, whose layers are copies of the layers of a trained one.
+
+    With L layers in ``model``, layer i of the new one is a copy of
+
+    * ``"stack"``: layer i mod L, so that the whole stack is repeated (Gong et al. 2019);
+    * ``"interleave"``: layer ⌊i · L / num_layers⌋, so that each layer is repeated, with twice the
+      layers as 2i and 2i + 1;
+    * ``"identity"``: as ``"stack"``, but the output projections of attention and feed-forward are
+      zero in the new layers, which therefore pass on their input: the new model has the outputs of
+      ``model``, and its gradients (arXiv 2203.06211). Only where norms precede attention and
+      feed-forward (pre-norm): norms after the residual sums would normalise once more.
+
+    The other layers, such as embeddings and poolers, are the same objects in both models, so heads
+    that were built on ``model`` work on the new one. Blocks are new, and all of their weights are
+    trainable; what the copied layer lacks begins as in a new model, such as the norm before
+    attention in copies of ModernBERT's first layer. A task gets a new head with the weights of the
+    old one.
+
+    Args:
+        model: a backbone, or a task.
+        num_layers: number of layers; None for twice those of ``model``.
+        growth: one of ``GROWTHS``.
+
+    Raises:
+        ValueError: for an unknown growth, a ``num_layers`` that is not larger than the model's, and
+            for a model that cannot grow: one whose layers share all of their weights (ALBERT's) or
+            share them by groups of layers, has other layers than its family has (such as LoRA's),
+            or for ``"identity"`` is not pre-norm.
+    """
+    if isinstance(model, Backbone):
+        return _grow(model, num_layers, growth)
+    task = model.with_backbone(_grow(model.backbone, num_layers, growth))
+    _copy_rest(model, task, copied_paths(model.backbone, task.backbone, growth))
+    return task
+
+
+def copied_paths(before: Backbone, after: Backbone, growth: str = "stack") -> dict[str, str]:
+    """For each weight in the layers of a grown backbone, the weight it was copied from.
+
+    Args:
+        before: the backbone that was grown.
+        after: what ``grow`` returned.
+        growth: as for ``grow``.
+
+    Returns:
+        paths in ``after`` to paths in ``before``, or to ``""`` for what the copied layer lacks.
+
+    Raises:
+        ValueError: as ``grow`` raises it.
+    """
+    own = {weight.path: "" for block in blocks_of(after) for weight in block.weights}
+    return own | {to.path: source.path for to, source in _pairs(before, after, growth)}
+
+
+def copy_moments(before: keras.Model, after: keras.Model, paths: dict[str, str]) -> None:
+    """Copies an optimizer's moments and its number of steps by variable path.
+
+    Weights without a counterpart keep their moments, zero in a new optimizer.
+
+    Args:
+        before, after: models that are compiled with the optimizers of this package.
+        paths: from ``copied_paths``; other weights have the same path in both models.
+
+    Raises:
+        ValueError: for weights of one model with the same path.
+    """
+    after.optimizer.build(after.trainable_variables)
+    sources = _inner(before.optimizer).moments
+    for path, moments in _inner(after.optimizer).moments.items():
+        for moment, source in zip(moments, sources.get(paths.get(path, path), ()), strict=False):
+            moment.assign(source)
+    after.optimizer.iterations.assign(before.optimizer.iterations)
+
+
+def _inner(optimizer: Any) -> Any:
+    """The optimizer within Keras' loss scaling, which ``mixed_float16`` adds."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+class Trained(NamedTuple):
+    """What ``train_in_stages`` returns.
+
+    Fields:
+        backbone: of the last stage.
+        learner: the compiled model of the last stage.
+        history: for each stage that was trained in this call its last logs and its ``stage``, from
+            0.
+    """
+
+    backbone: Backbone
+    learner: Learner
+    history: list[dict[str, float]]
+
+
+def train_in_stages(
+    backbone: Backbone,
+    stages: Sequence[Stage],
+    learner: Callable[[Backbone], Learner],
+    batches: tf.data.Dataset | Callable[[int], tf.data.Dataset],
+    *,
+    settings: TrainConfig | None = None,
+    growth: str = "stack",
+    moments: str = "fresh",
+    directory: str | Path | None = None,
+    recipe: str | None = None,
+    callbacks: Callbacks | Callable[[int, int], Callbacks] = (),
+    validation_data: Any = None,
+    **fit: Any,
+) -> Trained:
+    """Trains a backbone, which can grow between stages.
+
+    Batches of a stage begin where those of the previous one ended. Between stages with the same
+    number of layers, model and optimizer go on: they differ in what ``batches`` returns for them,
+    or in their learning rates. With a ``directory`` a run that was killed resumes from its last
+    training checkpoint when it is called again with the same arguments, and ends as if it had not
+    been killed; for that, ``backbone`` needs the same weights only if no checkpoint was written.
+
+    Args:
+        backbone: that of the first stage, with ``stages[0].layers`` layers. It shares its
+            embeddings with the grown ones.
+        stages: none has fewer layers than the previous one. In "Efficient Training of BERT by
+            Progressively Stacking" they are ``Stage(3, 50_000)``, ``Stage(6, 20_000)`` and
+            ``Stage(12, 330_000)``. ``length`` and ``batch_size`` are for who makes the batches.
+        learner: makes the model to train from a backbone, for example ``lambda backbone:
+            Learner(backbone.input, backbone(backbone.input), [objective])``. If it makes new heads,
+            their weights are copied by path.
+        batches: the batches of all stages, the same whenever it is iterated; or a function that
+            returns them from a step on, which is faster than to skip them.
+        settings: learning rate, optimizer, ``accumulation_steps`` and seed; ``backup_steps`` with a
+            directory. The peak and warm-up are those of one line over the steps of all stages, for
+            stages without a ``learning_rate`` of their own. None for the defaults.
+        growth: as for ``grow``.
+        moments: ``"fresh"`` for an optimizer that starts anew where the model grows (as in the
+            paper's experiments), or ``"copied"`` for one that goes on: new layers get the moments
+            of the layers that they are copied from. In the paper's code these lose their number of
+            steps, which makes the next steps several times as large; here they keep it.
+        directory: of training checkpoints; None for none.
+        recipe: text that training checkpoints store.
+        validation_data: as for Keras' ``fit``; or a function from the number of a stage to it.
+        callbacks: as for Keras' ``fit``; or a function to them from the number of a stage, and that
+            of the steps of all stages that are done.
+        **fit: as for Keras' ``fit``. Epochs are numbered through all stages.
+
+    Raises:
+        ValueError: for invalid stages, a backbone that is not the first stage's or that cannot
+            grow, too few batches, or training checkpoints of another run.
+    """
+    settings = settings or TrainConfig()
+    total = sum(stage.steps for stage in stages)
+    _check(backbone, stages, growth, moments)
+    if isinstance(batches, tf.data.Dataset):
+        count = int(batches.cardinality())
+        if 0 <= count < total:
+            raise ValueError(
+                f"batches must be at least as many as the {total} steps of all stages, got "
+                f"{count}; Dataset.repeat() makes more."
+            )
+    after = batches.skip if isinstance(batches, tf.data.Dataset) else batches
+    held_out = validation_data if callable(validation_data) else lambda _: validation_data
+    given = callbacks if callable(callbacks) else lambda *_: callbacks
+    schedule = _schedule(stages, settings, total)
+    backups: list[Backup | None] = [None] * len(stages)
+    if directory is not None:
+        path = Path(directory)
+        backups = [
+            Backup(
+                path / f"stage_{i}",
+                settings.backup_steps,
+                writes=replicas.is_chief(),
+                recipe=recipe,
+            )
+            for i in range(len(stages))
+        ]
+    first = max((i for i, backup in enumerate(backups) if backup and backup.exists), default=0)
+    best = None
+    if backups[-1] is not None:
+        best = engine.best_epoch(backups[-1], settings, held_out(len(stages) - 1))
+    history: list[dict[str, float]] = []
+    model, start, epoch = None, 0, 0
+    begun = 0  # the step at which the optimizer began to count
+    for i, (stage, backup) in enumerate(zip(stages, backups, strict=True)):
+        previous, paths = model, {}
+        if stage.layers not in (None, backbone.config.num_layers):
+            # So that the growth of a resumed run is that of an uninterrupted one.
+            keras.utils.set_random_seed(settings.seed + i)
+            grown = grow(backbone, stage.layers, growth)
+            paths, backbone = copied_paths(backbone, grown, growth), grown
+            begun, model = start if moments == "fresh" else 0, None
+        if i >= first:
+            if model is None:
+                model = learner(backbone)
+                shifted = optimizers.Shifted(schedule, begun)
+                engine.compile_model(model, settings, total, schedule=shifted)
+                if previous is not None:
+                    _copy_rest(previous, model, paths)
+                    if moments == "copied":
+                        copy_moments(previous, model, paths)
+            phase = engine.Phase(
+                model,
+                partial(_rest, after, start, stage.steps),
+                stage.steps // stage.epochs,
+                stage.epochs,
+                held_out(i),
+                steps_before=start,
+                epochs_before=epoch,
+            )
+            logs = engine.fit(
+                phase,
+                backup,
+                partial(_callbacks, given, i, start, total),
+                best if i + 1 == len(stages) else None,
+                **fit,
+            )
+            if logs:
+                history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})
+            if i and (last := backups[i - 1]):
+                last.clear()
+        start += stage.steps
+        epoch += stage.epochs
+    assert model is not None
+    return Trained(backbone, model, history)
+
+
+def _rest(
+    batches: Callable[[int], tf.data.Dataset], start: int, steps: int, done: int
+) -> tf.data.Dataset:
+    """The batches of a stage that are left."""
+    return batches(start + done).take(steps - done)
+
+
+def _callbacks(
+    given: Callable[[int, int], Callbacks], stage: int, start: int, total: int, done: int
+) -> Callbacks:
+    return [_Enough(start + done, total), *given(stage, start + done)]
+
+
+class _Enough(keras.callbacks.Callback):
+    """Checks that the batches of an epoch are as many as its steps.
+
+    Args:
+        done: number of steps before.
+        total: number of steps of all stages.
+    """
+
+    def __init__(self, done: int, total: int):
+        super().__init__()
+        self.done = done
+        self.total = total
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps = batch + 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.done += self.steps
+        if self.steps < self.params["steps"] and not self.model.stop_training:
+            raise ValueError(
+                f"batches must be at least as many as the {self.total} steps of all stages, got "
+                f"{self.done}."
+            )
+
+
+def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: str) -> None:
+    if growth not in GROWTHS:
+        raise ValueError(f"growth must be one of {', '.join(GROWTHS)}, got {growth!r}.")
+    if moments not in MOMENTS:
+        raise ValueError(f"moments must be one of {', '.join(MOMENTS)}, got {moments!r}.")
+    count = backbone.config.num_layers
+    # Of each stage the number of layers, which is that of the previous one if it names none.
+    layers = list(accumulate((each.layers for each in stages), lambda a, b: b or a, initial=count))
+    if not stages or any(b < a for a, b in pairwise(layers[1:])):
+        raise ValueError(
+            "stages must be at least one, none with fewer layers than the previous one, got "
+            f"{layers[1:]}."
+        )
+    if layers[1] != count:
+        raise ValueError(
+            f"The backbone must have the {layers[1]} layers of the first stage, got {count}."
+        )
+
+
+def _schedule(stages: Sequence[Stage], settings: TrainConfig, total: int) -> Any:
+    """The learning rate by the step of the whole run."""
+    whole = optimizers.schedule_of(settings, total)
+    starts = list(accumulate((stage.steps for stage in stages), initial=0))[:-1]
+
+    def of(stage: Stage, start: int) -> Any:
+        if stage.learning_rate is None:
+            return whole
+        rise = round(stage.warmup * stage.steps)
+        own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
+        return optimizers.Shifted(own, -start)
+
+    return optimizers.Consecutive(list(map(of, stages, starts)), starts[1:])
+
+
+def _grow(before: Backbone, num_layers: int | None, growth: str) -> Backbone:
+    config = before.config
+    count = config.num_layers
+    if growth not in GROWTHS:
+        raise ValueError(f"growth must be one of {', '.join(GROWTHS)}, got {growth!r}.")
+    if num_layers is None:
+        num_layers = 2 * count
+    if not 0 < count < num_layers:
+        raise ValueError(
+            f"num_layers must be more than the {count} of this backbone, of which there must be at "
+            f"least one, got {num_layers}."
+        )
+    blocks = blocks_of(before)
+    if growth == "identity" and any(getattr(block, "norm", None) != "pre" for block in blocks):
+        raise ValueError(
+            "growth must be stack or interleave for blocks with norms after the residual sums "
+            f"(post-norm), got 'identity' for {before.family}: another layer would normalise its "
+            "input once more."
+        )
+    changed = {"num_layers": num_layers}
+    heads = getattr(config, "heads_per_layer", ())
+    if heads:
+        changed["heads_per_layer"] = [heads[i] for i in _sources(count, num_layers, growth)]
+    after = Backbone(
+        before.family,
+        {**config.to_dict(), **changed},
+        parts=_shared_parts(before),
+        dtype=before.dtype_policy,
+        unpadded=before.parts.unpadded,
+        name=before.name,
+    )
+    for to, source in _pairs(before, after, growth):
+        if to is not source:
+            to.assign(source)
+    if growth == "identity":
+        for block in blocks_of(after)[len(blocks) :]:
+            for part in (block.attention, block.feed_forward):
+                for weight in part.output_dense.weights:
+                    weight.assign(ops.zeros_like(weight))
+    return after
+
+
+def _sources(before: int, after: int, growth: str) -> list[int]:
+    """For each layer, the one that it is copied from."""
+    if growth == "interleave":
+        return [i * before // after for i in range(after)]
+    return [i % before for i in range(after)]
+
+
+def _layers(backbone: Backbone) -> list[list[keras.layers.Layer]]:
+    """The blocks of each layer."""
+    blocks = blocks_of(backbone)
+    per_layer = len(blocks) // backbone.config.num_layers
+    return [blocks[i : i + per_layer] for i in range(0, len(blocks), per_layer)]
+
+
+def _weights(layer: list[keras.layers.Layer]) -> dict[tuple[int, str], keras.Variable]:
+    """The weights of a layer's blocks, by the block and the path without the layer's number."""
+    found = {}
+    for place, block in enumerate(layer):
+        for weight in block.weights:
+            part, *rest = weight.path.split("/")
+            found[place, "/".join([_NUMBERS.sub("", part), *rest])] = weight
+    return found
+
+
+def _shared_parts(backbone: Backbone) -> dict[str, keras.layers.Layer]:
+    """The parts that are not in one of the layers alone."""
+    inside = [
+        {id(each) for block in layer for each in block._flatten_layers()}
+        for layer in _layers(backbone)
+    ]
+    return {
+        name: part
+        for name, part in backbone.parts.items()
+        if sum(id(part) in each for each in inside) != 1
+    }
+
+
+def _pairs(
+    before: Backbone, after: Backbone, growth: str
+) -> list[tuple[keras.Variable, keras.Variable]]:
+    """The weights in the layers of ``after``, each with the one that it is a copy of."""
+    old, new = _layers(before), _layers(after)
+    found: dict[int, tuple[keras.Variable, keras.Variable]] = {}
+    owners: Counter[int] = Counter()
+    for layer, i in zip(new, _sources(len(old), len(new), growth), strict=True):
+        to, source = _weights(layer), _weights(old[i])
+        if source.keys() - to.keys():
+            raise ValueError(
+                f"The layers of this {before.family} backbone must have the weights that the "
+                f"family builds, got {len(source)} of them in place of {len(to)}; updates of LoRA "
+                "must be merged first."
+            )
+        pairs = [(to[name], weight) for name, weight in source.items()]
+        for one, other in pairs:
+            if one.shape != other.shape:
+                raise ValueError(
+                    f"The layers of this {before.family} backbone must have the same shapes, got "
+                    f"{tuple(other.shape)} of {other.path} for {tuple(one.shape)} of {one.path}."
+                )
+        owners.update({id(weight) for weight in to.values()})
+        for pair in pairs:
+            if found.setdefault(id(pair[0]), pair)[1] is not pair[1]:
+                raise ValueError(
+                    f"The layers of this {before.family} backbone must not share weights by "
+                    f"groups, got {pair[0].path}, which is in layers that have different ones to "
+                    "copy."
+                )
+    if not all(any(owners[id(w)] == 1 for block in layer for w in block.weights) for layer in new):
+        raise ValueError(
+            f"The layers of this {before.family} backbone must have weights of their own to copy, "
+            "got layers that share them all; bertfam_tf.build(…, parts=backbone.parts) with "
+            "another num_layers makes a deeper model of the same weights."
+        )
+    return list(found.values())
+
+
+def _copy_rest(before: keras.Model, after: keras.Model, paths: dict[str, str]) -> None:
+    """Copies weights that are not in the layers, and not the same objects, by path."""
+    sources = {weight.path: weight for weight in before.weights}
+    for weight in after.weights:
+        source = sources.get(weight.path)
+        if source is not None and source is not weight and weight.path not in paths:
+            weight.assign(source)

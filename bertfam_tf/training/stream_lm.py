@@ -1,0 +1,273 @@
+"""Trains language models on long streams, segment by segment (Transformer-XL, arXiv 1901.02860)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.corpora.token_streams import segments
+from bertfam_tf.heads import Head
+from bertfam_tf.models import Backbone
+from bertfam_tf.objectives import NextTokens
+from bertfam_tf.objectives.objective import Batch
+from bertfam_tf.training.learner import Learner, SingleLossTracker
+
+
+class StreamMemory:
+    """The memory of the previous batch for each layer of a backbone.
+
+    A step reads ``held``, all rows at once or in micro-batches one after the other, collects the
+    next memory of these rows, and then ``advance`` makes it the one that is held.
+
+    Args:
+        specs: symbolic inputs of the backbone, (batch, memory length, hidden) for each layer.
+    """
+
+    def __init__(self, specs: Any):
+        self.held, self._collected = ([self._variable(spec) for spec in specs] for _ in range(2))
+
+    @staticmethod
+    def _variable(spec: Any) -> tf.Variable:
+        # Each replica of a strategy has its own examples, and therefore its own memory.
+        return tf.Variable(
+            tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
+            shape=spec.shape,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def empty(self, batch: Any) -> tuple[tf.Tensor, ...]:
+        """An empty memory."""
+        return tuple(tf.zeros([batch, 0, v.shape[-1]], v.dtype) for v in self.held)
+
+    def read(self, begins: Any) -> tuple[tf.Tensor, ...]:
+        """The memory of the next rows, empty where a stream begins."""
+        fresh, rows = tf.reduce_all(begins > 0), tf.shape(begins)[0]
+        found = []
+        for empty, held, collected in zip(
+            self.empty(rows), self.held, self._collected, strict=True
+        ):
+
+            def kept(held: Any = held, collected: Any = collected) -> tf.Tensor:
+                first = tf.shape(collected.read_value())[0]
+                return held.read_value()[first : first + rows]
+
+            found.append(tf.cond(fresh, lambda empty=empty: empty, kept))
+        return tuple(found)
+
+    def collect(self, memory: Any) -> list[Any]:
+        """Adds the next memory of rows; returns the operations that do."""
+        done = []
+        for collected, rows in zip(self._collected, memory, strict=True):
+            before = collected.read_value()
+
+            def both(before: tf.Tensor = before, rows: tf.Tensor = rows) -> tf.Tensor:
+                return tf.concat([before, rows], axis=0)
+
+            # At first it has another length, 0, than the rows.
+            added = tf.cond(tf.shape(before)[0] > 0, both, lambda rows=rows: rows)
+            done.append(collected.assign(added))
+        return done
+
+    def advance(self) -> None:
+        """Makes the memory that was collected the one that is read."""
+        for held, collected in zip(self.held, self._collected, strict=True):
+            held.assign(collected.read_value())
+        self.discard()
+
+    def discard(self) -> None:
+        """Forgets what was collected, such as by a step that failed."""
+        for collected in self._collected:
+            collected.assign(tf.zeros([0, 0, collected.shape[-1]], collected.dtype))
+
+
+class ReadMemory(keras.layers.Layer):
+    """Returns the memory of the previous batch, empty where a stream begins.
+
+    Training and evaluation have a memory each, so that an evaluation between two training steps
+    changes nothing.
+
+    Args:
+        specs: as for ``StreamMemory``.
+
+    Call:
+        begins: int32 (batch,), 1 where a stream begins.
+
+    Returns:
+        one tensor per layer.
+    """
+
+    def __init__(self, specs: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.training, self.evaluation = StreamMemory(specs), StreamMemory(specs)
+
+    def memory(self, training: Any) -> StreamMemory:
+        """The memory of training, or of evaluation."""
+        return self.training if training else self.evaluation
+
+    def call(self, begins: Any, training: Any = None) -> tuple[tf.Tensor, ...]:
+        return self.memory(training).read(begins)
+
+    def compute_output_spec(self, begins: Any, training: Any = None) -> tuple:
+        held = self.training.held
+        return tuple(keras.KerasTensor(v.shape.as_list(), v.dtype.name) for v in held)
+
+
+class WriteMemory(keras.layers.Layer):
+    """Collects the memory for the next batch, and returns another tensor unchanged.
+
+    Args:
+        reader: the layer that reads the memory.
+
+    Call:
+        inputs: the tensor to return, and the memory of each layer.
+    """
+
+    def __init__(self, reader: ReadMemory, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.reader = reader
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        x, *memory = inputs
+        done = self.reader.memory(training).collect(memory)
+        with tf.control_dependencies(done if not tf.executing_eagerly() else []):
+            return tf.identity(x)
+
+    def compute_output_spec(self, inputs: Any, training: Any = None) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
+
+
+class StreamLM(Learner):
+    """Trains and evaluates a language model on streams, with a memory of previous segments.
+
+    If the backbone has a memory, that of each batch is an input for the next batch, without a
+    gradient. It is part of this model, not of the backbone, which can be used, saved and exported
+    as before.
+
+    Args:
+        backbone: a causal backbone.
+        head: computes log-probabilities or logits of the next token, such as
+            ``heads.build(backbone, "causal_lm")``.
+
+    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.corpora.segments``. The memory is reset
+    at the beginning of a stream, and therefore in each epoch.
+
+    Raises:
+        ValueError: for a head that does not predict the next token.
+    """
+
+    tracker = SingleLossTracker
+
+    def __init__(self, backbone: Backbone, head: Head, **kwargs: Any):
+        if head.reads != "sequence_output":
+            raise ValueError(
+                f"The {head.name} of {backbone.family} does not predict the next token."
+            )
+        reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory")
+        tokens = keras.Input((None,), dtype="int32", name="token_ids")
+        begins = keras.Input((), dtype="int32", name="begins")
+        given = {"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)}
+        memory = reader(begins) if reader.training.held else ()
+        outputs = backbone({**given, "memory": memory} if memory else given)
+        x = outputs["sequence_output"]  # (batch, length, hidden)
+        if memory:
+            x = WriteMemory(reader, name="write_memory")([x, *outputs["memory"]])
+        if not head.built:
+            head(backbone.output)
+        super().__init__(
+            {"token_ids": tokens, "begins": begins},
+            {"sequence_output": x},
+            [NextTokens(head)],
+            **kwargs,
+        )
+        self.backbone = backbone
+        self.head = head
+        self.reader = reader
+        # Created once, so that perplexity does not trace it again each time.
+        self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
+
+    @property
+    def step_variables(self) -> Mapping[str, Any]:
+        local = self.distribute_strategy.experimental_local_results
+        return {
+            f"memory/{layer}/{replica}": variable
+            for layer, held in enumerate(self.reader.training.held)
+            for replica, variable in enumerate(local(held))
+        }
+
+    def train_step(self, data: Any) -> Any:
+        return self._with_memory(self.reader.training, super().train_step, data)
+
+    def test_step(self, data: Any) -> Any:
+        return self._with_memory(self.reader.evaluation, super().test_step, data)
+
+    @staticmethod
+    def _with_memory(memory: StreamMemory, step: Any, data: Any) -> Any:
+        memory.discard()
+        logs = step(data)
+        memory.advance()
+        return logs
+
+    def _counts(self, batch: Batch) -> dict[str, Any]:
+        # Without the network, which would collect the memory twice.
+        weights = batch.weights
+        return {"causal_lm": tf.size(batch.targets) if weights is None else tf.reduce_sum(weights)}
+
+    def fit(self, x: Any = None, **kwargs: Any) -> keras.callbacks.History:
+        # The order of the stream must be kept.
+        return super().fit(x, **{**kwargs, "shuffle": False})
+
+    def _score(self, data: Any, memory: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """The sum of a batch's losses, its number of tokens, and the new memory."""
+        inputs, targets, weights = data
+        tokens = inputs["token_ids"]
+        given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
+        given |= {"memory": memory} if memory else {}
+        outputs = self.backbone(given, training=False)
+        [objective] = self._objectives.value
+        found = objective.loss(outputs, objective.heads, Batch(inputs, targets, weights))
+        return *found["causal_lm"], outputs["memory"] if memory else ()
+
+    def perplexity(
+        self,
+        corpora: Mapping[str, np.ndarray],
+        *,
+        length: int = 128,
+        batch_size: int = 1,
+        verbose: bool = True,
+    ) -> dict[str, float]:
+        """Computes the perplexity of corpora, each read as one stream.
+
+        Args:
+            corpora: name -> token ids, as returned by ``bertfam_tf.corpora.token_stream``.
+            length: number of tokens of a segment.
+            batch_size: number of parts into which a corpus is split; they are read in parallel and
+                begin without a memory. 1 reads everything in order.
+            verbose: whether to show a progress bar.
+
+        Returns:
+            A number for each corpus, and ``"all"`` for all tokens if there are several.
+        """
+        found, sums = {}, np.zeros(2)
+        for name, ids in corpora.items():
+            if verbose:
+                print(name)
+            bar = keras.utils.Progbar(
+                len(ids) - 1,
+                verbose=int(verbose),
+                unit_name="token",
+                stateful_metrics=["perplexity"],
+            )
+            memory, here = self.reader.evaluation.empty(batch_size), np.zeros(2)
+            for batch in segments(ids, batch_size, length):
+                loss, count, memory = self._compiled_score(batch, tuple(memory))
+                here += float(loss), float(count)
+                bar.add(int(count), [("perplexity", float(np.exp(here[0] / here[1])))])
+            found[name] = float(np.exp(here[0] / here[1]))
+            sums += here
+        return found if len(found) == 1 else {**found, "all": float(np.exp(sums[0] / sums[1]))}

@@ -1,0 +1,130 @@
+"""Run directories: files that a run did not write are never replaced or removed."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import yaml
+
+from bertfam_tf.checkpoints.safetensors import write as write_tensors
+from bertfam_tf.recipes.directory import RunDirectory, run_directory
+from bertfam_tf.recipes.reading import load_recipe
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    file = tmp_path / "given.yaml"
+    values = {
+        "output": str(tmp_path / "victim"),
+        "model": {"path": "package:any"},
+        "data": {"train": "train.tsv"},
+        "train": {"epochs": 2},
+    }
+    file.write_text(yaml.safe_dump(values))
+    return load_recipe(file)
+
+
+@pytest.fixture
+def output(tmp_path):
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    return folder
+
+
+def _files(folder):
+    return {x.relative_to(folder).as_posix(): x.read_bytes() for x in folder.rglob("*.*")
+            if x.is_file()}  # fmt: skip
+
+
+def _write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"backup/thesis.txt": "mine", "history.csv": "day,steps"}, "backup, history.csv"),
+        ({"history.csv": "day,steps"}, "history.csv"),
+        ({"metrics.json": "{}"}, "metrics.json"),
+        ({"model/notes.txt": "mine"}, "model"),
+        ({".hidden": ""}, ".hidden"),
+        ({f"{i}.txt": "" for i in range(9)}, "0.txt, 1.txt, 2.txt and 6 more"),
+    ],
+)
+def test_a_folder_that_is_not_a_run(recipe, output, files, named):
+    _write(output, files)
+    before = _files(output)
+    with (
+        pytest.raises(ValueError, match=f"victim contains {named}, and nothing that describes"),
+        run_directory(recipe) as directory,
+    ):
+        directory.begin()
+    assert _files(output) == before
+
+
+def test_a_user_s_recipe_in_the_output(recipe, output):
+    text = "# Mine.\noutput: victim\n"
+    (output / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"recipe\.yaml was not written by a run"):
+        RunDirectory(recipe)
+    assert (output / "recipe.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("name", [".lock", "lost+found", ".recipe.yaml.abcdefgh.tmp"])
+def test_what_a_new_folder_may_contain(recipe, output, name):
+    (output / name).touch()
+    with run_directory(recipe) as directory:
+        directory.begin()
+    assert (output / "recipe.yaml").read_text() == recipe.to_yaml()
+
+
+def test_a_lock_of_another_program(recipe, output):
+    (output / ".lock").write_text("mine")
+    with (
+        pytest.raises(FileExistsError, match="was not written by bertfam_tf"),
+        run_directory(recipe),
+    ):
+        pass
+    assert (output / ".lock").read_text() == "mine"
+
+
+def test_files_beside_those_of_a_run_are_kept(recipe, output):
+    with run_directory(recipe) as directory:
+        directory.begin()
+    own = ("backup/state.safetensors", "backup/best/values.json", "backup/stage_1/best/values.json")
+    own += ("backup/.state.safetensors.abcdefgh.tmp/x", "backup/stage_1/previous.safetensors")
+    kept = {"notes.txt": "mine", "backup/thesis.txt": "mine", "backup/best/x.csv": "mine"}
+    _write(output, kept | dict.fromkeys(own[1:], "{}"))
+    write_tensors({"x": np.ones(1)}, output / own[0], {"recipe": recipe.to_yaml()})
+    with run_directory(recipe) as directory:
+        directory.begin()
+        assert (output / own[0]).exists()
+        directory.finish({})
+    text = {name: content.decode() for name, content in _files(output).items()}
+    assert kept.items() <= text.items()
+    assert set(text) - set(kept) == {"recipe.yaml", "metrics.json"}
+    assert not list(output.rglob("*.tmp"))
+    with run_directory(recipe) as directory:
+        assert directory.metrics() == {}
+
+
+def test_metrics_of_another_recipe_without_its_model(recipe, output):
+    with run_directory(recipe) as directory:
+        directory.begin()
+        directory.finish({"accuracy": 1.0})
+    other = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=4))
+    with pytest.raises(ValueError, match=r"a run with other settings \(.*: train.seed is 0, exp"):
+        RunDirectory(other)
+
+
+def test_a_recipe_that_failed_may_be_changed(recipe, output):
+    with run_directory(recipe) as directory:
+        directory.begin()
+    other = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=4))
+    with run_directory(other) as directory:
+        directory.begin()
+    assert (output / "recipe.yaml").read_text() == other.to_yaml()
+    assert not os.path.lexists(output / ".lock")

@@ -1,0 +1,108 @@
+"""Several tasks on one backbone from a recipe, whole, killed and resumed."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+import bertfam_tf as bf
+from bertfam_tf.cli import main
+from bertfam_tf.recipes.reading import load_run
+from bertfam_tf.training.callbacks.backup import Backup
+
+FILMS = [("a good film", "pos"), ("the bad movie", "neg"), ("it is", "pos"), ("very dull", "neg")]
+PAIRS = [("a good film", "good film", 5.0), ("the plot", "we play", 0.5), ("it is", "it was", 3.0)]
+
+
+@pytest.fixture
+def recipe(tmp_path, smallest):
+    """A recipe of two tasks, in a file."""
+    films = ["text\tlabel", *("\t".join(row) for row in FILMS * 3)]
+    pairs = ["a\tb\tscore", *("\t".join(map(str, row)) for row in PAIRS * 2)]
+    for name, lines in (("films", films), ("pairs", pairs)):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    films, pairs = (
+        {split: str(tmp_path / f"{name}.tsv") for split in ("train", "dev")}
+        for name in ("films", "pairs")
+    )
+    values = {
+        "output": str(tmp_path / "run"),
+        "model": {"path": str(smallest), "overrides": {"dropout": 0.1}},
+        "tasks": {
+            "film": {"data": films, "metrics": ["accuracy"]},
+            "score": {
+                "task": "TextRegressor",
+                "data": {**pairs, "text": "a", "text_pair": "b", "label": "score"},
+                "weight": 0.5,
+            },
+        },
+        "sampling": 0.5,
+        "train": {"epochs": 2, "batch_size": 2, "learning_rate": 1e-3, "backup_steps": 2},
+    }
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+class Killed(BaseException):
+    """What no code handles."""
+
+
+def test_a_run_and_one_that_was_killed(recipe, tmp_path, capsys, monkeypatch):
+    assert main(["train", str(recipe)]) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"film_accuracy", "film_loss", "score_spearman"} <= set(metrics)
+    model = bf.load(tmp_path / "run" / "model")
+    assert isinstance(model, bf.MultiTask)
+    right = [
+        x["label"] == y
+        for x, (_, y) in zip(model["film"].predict([text for text, _ in FILMS]), FILMS, strict=True)
+    ]
+    assert metrics["film_accuracy"] == pytest.approx(np.mean(right))
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found == pytest.approx(metrics, rel=1e-5)
+
+    original, steps = Backup.on_train_batch_end, []
+
+    def end(self, batch, logs=None):
+        original(self, batch, logs)
+        steps.append(self.batches)
+        if steps == list(range(1, 14)):
+            raise Killed
+
+    output = f"output={tmp_path / 'again'}"
+    with monkeypatch.context() as patch:
+        patch.setattr(Backup, "on_train_batch_end", end)
+        with pytest.raises(Killed):
+            main(["train", str(recipe), output])
+        steps.append(None)
+        assert main(["train", str(recipe), output]) == 0
+    # 9 batches in an epoch: 6 of films and 3 of pairs.
+    assert steps == [*range(1, 14), None, *range(13, 19)]
+    again = bf.load(tmp_path / "again" / "model")
+    for a, b in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("tasks.film.data.trian=x", "Unknown key in section tasks.film.data 'trian'. Did you mean"),
+        ("tasks.film.option={}", "Unknown key in section tasks.film 'option'. Did you mean"),
+        ("train.metrics=[accuracy]", "train.metrics must be null for several tasks"),
+        ("train.accumulation_steps=2", "accumulation_steps must be 1 for several tasks"),
+        ("tasks.film.options.top=1", "Unknown option of TextClassifier 'top'"),
+    ],
+)
+def test_mistakes_are_named(recipe, override, error, tmp_path, capsys):
+    assert main(["train", str(recipe), override]) == 2
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_recipe_is_read_as_it_was_written(recipe, tmp_path):
+    found = load_run(recipe)
+    (tmp_path / "again.yaml").write_text(found.to_yaml())
+    assert load_run(tmp_path / "again.yaml") == found

@@ -1,0 +1,3 @@
+"""Fixtures for tests of training."""
+
+from tests.recipes.conftest import draw  # noqa: F401
