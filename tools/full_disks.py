@@ -28,8 +28,8 @@ import bertfam_tf.export
 import bertfam_tf.objectives
 import bertfam_tf.search
 import bertfam_tf.train
+from bertfam_tf import cli
 from bertfam_tf.checkpoints import save_pretrained
-from bertfam_tf.cli import main as cli
 from tools.kill_runs import VERBS as KILLED
 from tools.kill_runs import write_inputs
 

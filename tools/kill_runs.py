@@ -41,7 +41,7 @@ import bertfam_tf as bf
 import bertfam_tf.checkpoints
 import bertfam_tf.export
 import bertfam_tf.train
-from bertfam_tf.cli import main as cli
+from bertfam_tf import cli
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "goldens" / "bert" / "classifier"

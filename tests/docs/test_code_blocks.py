@@ -27,8 +27,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from bertfam_tf import plan, sources
-from bertfam_tf.cli import main as cli
+from bertfam_tf import cli, plan, sources
 from bertfam_tf.recipes import schema as config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -236,7 +235,7 @@ def _check_bertfam(arguments: list[str]) -> None:
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            options = cli._parsed(arguments)
+            options = _parsed(arguments)
     except SystemExit as error:
         if error.code:
             raise ValueError(errors.getvalue().strip().splitlines()[-1]) from None

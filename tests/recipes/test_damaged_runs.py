@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
+from bertfam_tf import cli
 from bertfam_tf.checkpoints.safetensors import write as write_tensors
-from bertfam_tf.cli import main as cli
 from bertfam_tf.recipes.directory import RunDirectory, run_directory
 from bertfam_tf.recipes.reading import load_recipe, load_run
 from bertfam_tf.training.callbacks import curves

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from bertfam_tf.cli import main as cli
+from bertfam_tf import cli
 from bertfam_tf.recipes import runs
 from bertfam_tf.recipes.reading import expand
 

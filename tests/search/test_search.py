@@ -10,8 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
-from bertfam_tf import search
-from bertfam_tf.cli import main as cli
+from bertfam_tf import cli, search
 from bertfam_tf.data import read_rows
 from bertfam_tf.search.storage import Part, read_description
 from tests.selection import in_full
