@@ -22,10 +22,7 @@ _HOME = {
     "quantize_embeddings": "tasks",
     "export_saved_model": "export",
     "export_tflite": "export",
-    "layouts": "training.layouts",
-    "optimizers": "training.optimizers",
     "strategy": "training.replicas",
-    "tuning": "training.tuning",
     "Distiller": "distill",
     "EmbedderTrainer": "tasks",
     "CausalLM": "tasks",
@@ -42,6 +39,8 @@ _HOME = {
     "TokenTagger": "tasks",
     "ZeroShotClassifier": "tasks",
 }
+
+_MODULES = {name: f"training.{name}" for name in ("layouts", "optimizers", "tuning")}
 
 __all__ = ["__version__", *_HOME]
 
@@ -61,4 +60,4 @@ def _quiet() -> None:
 
 _quiet()
 
-__getattr__, __dir__ = lazy(__name__, _HOME, __all__)
+__getattr__, __dir__ = lazy(__name__, _HOME | _MODULES, __all__)

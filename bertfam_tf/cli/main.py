@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import bertfam_tf
 from bertfam_tf.files import write
 from bertfam_tf.names import unknown
 from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
@@ -348,7 +349,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _families(options: argparse.Namespace) -> None:
     # The table is stored, because the families need Keras, which takes seconds to import.
-    table = json.loads((Path(__file__).parent / "models" / "table.json").read_text("utf-8"))
+    package = Path(bertfam_tf.__file__).parent
+    table = json.loads((package / "models" / "table.json").read_text("utf-8"))
     for name in options.name:
         if name not in table:
             raise ValueError(unknown("family", name, table))

@@ -27,8 +27,10 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from bertfam_tf import cli, plan, sources
-from bertfam_tf.recipes import schema as config
+from bertfam_tf import plan, sources
+from bertfam_tf.cli.main import _parsed
+from bertfam_tf.recipes import schema
+from bertfam_tf.recipes.reading import load_recipe
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [
@@ -41,10 +43,10 @@ PAGES = [
 ]
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->\s*")
 RECIPES = {
-    "train": config.Recipe,
-    "sweep": config.Recipe,
-    "pretrain": config.PretrainRecipe,
-    "distill": config.DistillRecipe,
+    "train": schema.Recipe,
+    "sweep": schema.Recipe,
+    "pretrain": schema.PretrainRecipe,
+    "distill": schema.DistillRecipe,
 }
 
 
@@ -246,7 +248,7 @@ def _check_bertfam(arguments: list[str]) -> None:
             if options.command == "plan":
                 plan.read(ROOT / recipe, options.override)
             else:
-                config.load_recipe(ROOT / recipe, options.override, RECIPES[options.command])
+                load_recipe(ROOT / recipe, options.override, RECIPES[options.command])
     if options.command == "families":
         with contextlib.redirect_stdout(io.StringIO()):
             options.run(options)

@@ -16,6 +16,7 @@ from bertfam_tf.recipes.distillation import terms_of
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.schema import DistillRecipe
 from bertfam_tf.training.callbacks.backup import Backup
+from tests.distill.conftest import tokenizer  # noqa: F401
 from tests.distill.test_distiller import task_of
 
 ROWS = [("a fine film", "yes"), ("dull", "no"), ("fine ones", "yes"), ("a dull film one", "no")] * 2
@@ -30,7 +31,7 @@ TRAIN = {"epochs": 2, "batch_size": 3, "backup_steps": 2, "learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
-def files(tokenizer, tmp_path_factory):
+def files(tokenizer, tmp_path_factory):  # noqa: F811
     """A folder with a saved teacher, texts, and the values of a recipe for them."""
     folder = tmp_path_factory.mktemp("distill")
     # Dropout, so that a run depends on its random state.

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 from bertfam_tf.data import as_value_errors
 from bertfam_tf.files import exclusive_lock
+from bertfam_tf.plan import flops_per_token
 from bertfam_tf.recipes import evaluate, read_split, run
 from bertfam_tf.recipes.directory import RunDirectory
 from bertfam_tf.recipes.reading import load_recipe
@@ -82,7 +83,7 @@ def files(tmp_path_factory, smallest):
 def finished(files):
     """A run that nobody interrupted, and the metrics that it returned."""
     file = files("whole", BEST)
-    return load_recipe(file), run(load_recipe(file))
+    return load_recipe(file), run(load_recipe(file), flops=flops_per_token)
 
 
 def _history(recipe):

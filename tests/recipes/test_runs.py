@@ -67,7 +67,7 @@ def test_a_sweep_runs_all_combinations(tmp_path, monkeypatch, capsys):
     file.write_text(yaml.safe_dump({**RECIPE, "output": str(tmp_path / "runs")}))
     seen = []
 
-    def run(recipe):
+    def run(recipe, flops=None):
         seen.append((recipe.train.seed, recipe.train.learning_rate))
         accuracy = recipe.train.seed / 10
         _write(expand(recipe.output), recipe.train.seed, recipe.train.learning_rate, accuracy)
