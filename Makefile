@@ -1,6 +1,8 @@
 # make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python.
-# make test: checks, and each family, task, export, format and tokenizer once.
-# make test-all: checks and every test.
+# make quick: checks, and the tests of the files that differ from the last commit; a minute.
+# make test: checks, and the tests of every part that take little time; five minutes.
+# make test-extended: the tests of each family, task, export and format that take seconds each.
+# make test-all: checks and every test; more than an hour.
 # make docs: the documentation, as pages in build/docs.
 # make data: the public data sets that some tests, recipes and measurements read, into data/.
 # PYTHON: 3.11, 3.12 or 3.13.
@@ -9,14 +11,20 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart quick test test-extended test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
 
+quick: .venv/installed-test
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.quick
+
 test: .venv/installed-test lint
 	$(PYTEST) -n 2 --dist loadfile
+
+test-extended: .venv/installed-test
+	$(PYTEST) -n 2 --dist loadfile -m "extended and not live and not slow and not full"
 
 test-all: .venv/installed-test lint
 	$(PYTEST) -n 2 --dist loadfile -m "not live and not slow"

@@ -7,52 +7,26 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.seeding import seed
+from tests.selection import mark_cases
 from tools import texts
 
 ROOT = Path(__file__).parent.parent
 # Their test files take longest.
 LONG = {"export", "generation", "recipes", "tasks"}
 _NO_DATA = "no real data: "
-_USAGE = "usage_error"
-_USAGE_ERRORS: set[str | None] = set()
 
 
 # Before pytest deselects by marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    lines = (ROOT / "tests" / "only_in_test_all.txt").read_text("utf-8").splitlines()
-    left = {line for line in lines if line and not line.startswith("#")}
-    unknown = set(left)
-    for item in items:
-        for name in (item.nodeid, item.nodeid.partition("[")[0]):
-            if name in left:
-                item.add_marker(pytest.mark.full)
-                unknown.discard(name)
-    collected = {item.nodeid.partition("::")[0] for item in items}
-    if unknown and {name.partition("::")[0] for name in unknown} <= collected:
-        message = f"only_in_test_all.txt has no such tests: {sorted(unknown)}"
-        if not hasattr(config, "workeroutput"):
-            raise pytest.UsageError(message)
-        # pytest-xdist would report the exception of a worker as an internal error.
-        config.workeroutput[_USAGE] = message
-        items.clear()
+    if not any("::" in argument for argument in config.args):  # a case alone has no others
+        mark_cases(items)
     # Each worker gets whole files, in this order. Were a long one last, the others would idle.
     items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    _USAGE_ERRORS.update([getattr(node, "workeroutput", {}).get(_USAGE)])
-
-
-def pytest_sessionfinish() -> None:
-    for message in _USAGE_ERRORS - {None}:
-        pytest.exit(f"ERROR: {message}", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,6 +22,36 @@ def in_full(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     ]
 
 
+def only_in(mark: str, *ids: str) -> pytest.MarkDecorator:
+    """Marks some of a test's cases.
+
+    Args:
+        mark: ``extended`` or ``full``.
+        ids: the cases, as pytest prints them in brackets.
+    """
+    return pytest.mark.only_in(mark, *ids)
+
+
+def mark_cases(items: Iterable[pytest.Item]) -> None:
+    """Adds the marks of ``only_in`` to the cases.
+
+    Raises:
+        pytest.UsageError: for a case that a collected test does not have.
+    """
+    given: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+    for item in items:
+        for mark in item.iter_markers("only_in"):
+            test = item.nodeid.partition("[")[0]
+            unknown = given.setdefault((test, mark.args), set(mark.args[1:]))
+            case = item.callspec.id if hasattr(item, "callspec") else ""
+            if case in mark.args[1:]:
+                item.add_marker(mark.args[0])
+                unknown.discard(case)
+    for (test, _), unknown in given.items():
+        if unknown:
+            raise pytest.UsageError(f"{test} has no such cases: {sorted(unknown)}")
+
+
 def each_once(
     cases: Iterable[Any], parts: Callable[[Any], tuple[Hashable, ...]] = lambda case: case
 ) -> list[Any]:

@@ -110,6 +110,7 @@ def test_evaluate(trained, capsys, split):
     assert _last_json(capsys.readouterr().out) == pytest.approx(_last_json(printed), rel=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("source", "what"), in_full([("arguments", "run"), ("stdin", "model")], [("arguments", "run")])
 )
@@ -155,6 +156,7 @@ def test_scores_of_several_labels_have_names(smallest):
     assert as_json(answer, task, 2)["scores"] == {"y": 0.75, "z": 0.5}
 
 
+@pytest.mark.extended
 def test_predict_embeddings(smallest, tmp_path, capsys):
     bf.TextEmbedder.from_pretrained(smallest).save(tmp_path / "task")
     assert main(["predict", str(tmp_path / "task"), "a"]) == 0
@@ -469,6 +471,7 @@ def test_a_bug_keeps_its_traceback(trained, monkeypatch):
         main(["export", str(trained[0]), "x"])
 
 
+@pytest.mark.full
 def test_the_process(tmp_path):
     command = [sys.executable, "-m", "bertfam_tf.cli", "serve", str(tmp_path), "--port", "0"]
     environment = {n: v for n, v in os.environ.items() if n != "TF_CPP_MIN_LOG_LEVEL"}
@@ -501,6 +504,7 @@ def test_an_interruption_is_one_line(trained, monkeypatch, capsys):
     assert capsys.readouterr().err == "bertfam export: interrupted\n"
 
 
+@pytest.mark.full
 def test_one_of_several_tasks(smallest, tmp_path, capsys):
     backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
     tasks = {
@@ -521,6 +525,7 @@ def test_one_of_several_tasks(smallest, tmp_path, capsys):
     assert "is a TextClassifier, without a task" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_analyze(trained, tmp_path, capsys):
     """Which words made an answer; which heads a run needs; a report of its mistakes."""
     run = str(trained[0])

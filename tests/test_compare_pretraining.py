@@ -86,6 +86,7 @@ SPANS = {
 }
 
 
+@pytest.mark.extended
 def test_spans_are_rearranged_with_their_tokens(tokenizer):
     size = tokenizer.vocab_size
     # In chunks of any size.
@@ -106,6 +107,7 @@ def test_spans_are_rearranged_with_their_tokens(tokenizer):
         assert first != second, "a span would go on in the next sentence"
 
 
+@pytest.mark.extended
 def test_masks_of_examples_cover_whole_spans(tokenizer, tmp_path):
     sentences = [*SENTENCES, "a big city and i"] * 20
     documents = [with_spans(tokenizer, sentences, SPANS)] * 2

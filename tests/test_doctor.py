@@ -2,11 +2,14 @@
 
 import importlib.util
 
+import pytest
+
 import bertfam_tf
 from bertfam_tf import doctor
 from bertfam_tf.cli import main
 
 
+@pytest.mark.extended
 def test_here(capsys):
     findings = doctor.check()
     assert [each for each in findings if each.problem is not None] == []
@@ -35,6 +38,7 @@ def test_what_is_missing_is_named(monkeypatch, capsys):
     assert "does not run" in captured.err
 
 
+@pytest.mark.full
 def test_what_fails_is_shown(monkeypatch):
     monkeypatch.setattr("bertfam_tf.models.build", lambda *args, **kwargs: 1 / 0)
     [found] = [each for each in doctor.check() if each.problem is not None]

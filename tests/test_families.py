@@ -360,6 +360,7 @@ def _write_saved_model(backbone, directory, shape):
     archive.write_out(str(directory), verbose=False)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("family", in_full(bf.families(), ["gpt2"]))
 def test_saved_model_round_trip(family, tmp_path):
     backbone = _small(family)
@@ -370,6 +371,7 @@ def test_saved_model_round_trip(family, tmp_path):
     np.testing.assert_allclose(outputs, backbone(inputs)["sequence_output"], atol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_tflite_round_trip(family, tmp_path):
     backbone = _small(family)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertfam_tf import files
+from tests.selection import only_in
 
 # Writes a target in processes without TensorFlow; the nth process is killed at its nth call that
 # changes the file system, until a process finishes.
@@ -67,6 +68,7 @@ def _content(directory: Path) -> dict[str, str]:
     }
 
 
+@only_in("extended", "old1-rename")
 @pytest.mark.parametrize("way", ["exchange", "rename"])
 @pytest.mark.parametrize("old", [{}, {"a": "old", "c": "old"}])
 def test_a_kill_at_any_call_leaves_the_old_or_the_new(tmp_path, old, way):

@@ -46,6 +46,7 @@ def test_save_and_convert(task, smallest, small_disk, left):
     assert bf.load(old).labels == ["a", "b"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("left", in_full([0, 1 << 16], [1 << 16]))
 def test_export(task, small_disk, left):
     _fill(small_disk, left)

@@ -12,6 +12,7 @@ def base(tmp_path_factory):
     return directory, fuzz_files.subjects(directory, all_kinds=False)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", in_full(range(6), [0]))
 def test_no_damage_escapes(base, seed):
     directory, made = base

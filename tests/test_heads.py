@@ -157,6 +157,7 @@ def test_shapes_gradients_and_names(family, head):
     assert sorted(v.path for v in layer.weights) == sorted(names)
 
 
+@pytest.mark.full
 @every_kind
 def test_padding_changes_nothing(family, head):
     backbone, layer = _build(family, head)
@@ -166,6 +167,7 @@ def test_padding_changes_nothing(family, head):
     np.testing.assert_allclose(more, full, atol=2e-5)
 
 
+@pytest.mark.full
 @every_kind
 def test_dropout_rates_are_from_the_config(family, head):
     rates = dict(dropout=0.0, attention_dropout=0.0)
@@ -342,6 +344,7 @@ def test_a_pooler_is_missing_only_where_the_head_does_without(tmp_path):
         bf.load_backbone(GOLDENS / "bert" / "heads" / "tokens", pooler=True)
 
 
+@pytest.mark.full
 @every_golden
 def test_convert_keeps_the_head(file, tmp_path):
     convert(file.parent, tmp_path / "out", family=_of(file)[0])

@@ -30,6 +30,7 @@ OTHERS = tuple(family for family in bf.families() if family not in sum(SEVERAL, 
 CASES = [(SEVERAL[0], ("model",)), (SEVERAL[1], tuple(on_jax.MESHES)), (OTHERS, ())]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("families", "meshes"), in_full(CASES, CASES[:1]))
 def test_families(families, meshes, tmp_path):
     """Outputs, gradients and steps, in a process that never imports TensorFlow."""
@@ -75,6 +76,7 @@ def gradients_of_shared_vectors() -> None:
     print(json.dumps(found))
 
 
+@pytest.mark.full
 def test_gradients_of_what_thousands_of_tokens_share():
     """With sums in half precision they would be 256."""
     done = subprocess.run(

@@ -5,6 +5,7 @@ from unittest import mock
 
 import pytest
 
+from tests.selection import only_in
 from tools import mutations
 
 
@@ -21,6 +22,7 @@ def _broken(family):
     return mutations._renamed(family, lambda path, name: (path, name + ".absent"))
 
 
+@only_in("extended", "no mistake")
 @pytest.mark.parametrize(
     ("mutation", "said"),
     [(lambda family: mock.patch.dict({}), "survived"), (_broken, "CheckpointError: ")],

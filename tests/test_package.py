@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.selection import only_in
 from tools import check_imports
 
 UNWANTED = ("torch", "transformers", "tf_keras", "official")
@@ -22,6 +23,9 @@ def test_import_is_light():
     assert not loaded & {*UNWANTED, "tensorflow", "keras", "keras_hub"}
 
 
+@only_in(
+    "full", "import bertfam_tf.export, bertfam_tf.recipes, bertfam_tf.cli, bertfam_tf.serve.server"
+)
 @pytest.mark.parametrize(
     "statement",
     [
@@ -85,6 +89,7 @@ def test_the_check_finds_a_cycle_within_a_package(tmp_path):
     assert check_imports.problems(package) == ["2 files in a cycle: text.a, text.b"]
 
 
+@pytest.mark.full
 def test_every_exception_is_needed():
     for exception in check_imports.ALLOWED:
         assert check_imports.problems(allowed=check_imports.ALLOWED - {exception}) != []

@@ -1,41 +1,39 @@
-"""The list of tests that only `make test-all` runs."""
+"""Marks of some of a test's cases."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests import conftest
+from tests.selection import mark_cases, only_in
+from tools import quick
 
 
-@pytest.fixture
-def stale(tmp_path, monkeypatch):
-    """An item of a file, of which the list names a test that does not exist."""
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "only_in_test_all.txt").write_text("tests/test_a.py::test_gone\n")
-    monkeypatch.setattr(conftest, "ROOT", tmp_path)
-    monkeypatch.setattr(conftest, "_USAGE_ERRORS", set())
-    return SimpleNamespace(nodeid="tests/test_a.py::test_here", path=tmp_path)
+def _item(case, marked):
+    marks = []
+    return SimpleNamespace(
+        nodeid=f"tests/test_a.py::test_here[{case}]",
+        callspec=SimpleNamespace(id=case),
+        iter_markers=lambda name: [only_in("extended", *marked).mark],
+        add_marker=marks.append,
+        marks=marks,
+    )
 
 
-ERROR = "only_in_test_all.txt has no such tests: .*test_gone"
+def test_only_the_named_cases_get_the_mark():
+    items = [_item(case, ["one"]) for case in ("one", "two")]
+    mark_cases(items)
+    assert [item.marks for item in items] == [["extended"], []]
 
 
-def test_a_stale_line_is_a_usage_error(stale):
-    with pytest.raises(pytest.UsageError, match=ERROR):
-        conftest.pytest_collection_modifyitems(SimpleNamespace(), [stale])
+def test_an_unknown_case_is_a_usage_error():
+    with pytest.raises(pytest.UsageError, match=r"test_here has no such cases: \['gone'\]"):
+        mark_cases([_item("one", ["one", "gone"])])
 
 
-def test_a_stale_line_is_a_usage_error_of_the_process_that_starts_workers(stale):
-    worker, items = SimpleNamespace(workeroutput={}), [stale]
-    conftest.pytest_collection_modifyitems(worker, items)
-    assert not items
-    conftest.pytest_testnodedown(worker)
-    conftest.pytest_testnodedown(SimpleNamespace())  # one that failed earlier
-    with pytest.raises(pytest.exit.Exception, match=ERROR) as caught:
-        conftest.pytest_sessionfinish()
-    assert caught.value.returncode == pytest.ExitCode.USAGE_ERROR
-
-
-def test_without_a_stale_line_the_exit_status_is_kept(stale):
-    conftest.pytest_testnodedown(SimpleNamespace(workeroutput={}))
-    conftest.pytest_sessionfinish()
+def test_a_change_needs_the_tests_of_its_name_and_those_that_import_it():
+    tests = quick.tests_of(
+        [Path("bertfam_tf/files.py"), Path("tests/test_cli.py"), Path("README.md")]
+    )
+    assert tests[:2] == ["tests/test_cli.py", "tests/test_files.py"]
+    assert "tests/recipes/test_answers.py" in tests

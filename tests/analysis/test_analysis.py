@@ -14,6 +14,7 @@ from bertfam_tf.models.base import plain_weights
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.training import tuning
+from tests.selection import only_in
 from tests.test_families import _build, _inputs
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull plot"]
@@ -38,6 +39,7 @@ def _scores(task, texts=TEXTS):
     return np.stack([each["scores"] for each in task.predict(texts)])
 
 
+@pytest.mark.extended
 def test_attention(classifier):
     maps = analysis.attention_maps(classifier, "A good film, isn't it?")
     assert maps.tokens[0] == "[CLS]"
@@ -71,6 +73,7 @@ def test_words(classifier, text, words):
     assert covered == list(range(1, len(found.names) - 1))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("padding", ["max_length", (16, 24)])
 def test_padding_is_left_out(smallest, padding):
     """Nothing attends to it, so it is no special token, and has no share in what is expected."""
@@ -89,6 +92,7 @@ def test_padding_is_left_out(smallest, padding):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_heads_are_switched_off_and_taken_out(classifier):
     """The same answers; with fewer weights, which are saved and exported as any others."""
     before = _scores(classifier)
@@ -107,6 +111,7 @@ def test_heads_are_switched_off_and_taken_out(classifier):
     assert pruned.count_params() == classifier.count_params() - fewer
 
 
+@pytest.mark.full
 def test_pruned_models_are_stored(classifier, tmp_path):
     found = analysis.importance(classifier, TEXTS, LABELS, verbose=False)
     units = classifier.backbone.config.intermediate_size // 2
@@ -128,6 +133,7 @@ def test_pruned_models_are_stored(classifier, tmp_path):
     assert pruned.export(tmp_path / "export").is_dir()
 
 
+@pytest.mark.full
 def test_units_are_those_that_matter(tiny):
     """A unit whose outgoing weights are 0 is taken out first, and changes nothing."""
     task = _noisy(bf.TextClassifier.from_pretrained(tiny))
@@ -143,6 +149,7 @@ def test_units_are_those_that_matter(tiny):
     np.testing.assert_allclose(_scores(pruned), _scores(task), atol=1e-5)
 
 
+@pytest.mark.full
 def test_importance_is_a_gradient(classifier):
     """Of a factor on a head, by finite differences of the loss."""
     found = analysis.importance(classifier, TEXTS[:1], LABELS[:1], verbose=False)
@@ -186,6 +193,7 @@ def test_least_important(share):
         analysis.least_important(found, 1.0)
 
 
+@pytest.mark.extended
 def test_attributions_add_up(classifier):
     """To the difference of scores (completeness), for any label and for tags and answers."""
     for target in (None, "negative"):
@@ -211,6 +219,7 @@ def test_attributions_add_up(classifier):
         assert name in (None, found.target)
 
 
+@pytest.mark.extended
 def test_pictures_and_page(classifier, tmp_path):
     text = "</script><b>$5 & a good film"
     maps, found = analysis.attention_maps(classifier, text), analysis.explain(classifier, text)
@@ -230,6 +239,7 @@ def test_pictures_and_page(classifier, tmp_path):
         analysis.draw_attention(maps, 9, 0, tmp_path / "b.png")
 
 
+@pytest.mark.extended
 def test_similarity(classifier, smallest):
     other = bf.TextClassifier.from_pretrained(smallest)
     found = analysis.layer_similarity(classifier, classifier, TEXTS)
@@ -297,6 +307,8 @@ def test_every_family_is_pruned_or_refused(family):
     assert pruned.count_params() < backbone.count_params()
 
 
+@pytest.mark.extended
+@only_in("full", "names1")
 @pytest.mark.parametrize("names", [("query", "value"), ("value", "output")])
 def test_lora_is_kept(smallest, names):
     """Its update of the output is by head too, in what is off and in what matters."""

@@ -29,6 +29,7 @@ def _shown(capfd):
     return captured.out + captured.err
 
 
+@pytest.mark.extended
 def test_importance_of_each_example_whatever_the_batches(classifier, capfd):
     """A mean over texts alone: batches of a data set are taken apart, and counted by examples."""
     alone = [analysis.importance(classifier, TEXTS[i : i + 1], LABELS[i : i + 1]) for i in (0, 1)]
@@ -50,6 +51,7 @@ def test_importance_of_words(tagger, kind):
     np.testing.assert_allclose(analysis.importance(tagger, given).heads[0], expected, rtol=1e-5)
 
 
+@pytest.mark.extended
 def test_every_head_and_pair_with_a_progress_bar(classifier, capfd):
     def score():
         return float(_scores(classifier, TEXTS[:2])[0, 0])
@@ -66,6 +68,7 @@ def test_every_head_and_pair_with_a_progress_bar(classifier, capfd):
         assert score() - found.score == pytest.approx(pairs[1, 3], abs=1e-7)
 
 
+@pytest.mark.extended
 def test_a_temperature_from_a_data_set(classifier):
     many = [f"{text} {word}" for text in TEXTS for word in "a film it is bad cast plot of".split()]
     labels = ["negative", "neutral", "positive", "positive"] * 8

@@ -101,6 +101,7 @@ def _scores(task, texts=TEXTS):
     return np.stack([each["scores"] for each in task.predict(texts)])
 
 
+@pytest.mark.extended
 def test_uniform_heads_in_graphs_of_a_task(classifier):
     """``predict`` is traced again; a batch's padding changes nothing; then all is as before."""
     before = _scores(classifier)
@@ -116,6 +117,7 @@ def test_uniform_heads_in_graphs_of_a_task(classifier):
     np.testing.assert_array_equal(_scores(classifier), before)
 
 
+@pytest.mark.extended
 def test_uniform_ablation(classifier):
     """Of each head, each layer and a pair; and in Keras' graph of ``evaluate``."""
 

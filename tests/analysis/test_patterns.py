@@ -31,6 +31,7 @@ LETTERS = {
 }
 
 
+@pytest.mark.extended
 def test_patterns_of_a_real_model_are_those_seen_by_eye(minilm):
     task = bf.TextClassifier.from_pretrained(minilm, ["no", "yes"])
     found = analysis.patterns(analysis.attention_maps(task, PAIR))
@@ -78,6 +79,7 @@ def test_few_words_are_not_near_by_chance():
     assert analysis.patterns(maps) == [[Pattern.HETEROGENEOUS]]
 
 
+@pytest.mark.extended
 def test_pairs_of_heads(tiny, tmp_path):
     """On the diagonal one head; a pair is what ``without_heads`` gives; the model is as before."""
     task = bf.TextClassifier.from_pretrained(tiny)
@@ -96,6 +98,7 @@ def test_pairs_of_heads(tiny, tmp_path):
     assert analysis.draw_pairs(found, heads, tmp_path / "a.png").is_file()
 
 
+@pytest.mark.extended
 def test_projection(tiny, tmp_path):
     draw = np.random.default_rng(0)
     plane, _ = np.linalg.qr(draw.normal(size=(8, 2)))

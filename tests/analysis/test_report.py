@@ -42,6 +42,7 @@ def test_page(found, tmp_path):
     assert page.count("<circle") == 4
 
 
+@pytest.mark.extended
 def test_of_a_task(tiny):
     task = bf.TextClassifier.from_pretrained(tiny)
     labels = ["negative", "neutral", "positive", "negative", "neutral"]
@@ -58,6 +59,7 @@ def test_of_a_task(tiny):
         report(bf.TextEmbedder(task.backbone, task.tokenizer), TEXTS, labels)
 
 
+@pytest.mark.full
 def test_temperature(tiny, tmp_path):
     """Scores are as high as they are right, in the saved and in the exported model too."""
     task = bf.TextClassifier.from_pretrained(tiny)

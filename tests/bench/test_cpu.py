@@ -36,6 +36,7 @@ def test_one_works_while_the_others_wait(tmp_path):
     assert lines == [f"{n} {what}" for n in "abbaabb" for what in ("begins", "ends")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "limit", "why"),
     [

@@ -95,6 +95,7 @@ def test_a_head_of_another_rank(tiny_copy, shape):
         bf.TextClassifier.from_pretrained(tiny_copy)
 
 
+@pytest.mark.extended
 def test_a_saved_task_is_compared_before_it_is_built(tiny, tmp_path, monkeypatch):
     bf.TextClassifier.from_pretrained(tiny).save(tmp_path / "task")
     file = tmp_path / "task" / "bertfam.json"

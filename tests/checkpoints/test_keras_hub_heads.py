@@ -133,6 +133,7 @@ def copy(classifier, tmp_path):
     return Path(shutil.copytree(classifier[0], tmp_path / "preset"))
 
 
+@pytest.mark.extended
 def test_texts_get_the_same_probabilities(classifier):
     directory, theirs = classifier
     ours = bf.TextClassifier.from_pretrained(directory)
@@ -143,6 +144,7 @@ def test_texts_get_the_same_probabilities(classifier):
     np.testing.assert_allclose(found, theirs.predict(np.array(texts)), atol=1e-5)
 
 
+@pytest.mark.full
 def test_pairs_get_the_same_probabilities(classifier):
     directory, theirs = classifier
     pairs = bf.TextClassifier.from_pretrained(directory)
@@ -190,6 +192,7 @@ TOKENIZERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_texts_of_other_tokenizers(tmp_path, kind):
     make, settings = TOKENIZERS[kind]
@@ -214,6 +217,7 @@ def test_texts_of_other_tokenizers(tmp_path, kind):
     np.testing.assert_allclose(found, theirs.predict(np.array(texts)), atol=1e-5)
 
 
+@pytest.mark.full
 def test_language_models_score_and_continue_as_theirs(tmp_path):
     tokenizer = keras_hub.models.GPT2Tokenizer(*_byte_pieces(["<|endoftext|>"]))
     sizes = {**SMALL, "vocabulary_size": tokenizer.vocabulary_size(), "max_sequence_length": 24}
@@ -243,6 +247,7 @@ def test_special_tokens_of_ones_own_are_refused(tmp_path):
         bf.load_tokenizer(tmp_path)
 
 
+@pytest.mark.full
 def test_labels_name_the_outputs_in_order(classifier):
     directory, theirs = classifier
     named = bf.TextClassifier.from_pretrained(directory, ["a", "b", "c"], max_length=5)
@@ -259,6 +264,7 @@ def test_tokenizers_of_presets_load(classifier):
     assert not tokenizer.get_config()["strip_accents"]
 
 
+@pytest.mark.full
 def test_embedders_pool_as_stored(tmp_path):
     preprocessor = keras_hub.models.BertTextEmbedderPreprocessor(_tokenizer(), sequence_length=9)
     for mode, normalize in (("max", False), ("cls", True)):
@@ -273,6 +279,7 @@ def test_embedders_pool_as_stored(tmp_path):
     assert (other.pooling, other.normalize) == ("mean", False)
 
 
+@pytest.mark.full
 def test_sigmoid_outputs_are_for_several_labels(tmp_path):
     preprocessor = keras_hub.models.BertTextClassifierPreprocessor(_tokenizer(), sequence_length=9)
     theirs = keras_hub.models.BertTextClassifier(
@@ -287,6 +294,7 @@ def test_sigmoid_outputs_are_for_several_labels(tmp_path):
         bf.TextClassifier.from_pretrained(tmp_path)
 
 
+@pytest.mark.full
 def test_conversions_keep_the_head(classifier, tmp_path):
     convert(classifier[0], tmp_path / "out")
     said = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -395,6 +403,7 @@ def test_what_is_refused(copy, change):
         bf.TextClassifier.from_pretrained(copy)
 
 
+@pytest.mark.extended
 def test_the_backbone_of_an_unknown_head_loads(copy, classifier):
     _entry(registered_name="mine>BertTagger")(copy)
     expected = bf.load_backbone(classifier[0])

@@ -115,6 +115,7 @@ def test_a_head_and_its_labels(tiny, tmp_path):
         save_pretrained(task.backbone, tmp_path, heads={"sequenze": task.head})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("directory", _first_of_each(HEADS), ids=_name)
 def test_the_class_is_named(directory, tmp_path):
     """Needed by transformers, and because tensors of some heads have the same names."""
@@ -166,6 +167,7 @@ def test_what_is_not_finite_is_refused(tiny, tmp_path):
 # convert ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_convert_keeps_heads_labels_and_tokenizer(tiny, tmp_path):
     assert convert(tiny, tmp_path / "out") == tmp_path / "out"
     _equal(load_file(tmp_path / "out" / WEIGHTS), load_file(tiny / WEIGHTS))
@@ -188,6 +190,7 @@ def test_an_activation_of_the_head_alone_is_refused(tmp_path):
         convert(FIXTURES / UNSAID, tmp_path / "out")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted({d.name for d in FIXTURES.iterdir()} - {UNSAID}))
 def test_convert_from_tensorflow(name, tmp_path):
     convert(FIXTURES / name, tmp_path / "out")

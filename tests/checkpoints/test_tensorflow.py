@@ -56,6 +56,7 @@ def _differences(backbone, expected):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_are_those_of_the_library(name):
     family, activation = CASES[name]
@@ -151,6 +152,7 @@ def directory(tiny, tmp_path):
     return directory
 
 
+@pytest.mark.extended
 def test_weights_and_head_are_bit_equal(tiny, directory, tensors):
     _write(directory, tensors)
     expected = bf.load_backbone(tiny)
@@ -175,6 +177,7 @@ def test_any_prefix(directory, tensors, prefix):
     assert bf.load_backbone(directory).family == "bert"
 
 
+@pytest.mark.extended
 def test_of_several_the_known_name_or_the_latest_is_taken(directory, tensors):
     other = {name: value + 1 for name, value in tensors.items()}
     _write(directory, other, "model.ckpt-1")
@@ -252,6 +255,7 @@ FILES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", FILES)
 def test_damaged_files_are_named(directory, tensors, damage):
     change, error = FILES[damage]
@@ -276,6 +280,7 @@ TENSORS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", TENSORS)
 def test_damaged_tensors_are_named(directory, tensors, damage):
     change, error = TENSORS[damage]
@@ -373,6 +378,7 @@ def _with_vocabulary(name, directory):
     return directory
 
 
+@pytest.mark.full
 def test_gardens_heads_are_those_of_tasks(tmp_path):
     tagger = bf.TokenTagger.from_pretrained(
         _with_vocabulary("garden_albert_tagger", tmp_path / "tagger")

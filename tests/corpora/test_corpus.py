@@ -9,7 +9,7 @@ import tensorflow as tf
 from bertfam_tf.corpora import Masking
 from bertfam_tf.corpora.corpus import Corpus
 from bertfam_tf.text import load_tokenizer
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXT = "\n".join(
     "\n".join(f"good film {'the ' * (i % 5)}bad plot {'dull ' * (i % 3)}." for i in range(n)) + "\n"
@@ -35,6 +35,8 @@ def _words(corpus, examples):
     return [token for token in tokens if token != separator]
 
 
+@pytest.mark.extended
+@only_in("full", "doc_sentences", "sentence_pairs")
 @pytest.mark.parametrize(
     "format", ["full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs"]
 )
@@ -58,6 +60,7 @@ def test_long_documents_have_as_many_negatives(tiny, tmp_path):
     assert 0.45 < labels.count(1) / len(labels) <= 0.5
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("format", ["full_sentences", "segment_pairs"])
 def test_batches_are_the_packed_examples_with_masks(corpus, format):
     made = corpus(format=format)
@@ -100,6 +103,8 @@ def _good_film(sentences):
     return [[(0, len("good film"))] for _ in sentences]
 
 
+@pytest.mark.extended
+@only_in("full", "full_sentences")
 @pytest.mark.parametrize("format", in_full(FORMATS, ["full_sentences", "segment_pairs"]))
 def test_spans_stay_with_their_tokens(corpus, format):
     made, plain = corpus(format=format, spans=_good_film), corpus(format=format)
@@ -113,6 +118,7 @@ def test_spans_stay_with_their_tokens(corpus, format):
     assert [each[1:] for each in found] == [each[1:] for each in expected]
 
 
+@pytest.mark.extended
 def test_batches_of_any_size_and_a_resumed_pass_have_the_same_examples(corpus):
     made = corpus(seed=3)
     masking = Masking(made.tokenizer)
@@ -136,6 +142,7 @@ def _masked(batches):
     return found
 
 
+@only_in("full", "full_sentences-10000")
 @pytest.mark.parametrize(
     ("format", "shuffle"),
     in_full(
@@ -164,6 +171,7 @@ def test_static_masks_and_pairs_repeat_and_dynamic_ones_do_not(corpus, format, s
         assert _masked(resumed) == found[begin:]
 
 
+@only_in("full", "segment_pairs")
 @pytest.mark.parametrize("format", in_full(["doc_sentences", "segment_pairs"], ["segment_pairs"]))
 def test_batches_of_tokens(corpus, format):
     """Each has about as many tokens as the others, and from any batch on they are the same."""
@@ -187,6 +195,7 @@ def test_batches_of_tokens(corpus, format):
     assert made.count_batches(60) == sum(1 for _ in first)
 
 
+@pytest.mark.extended
 def test_pairs_with_one_label_are_an_error(tiny, tmp_path):
     def check(text, format="segment_pairs", **options):
         (tmp_path / "text").write_text(text)

@@ -16,6 +16,7 @@ from bertfam_tf.text import (
     WordPieceTokenizer,
 )
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
+from tests.selection import only_in
 from tools.check_masking import replay
 
 WORDS = "the cat sat on a mat and ran home again".split()
@@ -60,6 +61,7 @@ def _selected(masked, shape):
     return found
 
 
+@only_in("full", "ngram")
 @pytest.mark.parametrize("mode", MODES)
 def test_selection(tokenizer, mode):
     ids, mask = _rows()
@@ -218,6 +220,7 @@ def test_additional_special_tokens():
         np.testing.assert_array_equal(masked.targets, beyond)
 
 
+@pytest.mark.extended
 def test_exact_case(tokenizer):
     """Everything is selected: one run on each side of a special token."""
     ids = np.array([[CLS, 5, 15, SEP, 6, PAD], [CLS, SEP, PAD, PAD, PAD, PAD]], "int32")
@@ -233,6 +236,8 @@ def test_exact_case(tokenizer):
     assert [x.dtype for x in masked] == [tf.int32] * 3 + [tf.float32] + [tf.int32] * 2
 
 
+@pytest.mark.extended
+@only_in("full", "ngram", "word", "span", "piece")
 @pytest.mark.parametrize("mode", MODES)
 def test_only_the_seed_decides(tokenizer, mode):
     ids, mask = _rows(28)
@@ -250,6 +255,7 @@ def test_only_the_seed_decides(tokenizer, mode):
     assert (other.numpy() != whole.token_ids.numpy()).any()
 
 
+@only_in("full", "ngram", "word")
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_to_mask(tokenizer, mode):
     masking = Masking(tokenizer, **MODES[mode])

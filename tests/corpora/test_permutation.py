@@ -125,6 +125,7 @@ def test_gradients_are_zero_for_what_must_not_be_seen(permutation):
     assert checked > 5  # not for want of cases
 
 
+@pytest.mark.full
 def test_learning(permutation):
     ids, mask = _rows(64, length=16, seed=1)
     found = permutation(ids, mask, _seeds(64))

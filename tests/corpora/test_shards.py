@@ -107,6 +107,7 @@ def _with_seeds(batches):
     return list(zip(_all(batches), seeds, strict=True))
 
 
+@pytest.mark.extended
 def test_one_unit_has_the_examples_of_the_text(written, tiny, tmp_path):
     read = _read(written(size=10_000), tiny, shuffle=1, seed=3)
     text = Corpus([tmp_path / "text"], _tokenizer(tiny), 24, "segment_pairs", shuffle=1, seed=3)
@@ -114,6 +115,7 @@ def test_one_unit_has_the_examples_of_the_text(written, tiny, tmp_path):
     assert read.count() == text.count()
 
 
+@pytest.mark.full
 def test_a_pass_has_all_examples_in_an_order_of_its_own(written, tiny):
     folder = written()
     card = json.loads((folder / "card.json").read_text())
@@ -145,6 +147,7 @@ def test_a_pass_has_all_examples_in_an_order_of_its_own(written, tiny):
     assert _all(other.batches(4, _seeds)) != order[:number]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("shuffle", in_full([1, 4, 10_000], [4]))
 def test_static_masks_repeat_and_dynamic_ones_do_not(written, tiny, shuffle):
     read = _read(written(), tiny, shuffle=shuffle)
@@ -164,6 +167,7 @@ def test_static_masks_repeat_and_dynamic_ones_do_not(written, tiny, shuffle):
         assert _with_seeds(resumed) == found[begin:]
 
 
+@pytest.mark.extended
 def test_batches_of_tokens(written, tiny):
     read = _read(written(), tiny, shuffle=8)
     options = dict(batch_tokens=50, passes=2)

@@ -37,6 +37,7 @@ def _backbone(**shape):
     return bf.build("xlm", "tiny", **{**SHAPE, **shape})
 
 
+@pytest.mark.extended
 def test_by_hand(tokenizer):
     pairs = TranslationPairs(_backbone(), tokenizer)
     found = pairs(FIRST, SECOND, [[2, 0], [0, 1], [1, 2]])

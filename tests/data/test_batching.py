@@ -36,6 +36,7 @@ def test_every_row_is_in_one_batch_and_windows_stay_together(rows, seed):
         assert len(window) == 1 or window != sorted(window, key=min)
 
 
+@pytest.mark.extended
 def test_orders(rows):
     stream = shuffled_batches(rows, _SIZE, buffer=_COUNT, seed=0)
     first, second = _numbers(stream), _numbers(stream)
@@ -48,6 +49,7 @@ def test_orders(rows):
     assert places[0] != places[1] != places[2]
 
 
+@pytest.mark.extended
 def test_without_a_seed_orders_differ(rows, words):
     """Of epochs, and of data sets that are made in the same way."""
     for make in (
@@ -142,6 +144,7 @@ def _lengths(rows):
     return [[_WORDS[i] + 2 for i in batch] for batch in rows]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("budget", in_full([11, 24, 100, 10_000], [24]))
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("buffer", [None, 20, len(_WORDS)])

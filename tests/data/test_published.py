@@ -79,6 +79,7 @@ ROWS = "index\tsentence1\tsentence2\tlabel\n" + "".join(
 )
 
 
+@pytest.mark.extended
 def test_glue(downloaded):
     archive = _zip({f"RTE/{split}.tsv": ROWS for split in ("train", "dev")}
                    | {"RTE/test.tsv": "index\tsentence1\tsentence2\n0\tx\ty\n"})  # fmt: skip
@@ -185,6 +186,7 @@ def test_race(downloaded):
     ] == [(b"a", b"q _", [b"1", b"2", b"3", b"4"], 3), (b"a", b"r", [b"5", b"6", b"7", b"8"], 0)]
 
 
+@pytest.mark.extended
 def test_xnli(downloaded):
     # The features of premises are all fifteen languages.
     languages = "ar bg de el en es fr hi ru sw th tr ur vi zh".split()

@@ -54,6 +54,7 @@ def augmentation(task):
     return Augmentation(task, candidates=9, probability=0.5, copies=6, stop_words=["a", "not"])
 
 
+@pytest.mark.extended
 def test_copies_with_nothing_chosen(task, tmp_path, capfd):
     """15 candidates of each word, 20 copies, 0.4 of the words; more words than a batch of 64."""
     texts = [f"{text} {other}" for text in TEXTS[:2] for other in (*TEXTS, "plot", "cast", "dull")]
@@ -199,6 +200,7 @@ def test_words_of_several_pieces_with_word_vectors(task, tmp_path, monkeypatch):
     assert fewer.places(["playing"])[0][0].candidates == (b"play", b"good")
 
 
+@pytest.mark.extended
 def test_continuations_of_another_tokenizer():
     """Pieces that start a word are those with a space; at the start of a text, all may."""
     special = dict(

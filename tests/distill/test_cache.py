@@ -26,7 +26,7 @@ from tests.distill.test_distiller import (
     still,
     task_of,
 )
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TERMS = [SoftTargets(), HiddenStates(), AttentionScores(), Relations()]
 DATA = {"TextClassifier": LABELS, "TokenTagger": TAGS}
@@ -43,6 +43,7 @@ def make(tokenizer):
     return made
 
 
+@only_in("full", "TextClassifier")
 @pytest.mark.parametrize(
     "task", ["TextClassifier", pytest.param("TokenTagger", marks=pytest.mark.full)]
 )
@@ -56,6 +57,7 @@ def test_losses_are_those_of_each_step(task, make, tmp_path):
         assert value == pytest.approx(plain[name][0], rel=2e-3), name
 
 
+@pytest.mark.extended
 def test_rows_are_shuffled_and_none_is_lost(make, tmp_path):
     cache = make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
     assert cache.count == len(TEXTS)
@@ -70,6 +72,7 @@ def test_rows_are_shuffled_and_none_is_lost(make, tmp_path):
     assert sorted(one) == sorted(other) == sorted(plain)
 
 
+@pytest.mark.extended
 def test_an_interrupted_pass_resumes(make, tmp_path, monkeypatch):
     monkeypatch.setattr(caching, "_BATCHES_PER_SHARD", 1)
     monkeypatch.setattr("bertfam_tf.distill.distiller.BATCH", 2)
@@ -91,6 +94,7 @@ def test_an_interrupted_pass_resumes(make, tmp_path, monkeypatch):
         assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.full
 def test_other_teachers_terms_and_texts_are_refused(make, tmp_path):
     make(terms=[SoftTargets()]).cached(TEXTS, LABELS, None, tmp_path)
     with pytest.raises(ValueError, match=r"other settings .*teacher_sha256 is .*, expected"):
@@ -129,6 +133,7 @@ def test_large_values_are_finite():
     assert values[2] == 0.5
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("task", in_full(["TextRegressor", "SpanQA"], ["TextRegressor"]))
 def test_labels_and_logits_are_not_rounded(task, tokenizer, tmp_path):
     """Scores beyond half precision, and the logits of padding in span QA, which are masks."""

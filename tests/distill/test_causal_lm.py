@@ -44,6 +44,7 @@ def teacher():
     return _model(scale=0.2)
 
 
+@pytest.mark.extended
 def test_a_teacher_as_its_own_student(teacher, tmp_path):
     distiller = still(Distiller(teacher, teacher, TERMS, labels=1.0))
     for cache in (None, tmp_path / "cache"):

@@ -41,6 +41,7 @@ TERMS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("task", in_full(DATA, ["SpanQA"]))
 def test_cached_outputs_of_several_batches(task, tokenizer, tmp_path):
     """Rows of a batch of training were computed in batches that had other lengths."""
@@ -94,6 +95,7 @@ class _Batches(keras.utils.PyDataset):
         return WORDS[rows], TAGS[rows]
 
 
+@pytest.mark.full
 def test_batches_of_words_are_read_as_fit_of_the_task_reads_them(tokenizer):
     """Of a ``PyDataset``, by a distiller and by several tasks."""
     distiller = still(

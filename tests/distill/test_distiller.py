@@ -28,7 +28,7 @@ from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.distill.conftest import PIECES
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXTS = ["a fine film", "dull", "one fine film a dull film", "fine ones"] * 2
 LABELS = ["yes", "no"] * 4
@@ -86,6 +86,7 @@ def _values(model):
     return {weight.path: np.array(weight) for weight in model.weights}
 
 
+@pytest.mark.extended
 def test_only_the_student_and_the_projections_are_trained(tokenizer):
     student, teacher = task_of(tokenizer, 1), task_of(tokenizer, 2)
     distiller = Distiller(student, teacher, EVERY_TERM, labels=1.0)
@@ -103,6 +104,7 @@ def test_only_the_student_and_the_projections_are_trained(tokenizer):
     assert all(np.any(ours[path] != before[2][path]) for path in added)
 
 
+@only_in("full", "False")
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_losses_are_those_of_the_networks_outputs(tokenizer, unpadded):
     """With padding in the batch, in a graph that computes it or leaves it out."""
@@ -132,6 +134,7 @@ def test_losses_are_those_of_the_networks_outputs(tokenizer, unpadded):
     assert float(loss) == pytest.approx(float(found["loss"]), rel=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", in_full(["accumulated", "recomputed", "both"], ["both"]))
 def test_steps_in_parts_and_with_recomputed_blocks(how, tokenizer):
     """The same losses and weights as steps of whole batches, in which all activations are kept."""

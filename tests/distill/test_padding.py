@@ -56,6 +56,7 @@ def _perfect(found, terms):
         assert abs(value) < limit, (name, value)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("family", in_full(["bert", "modernbert", "bilstm"], ["bert"]))
 def test_a_teacher_as_its_own_student(family, tokenizer, tmp_path):
     if family == "bilstm":
@@ -74,6 +75,7 @@ def test_a_teacher_as_its_own_student(family, tokenizer, tmp_path):
         _perfect(found, terms)
 
 
+@pytest.mark.full
 def test_a_teacher_as_its_own_student_in_a_recipe(tokenizer, tmp_path):
     task_of(tokenizer, 2).save(tmp_path / "teacher")
     (tmp_path / "rows.tsv").write_text(f"text\tlabel\nfine\tyes\n{LONG}\tno\n")

@@ -126,6 +126,7 @@ def _import(module: str, name: str) -> None:
         importlib.import_module(f"{module}.{name}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)])
 def test_python(page, tmp_path, monkeypatch):
     from tests.docs import world

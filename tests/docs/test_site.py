@@ -104,6 +104,7 @@ def test_pages_of_code_have_all_public_names(written):
     assert [name for name in names if f":: bertfam_tf.{name}\n" not in page] == []
 
 
+@pytest.mark.full
 def test_signatures_are_those_of_the_code():
     stored = json.loads(reference.SIGNATURES.read_text("utf-8"))
     assert json.loads(json.dumps(signatures())) == stored

@@ -35,6 +35,7 @@ def _is_attention(found, task):
             assert not layer[:, :, count:].any()
 
 
+@pytest.mark.extended
 def test_the_signature(pruned):
     answer = pruned.signatures(attention=8)["attention"].function
     _is_attention(answer({"text": tf.constant(TEXTS)}), pruned)

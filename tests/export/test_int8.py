@@ -132,6 +132,7 @@ def test_an_answer_does_not_depend_on_other_rows(task, served):
         np.testing.assert_allclose(alone[0], together[i], atol=1e-6)
 
 
+@pytest.mark.extended
 def test_the_version_in_float32(task, exported, card):
     assert exported.name == "5"  # one directory has a version 4
     fallback = exported.parent.with_name(card["int8"]["fallback"]) / "5"
@@ -196,6 +197,7 @@ def _layers(task, texts=TEXTS):
     return Int8Layers(task, task.answer, [{"text": _objects(texts)}])
 
 
+@pytest.mark.extended
 def test_layers_that_lose_accuracy_stay_in_float(task, card, monkeypatch):
     errors = card["int8"]["errors"]
     limit = sorted(errors.values())[3]
@@ -211,6 +213,7 @@ def test_a_task_without_layers_for_int8(task, monkeypatch):
         _layers(task)
 
 
+@pytest.mark.full
 def test_low_rank_updates_are_merged(smallest):
     task = _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
     add_lora(task, 2)
@@ -221,6 +224,7 @@ def test_low_rank_updates_are_merged(smallest):
     assert 1e-5 < np.abs(found["scores"] - expected["scores"]).max() < 0.15
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["xlnet", pytest.param("gpt2", marks=pytest.mark.full)])
 def test_families_that_compute_padding(family):
     shape = dict(vocab_size=100, hidden_size=32, num_heads=2, intermediate_size=48, num_layers=1)

@@ -138,6 +138,7 @@ def test_warm_up_records_cover_a_row_and_a_batch_of_each_signature(base):
     assert list(seen.values()) == [[1, 8]] * 3
 
 
+@pytest.mark.full
 def test_bad_warm_up_records_are_run(base, tmp_path):
     path = Path(shutil.copytree(base / "1", tmp_path / "1"))
     file = path / "assets.extra" / "tf_serving_warmup_requests"
@@ -312,6 +313,7 @@ def test_a_failed_export_leaves_nothing(quick, task, tmp_path, monkeypatch, step
     assert [child.name for child in tmp_path.iterdir()] == ["3"]
 
 
+@pytest.mark.extended
 def test_an_op_that_xla_must_compile_is_refused(smallest, tmp_path, monkeypatch):
     task = bf.TextClassifier.from_pretrained(smallest)
     softmax = tf.function(tf.nn.softmax, jit_compile=True)
@@ -326,6 +328,7 @@ def test_an_op_that_xla_must_compile_is_refused(smallest, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.extended
 def test_an_op_that_calls_python_is_refused(smallest, tmp_path, monkeypatch):
     task = bf.TextEmbedder.from_pretrained(smallest)
     monkeypatch.setattr(
@@ -435,6 +438,7 @@ def test_each_graph_of_the_task_is_run_for_the_first_time_once(
     assert runs == [("predict", 5), ("predict", 1)]
 
 
+@pytest.mark.full
 def test_blocks_are_in_the_graph_once(tiny, smallest, base, tmp_path):
     export = bf.TextClassifier.from_pretrained(tiny, pair=False).export(tmp_path)
     nodes = {}
@@ -447,6 +451,7 @@ def test_blocks_are_in_the_graph_once(tiny, smallest, base, tmp_path):
     assert nodes[export] == nodes[base / "1"] + 4
 
 
+@pytest.mark.extended
 def test_an_export_without_checks_of_shapes_is_refused(smallest, tmp_path, monkeypatch):
     task = bf.TextEmbedder.from_pretrained(smallest)
     monkeypatch.setattr(endpoints, "with_input_checks", lambda function, specs, limits: function)

@@ -20,7 +20,7 @@ from tests.export.test_every_task import (
     perturb,
     small_backbone,
 )
-from tests.selection import each_once, in_full
+from tests.selection import each_once, in_full, only_in
 
 LENGTH = 24
 FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]
@@ -102,6 +102,8 @@ def _expected(task, row):
 NAMES = {"scores": "probability"}
 
 
+@pytest.mark.extended
+@only_in("full", "albert-classifier", "roberta-qa")
 @pytest.mark.parametrize(
     ("family", "kind"),
     in_full(
@@ -142,6 +144,8 @@ def test_an_encoder_is_one_partition(quantize, task_of, tmp_path):
     assert len(partitions) == 1
 
 
+@pytest.mark.extended
+@only_in("full", "fp16-classifier-bert", "int8-full-classifier-bert")
 @pytest.mark.parametrize(
     ("quantize", "kind", "family"),
     each_once(
@@ -176,6 +180,7 @@ def test_quantized(kind, quantize, family, task_of, whole_size, tmp_path):
     assert 0 < max(differences) < limit
 
 
+@only_in("full", "bert-classifier")
 @pytest.mark.parametrize(
     ("family", "kind"),
     each_once(
@@ -281,6 +286,7 @@ def test_refused(kind, family, options, message, task_of, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_a_wrong_file_name_or_answer_leaves_nothing(tiny, tmp_path, monkeypatch):
     task = _task("classifier", "bert", tiny)
     with pytest.raises(ValueError, match=r"does not end in \.tflite"):

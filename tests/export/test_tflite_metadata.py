@@ -422,6 +422,7 @@ def test_tasks_that_are_not_theirs(backbone, model, caplog):
     )
 
 
+@pytest.mark.extended
 def test_exports_bring_metadata(backbone, tmp_path):
     file = _classifier(backbone).export_tflite(tmp_path / "m.tflite", inputs="ids", length=8)
     found = read_metadata(file.read_bytes())

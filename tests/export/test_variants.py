@@ -13,7 +13,7 @@ from bertfam_tf.export import BatchingOptions, saved_model
 from bertfam_tf.export.in_graph_batching import batch_requests
 from bertfam_tf.serve import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer, load_tokenizer
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
 TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
@@ -98,6 +98,7 @@ def _check_stored(task, directory, dtype, monkeypatch, **options):
     return kept[0], given
 
 
+@only_in("full", "int8-weights")
 @pytest.mark.parametrize("dtype", in_full(["bfloat16", "int8-weights"], ["int8-weights"]))
 def test_weights_in_fewer_bytes(smallest, tmp_path, monkeypatch, dtype):
     _check_stored(_masked(smallest), tmp_path, dtype, monkeypatch)
@@ -115,6 +116,7 @@ def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
     assert [text.decode() for text in found] == task.generate(TEXTS, max_new_tokens=3)
 
 
+@pytest.mark.extended
 def test_another_dtype(smallest, tmp_path):
     with pytest.raises(
         ValueError,
@@ -176,6 +178,7 @@ def test_requests_of_any_size(tagger, batched, count):
         _check(tagger, texts, found)
 
 
+@pytest.mark.full
 def test_a_request_that_is_too_large(batched):
     with pytest.raises(
         ServingError, match="21 is larger than maximum input batch size 20"
@@ -184,6 +187,7 @@ def test_a_request_that_is_too_large(batched):
     assert error.value.code is Code.INVALID_ARGUMENT
 
 
+@pytest.mark.full
 def test_requests_at_one_time_get_their_own_answers(tagger, batched):
     requests = [(name, *_rows(1 + i % 3, i)) for i in range(12) for name in ("", "entities")]
     with ThreadPoolExecutor(len(requests)) as pool:
@@ -199,6 +203,7 @@ def test_requests_at_one_time_get_their_own_answers(tagger, batched):
                 assert (together[output] == values).all()
 
 
+@pytest.mark.full
 def test_requests_that_do_not_fit_fail_alone(tagger, batched):
     good = [_rows(2, i) for i in range(8)]
     wrong = [np.full(shape, b"good", object) for shape in ((), (1, 2), (2, 0), (1, 1, 1))]
@@ -212,6 +217,7 @@ def test_requests_that_do_not_fit_fail_alone(tagger, batched):
         assert "is not compatible with expected shape" in future.exception().message
 
 
+@pytest.mark.full
 def test_queues_and_warm_up_of_batching(batching):
     nodes = _nodes(batching, "BatchFunction")
     assert len({node.attr["shared_name"].s for node in nodes}) == len(nodes) == 2

@@ -79,6 +79,7 @@ def task(tmp_path):
     return bf.TextClassifier(backbone, WordPieceTokenizer(file), ["no", "yes"])
 
 
+@pytest.mark.full
 def test_it_is_built_trained_saved_and_loaded(task, tmp_path):
     assert "convolution" in bf.families()
     task.compile(keras.optimizers.Adam(0.02))
@@ -116,6 +117,7 @@ def test_hugging_face_has_no_format_for_it(task, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "check",
     [

@@ -10,6 +10,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import models, registry, text
 from tests import test_families
+from tests.selection import only_in
 from tools import new_family
 
 FILLED = {
@@ -40,6 +41,15 @@ def registered(tmp_path_factory):
     del models.made_up, sys.modules["bertfam_tf.models.made_up"]
 
 
+@only_in(
+    "full",
+    "test_missing_inputs",
+    "test_attention_probabilities",
+    "test_examples_do_not_attend_to_each_other",
+    "test_an_example_of_only_padding_is_finite",
+    "test_a_batch_without_examples",
+    "test_input_longer_than_max_positions",
+)
 @pytest.mark.parametrize(
     "check",
     [
@@ -60,11 +70,13 @@ def test_what_holds_for_every_family(check):
     check("made_up")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("length", [1, 12])
 def test_output_shapes(length):
     test_families.test_output_shapes("made_up", length)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "check",
     [
@@ -78,11 +90,13 @@ def test_files(check, tmp_path):
     check("made_up", tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", test_families.POLICIES)
 def test_other_precisions(policy):
     test_families.test_other_precisions("made_up", policy)
 
 
+@pytest.mark.extended
 def test_its_checkpoints_and_the_tasks_that_start_from_them(tiny, tmp_path):
     tokenizer = text.load_tokenizer(tiny)
     backbone = bf.build("made_up", "tiny", vocab_size=tokenizer.vocab_size, num_layers=1, scale=3.0)
@@ -95,6 +109,7 @@ def test_its_checkpoints_and_the_tasks_that_start_from_them(tiny, tmp_path):
     np.testing.assert_allclose(*scores, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("like", bf.families())
 def test_a_copy_of_any_family(like):
     lines = new_family.skeleton("copied", like)
@@ -104,6 +119,7 @@ def test_a_copy_of_any_family(like):
     assert counts[0] == counts[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("check", [["check"], ["format", "--check"]], ids=" ".join)
 def test_the_file_is_formatted(check, tmp_path):
     for like in bf.families():

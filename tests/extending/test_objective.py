@@ -91,6 +91,7 @@ def data(batch_size=4):
     return x, tf.data.Dataset.from_tensor_slices(x).batch(batch_size)
 
 
+@pytest.mark.full
 def test_one_objective_alone():
     model = learner(Parity)
     x, dataset = data()
@@ -108,6 +109,7 @@ def test_one_objective_alone():
     assert {"parity_head/kernel"} <= {v.path for v in model.trainable_variables}
 
 
+@pytest.mark.extended
 def test_two_objectives_by_weights():
     _, dataset = data()
     found = learner(Parity, Length, weights={"parity": 2.0}).evaluate(
@@ -119,6 +121,7 @@ def test_two_objectives_by_weights():
     assert alone.evaluate(dataset, return_dict=True, verbose=0)["loss"] == found["length"]
 
 
+@pytest.mark.extended
 def test_the_total_is_what_learns():
     """With a weight of 0 a loss is logged, and its head stays as it is."""
     model = learner(Parity, Length, weights={"length": 0.0})
@@ -129,6 +132,7 @@ def test_the_total_is_what_learns():
         assert np.array_equal(heads[path].numpy(), value) == path.startswith("length"), path
 
 
+@pytest.mark.extended
 def test_metrics_are_over_all_tokens():
     """Batches have different numbers of tokens, so that a mean of means would differ."""
     model = learner(Correct, Length)
@@ -173,6 +177,7 @@ REPLICAS = """
 """
 
 
+@pytest.mark.full
 def test_two_replicas_learn_as_one():
     code = textwrap.dedent(REPLICAS)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -103,6 +103,7 @@ def task(smallest):
     return found
 
 
+@pytest.mark.full
 def test_predict_and_evaluate(task):
     answers = task.predict(X, batch_size=3)
     scores = np.array([answer["score"] for answer in answers])
@@ -118,6 +119,7 @@ def test_predict_and_evaluate(task):
 
 
 @pytest.mark.full
+@pytest.mark.full
 def test_save_load_and_export(task, tmp_path):
     task.save(tmp_path / "task")
     again = bf.load(tmp_path / "task")
@@ -131,6 +133,7 @@ def test_save_load_and_export(task, tmp_path):
     np.testing.assert_allclose(found["score"], expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_options_are_documented_and_refused(task, smallest):
     assert "margin: how far above 0.5" in SentenceOrder.__doc__
     assert "margin: how far above 0.5" in SentenceOrder.from_pretrained.__doc__

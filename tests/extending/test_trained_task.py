@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 import yaml
 
@@ -91,6 +92,7 @@ class TextLength(Task):
         return {"mean_error": float(np.abs(found - np.array(lengths)).mean())}
 
 
+@pytest.mark.extended
 def test_a_recipe(smallest, tmp_path, capsys):
     texts = ["a good film", "it is", "the plot is dull", "bad"] * 3
     lines = ["text\tlabel", *(f"{text}\t{len(text.split())}" for text in texts)]

@@ -38,6 +38,7 @@ def generate(step, token_ids, padding_mask, stop_ids=(), seed=None, **options):
     return run(token_ids.astype("int32"), padding_mask.astype("int32")).numpy()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "file",
     in_full(FILES, [file for file in FILES if file.parts[-3] == "gpt2"]),

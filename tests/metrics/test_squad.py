@@ -16,6 +16,7 @@ def _gold(file):
     return [[text for text, _ in row.label] for row in read_rows(file, target=Answers())]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -36,6 +37,7 @@ def test_published_predictions_get_their_published_scores(real_data, name, expec
     assert tuple(round(value, 2) for value in found.values()) == expected
 
 
+@pytest.mark.extended
 def test_questions_without_answers(real_data):
     answers = _gold(real_data("squad/cs224n-dev-v2.0.json"))
     firsts = [gold[0] if gold else "" for gold in answers]

@@ -206,6 +206,7 @@ def test_a_tokenizer_of_pieces_is_refused(tiny):
 # AllenNLP's checkpoints ------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_published_names_and_a_tokenizer_of_the_model_s_width(copy):
     for name in ("options.json", "weights.hdf5"):
         (copy / name).rename(copy / f"elmo_2x4096_512_2048cnn_2xhighway_{name}")
@@ -287,6 +288,7 @@ def test_hugging_face_has_no_format_for_it(tmp_path):
         bf.save_pretrained(bf.load_backbone(DEFAULT), tmp_path / "out")
 
 
+@pytest.mark.extended
 def test_a_keras_file_of_a_loaded_model(mixed, tmp_path):
     backbone = _with_mix("float32")
     backbone.save(tmp_path / "elmo.keras")

@@ -82,6 +82,7 @@ def _copies(backbone, part):
     return sorted({v.path.split("/")[0] for v in backbone.weights if v.path.startswith(part)})
 
 
+@pytest.mark.extended
 def test_albert_groups_share_what_the_config_says():
     config = dict(num_layers=4, num_groups=2, layers_per_group=2)
     for sharing, attention, feed_forward in (
@@ -101,6 +102,7 @@ def test_albert_groups_share_what_the_config_says():
     assert [name for name in _copies(backbone, "attention_") if "norm" not in name] == names
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sharing", ["all", "attention", "feed_forward", "none"])
 def test_albert_computes_the_same_with_copies_of_what_is_shared(sharing):
     """What is shared differs in weights alone: copied into layers of their own, all is equal."""
@@ -283,6 +285,7 @@ def test_projections_of_mobilebert_are_those_of_its_scores(shared):
         assert outputs["values"][i].shape == (2, 2, 6, 4)
 
 
+@pytest.mark.extended
 def test_mobilebert_reads_one_token_beyond_a_text_where_its_reference_does():
     backbone = _build("mobilebert", embedding_size=8, inner_size=8)
     reading = replace(backbone.config, reads_padding=True)

@@ -56,6 +56,7 @@ def test_a_second_wiring_of_the_same_layers_is_the_same_model(family):
     )
 
 
+@pytest.mark.extended
 def test_generator_and_discriminator_share_embeddings():
     generator = _build("electra", embedding_size=8)
     tables = generator.parts.subset(*EMBEDDINGS)
@@ -125,6 +126,7 @@ def test_parts_that_cannot_be():
 # Dtype policy ----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", wirings())
 @pytest.mark.parametrize(
     ("policy", "around"), [("mixed_bfloat16", "float32"), ("float32", "mixed_bfloat16")]

@@ -16,6 +16,7 @@ from bertfam_tf import heads, layers, registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
 from tests import parity
 from tests.seeding import seed
+from tests.selection import only_in
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FAMILIES = ("transformer_xl", "xlnet")
@@ -53,6 +54,8 @@ def _stream(backbone, tokens, step):
 # Memory ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
+@only_in("full", "3-xlnet", "5-xlnet", "3-transformer_xl", "5-transformer_xl", "1-xlnet")
 @families
 @pytest.mark.parametrize("step", [1, 3, 5])
 def test_a_stream_with_memory_is_one_long_input(family, step):
@@ -134,6 +137,7 @@ def test_no_gradient_into_the_memory(family):
     assert tape.gradient(loss, first) == (None,) * len(first)
 
 
+@pytest.mark.full
 @families
 def test_memory_is_there_for_graphs_too(family):
     """Traced once for all lengths of input and memory."""
@@ -197,6 +201,7 @@ def _permuted(order):
     return {"perm_mask": perm_mask, "target_mapping": np.eye(len(order), dtype="int32")[None]}
 
 
+@pytest.mark.extended
 def test_nothing_leaks_through_a_permutation():
     """Neither a query's own token nor a later one in the order, for each place in it."""
     backbone = _build("xlnet", attn_type="bi", num_layers=3)
@@ -270,6 +275,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file", LM, ids=lambda file: file.parent.name)
 def test_log_probabilities(file):
     with np.load(file) as expected:
@@ -282,6 +288,7 @@ def test_log_probabilities_have_goldens():
     assert len(LM) == 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
 def test_probabilities_sum_to_one_and_targets_have_theirs(shape):
     backbone = _build("transformer_xl", **shape)

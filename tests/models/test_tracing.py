@@ -13,7 +13,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.layers import TransformerBlock, block, tracing
 from bertfam_tf.models import unpadding
-from tests.selection import WIRINGS, in_full
+from tests.selection import WIRINGS, in_full, only_in
 
 TINY = dict(vocab_size=40, hidden_size=16, num_heads=2, intermediate_size=24, num_layers=3)
 TOKENS = np.random.default_rng(0).integers(1, 40, (3, 5))
@@ -86,6 +86,7 @@ CASES = [(family, training) for family in BLOCKS for training in (True, False)]
 QUICK = [("bert", False), *((family, True) for family in WIRINGS)]
 
 
+@only_in("full", "albert-True", "gpt2-True", "xlnet-True", "bert-False", "bert-True")
 @pytest.mark.parametrize(("family", "training"), in_full(CASES, QUICK))
 def test_outputs_and_gradients_are_those_of_blocks_traced_one_by_one(
     family, training, traces, monkeypatch
@@ -108,6 +109,7 @@ def _assert_equal(found, wanted, tolerance=1e-12):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.full
 def test_models_of_one_config_share_what_was_traced(traces):
     one, other = _build(), _build()
     _outputs(one, training=False), _outputs(other, training=False)
@@ -118,6 +120,7 @@ def test_models_of_one_config_share_what_was_traced(traces):
     assert len(traces) == 6
 
 
+@only_in("full", "False", "True")
 @pytest.mark.parametrize("training", [True, False])
 def test_only_outputs_that_are_asked_for_are_traced(traces, training):
     backbone = _build()
@@ -132,6 +135,7 @@ def test_only_outputs_that_are_asked_for_are_traced(traces, training):
         assert len(traces) == number
 
 
+@pytest.mark.full
 def test_a_model_that_is_collected_meanwhile(monkeypatch):
     """The layer that is traced belongs to a model that is gone, and is needed once more."""
     one, other = _build(), _build()
@@ -159,6 +163,7 @@ def test_a_model_that_is_collected_meanwhile(monkeypatch):
         gc.enable()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("unpadded", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_blocks_that_are_recomputed_have_the_same_gradients(unpadded):
     """With dropout, whose random numbers are those of the first time."""
@@ -191,6 +196,7 @@ def test_blocks_that_are_recomputed_have_the_same_gradients(unpadded):
         np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
+@pytest.mark.extended
 def test_calls_with_and_without_scores_in_turns():
     """Each trace of a block has its own number of outputs."""
     for names in (["attention_scores"], ["sequence_output"], ["attention_scores"]):
@@ -236,6 +242,8 @@ def _attribute(backbone):
 CHANGES = [_lora, _other_rate, _other_activation, _other_epsilon, _replaced, _attribute]
 
 
+@pytest.mark.extended
+@only_in("full", "_other_rate", "_other_activation", "_other_epsilon", "_attribute", "_replaced")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_block_that_was_changed_is_traced_by_itself(change, monkeypatch):
     backbone = _build()
@@ -249,6 +257,7 @@ def test_a_block_that_was_changed_is_traced_by_itself(change, monkeypatch):
     assert np.abs(found[0] - before[0]).max() > 1e-6
 
 
+@pytest.mark.full
 def test_the_block_that_was_traced_may_change(monkeypatch):
     backbone = _build()
     _outputs(backbone, training=False)
@@ -258,6 +267,7 @@ def test_the_block_that_was_traced_may_change(monkeypatch):
     _assert_equal(found, _outputs(backbone))
 
 
+@pytest.mark.full
 def test_other_dtypes_than_of_weights_are_traced_one_by_one(traces):
     outputs = _outputs(_build(dtype="mixed_bfloat16"))
     assert outputs[0].dtype == tf.bfloat16

@@ -170,6 +170,7 @@ def test_positions_take_no_single_queries():
         attention(np.ones((1, 3, 8)), query=np.ones((1, 8)))
 
 
+@pytest.mark.extended
 def test_the_last_block_computes_what_is_read():
     backbone = _build("bert")
     given = {name: tf.constant(x) for name, x in _given(backbone, MASKS["right"]).items()}
@@ -278,6 +279,7 @@ def test_weights_are_those_of_the_padded_model():
     assert Backbone.from_config(twin.get_config()).parts.unpadded
 
 
+@pytest.mark.extended
 def test_batches_of_any_size_in_a_graph():
     backbone = _build("bert")
 
@@ -345,6 +347,7 @@ def _ranks(task, run):
     return seen
 
 
+@pytest.mark.full
 def test_tasks_leave_padding_out_unless_xla_compiles_them(tiny):
     labels, texts = ["negative", "neutral", "positive"], ["a good film", "bad"]
     task = bf.TextClassifier.from_pretrained(tiny, labels=labels)

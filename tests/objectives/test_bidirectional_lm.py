@@ -12,6 +12,7 @@ from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.training.learner import Learner
 from tests.seeding import seed
+from tests.selection import only_in
 
 VOCABULARY = ["<S>", "</S>", "<UNK>", "the", "film", "is", "good", ","]
 SENTENCES = ["the film is good", "", "is the film good , no ?", "good film"]
@@ -45,6 +46,7 @@ def test_words_are_at_the_positions_of_their_characters():
     assert words.numpy().tolist()[2] == [0, 5, 3, 4, 6, 1]
 
 
+@only_in("extended", "False")
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_the_loss_by_hand(unpadded):
     backbone, head = _made()

@@ -11,6 +11,7 @@ from bertfam_tf.models import unpadding
 from bertfam_tf.objectives import NextTokens, next_tokens
 from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.training.learner import Learner
+from tests.selection import only_in
 
 LENGTHS = np.array([7, 3, 1, 5])
 
@@ -60,6 +61,7 @@ def test_loss_of_the_batchs_own_tokens(unpadded):
     np.testing.assert_allclose(pair, (sum(losses), len(losses)), rtol=1e-5)
 
 
+@only_in("extended", "True")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_of_given_targets(weighted):
     backbone, head = _made()

@@ -11,7 +11,7 @@ from bertfam_tf.models import unpadding
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.training.learner import Learner
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 SHAPE = dict(vocab_size=50, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24)
 OFF = dict(dropout=0.0, attention_dropout=0.0)
@@ -56,6 +56,7 @@ def _expected(backbone, head, batch):
     return (losses * weights).sum(), (hits * weights).sum(), weights.sum()
 
 
+@only_in("extended", "True-True-bert")
 @pytest.mark.parametrize("family", in_full(FAMILIES, ["bert"]))
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -88,6 +89,7 @@ def test_logits_are_those_of_predictions_alone(unpadded, rows):
     assert seen == [(rows, 16)]
 
 
+@pytest.mark.extended
 def test_no_predictions():
     backbone, head = _made()
     batch, objective = _batch(backbone), MaskedTokens(head)
@@ -99,6 +101,7 @@ def test_no_predictions():
     assert not np.any(gradient)
 
 
+@pytest.mark.full
 def test_learning_and_losses_with_and_without_padding():
     """Eight steps through ``fit``: with padding, without, and in XLA's fixed shapes."""
     losses = []

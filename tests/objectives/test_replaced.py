@@ -57,6 +57,7 @@ def _batch(examples=64):
     return Batch(inputs, {"token_ids": targets, "originals": originals})
 
 
+@pytest.mark.extended
 def test_masks_are_replaced(made):
     *_, learner = made
     batch = _batch()
@@ -67,6 +68,7 @@ def test_masks_are_replaced(made):
     assert (learner(batch.inputs)["token_ids"].numpy() != found).any()
 
 
+@pytest.mark.full
 def test_samples_are_the_generators(made):
     _, _, objective, learner = made
     head = objective.heads["masked_lm"]
@@ -79,6 +81,7 @@ def test_samples_are_the_generators(made):
     assert (found == 9).mean() == pytest.approx(1 / (1 + np.exp(-1)), abs=0.06)
 
 
+@pytest.mark.extended
 def test_losses_and_gradients(made):
     generator, discriminator, objective, learner = made
     batch = _batch()
@@ -108,6 +111,7 @@ def test_losses_and_gradients(made):
     assert generator.parts["layer_0"] is not discriminator.parts["layer_0"]
 
 
+@pytest.mark.full
 def test_fit(made):
     *_, learner = made
     batch = _batch(256)

@@ -140,6 +140,7 @@ def test_boundaries():
     assert all(x.shape == (2, 0) for x in none)
 
 
+@pytest.mark.full
 def test_boundaries_of_masked_spans():
     """Of what ``Masking`` selects, eagerly, in tf.data and with more padding."""
     tokenizer = WordPieceTokenizer(PIECES)
@@ -171,6 +172,7 @@ def test_boundaries_of_masked_spans():
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.full
 def test_learning_with_masked_tokens():
     """Through ``fit``, from one batch's targets."""
     backbone, head = _made()

@@ -103,6 +103,7 @@ def test_copies_and_parts(recipe):
     assert parts.gradients >= 4 * one.trained
 
 
+@pytest.mark.extended
 def test_recomputation_and_tensor_parallelism(recipe):
     file = recipe()
     [one] = planned(file).stages
@@ -208,6 +209,7 @@ def test_bert_large(recipe):
     assert 1.5 < half.activations / formula < 2.5
 
 
+@pytest.mark.full
 def test_fine_tuning(tiny, tmp_path, capsys):
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "good\tpositive\nbad\tnegative\n" * 5)
     values = {

@@ -49,6 +49,7 @@ def _predict(model, file, output, *more):
     )
 
 
+@pytest.mark.extended
 def test_a_file_of_lines(model, lines, tmp_path, capsys):
     output = tmp_path / "new" / "out.jsonl"
     assert _predict(model, lines, output) == 0
@@ -226,6 +227,7 @@ class Fake:
         return [len(text) * "é" for text in features["text"]]
 
 
+@pytest.mark.extended
 def test_two_processes_do_not_write_one_file(model, lines, tmp_path, capsys):
     output = tmp_path / "out.jsonl"
     with exclusive_lock(output, tmp_path / ".out.jsonl.lock"):

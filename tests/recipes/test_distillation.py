@@ -174,6 +174,7 @@ def _counted(steps):
     return end
 
 
+@pytest.mark.full
 def test_settings_of_training(recipe, whole, tmp_path):
     """Micro-batches, gradient checkpointing and the logs' settings, as in any recipe."""
     settings = {"accumulation_steps": 2, "recompute": "blocks", "log_steps": 1}

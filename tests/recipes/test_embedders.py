@@ -98,6 +98,7 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files):
         np.testing.assert_array_equal(other[name], weight)
 
 
+@pytest.mark.full
 def test_scored_pairs_and_prompts(files):
     """With LoRA, a rate for each layer, the best epoch, and computed in parts."""
     settings = {"objective": "cosent", "prompts": ["query", None], "rows_in_memory": 2}
@@ -190,6 +191,7 @@ def test_questions_and_their_contexts(files, tmp_path):
     assert features == {"text": b"who?", "text_pair": b"Ada wrote it."}
 
 
+@pytest.mark.full
 def test_labels_of_a_reranker(smallest, tmp_path):
     """Names in a file that stand for numbers."""
     rows = [("what?", "it is", "yes"), ("what?", "no", "no")] * 2

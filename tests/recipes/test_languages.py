@@ -92,6 +92,7 @@ def languages(files, tokenizer, translations):
     return make
 
 
+@pytest.mark.extended
 def test_a_pass_has_each_language_and_the_translations(languages, tokenizer):
     made = languages()
     batches = list(made.batches(8, Masking(tokenizer)).as_numpy_iterator())
@@ -111,6 +112,7 @@ def test_a_pass_has_each_language_and_the_translations(languages, tokenizer):
     assert {(0, 0), (0, 1), (1, 0, 1)} == set(seen)
 
 
+@pytest.mark.full
 def test_texts_and_translations_take_turns(languages, tokenizer):
     """The same after any number of batches, so that a killed run resumes."""
     made = languages(seed=3)
@@ -122,6 +124,7 @@ def test_texts_and_translations_take_turns(languages, tokenizer):
         np.testing.assert_array_equal(one[0]["token_ids"], other[0]["token_ids"])
 
 
+@pytest.mark.extended
 def test_batches_of_tokens(files, tokenizer):
     """Each is of one language, and any number can be left out."""
     corpora = {i: Corpus([files / name], tokenizer, 32) for i, name in enumerate(("en", "fr"))}
@@ -136,6 +139,7 @@ def test_batches_of_tokens(files, tokenizer):
     assert made.count_batches(64) == sum(1 for _ in whole)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("copies", in_full([1, 2, None], [2]))
 def test_static_masks_of_languages_and_translations(languages, tokenizer, copies):
     """With the default shuffling, each language's and the pairs' masks repeat by themselves."""
@@ -200,6 +204,7 @@ def recipe(tiny, files):
     return make
 
 
+@pytest.mark.full
 def test_a_checkpoint_from_translations(recipe, files, capfd):
     assert main(["pretrain", str(recipe())]) == 0
     metrics = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
@@ -213,6 +218,7 @@ def test_a_checkpoint_from_translations(recipe, files, capfd):
     assert len(task.fill("The [MASK] film.")[0]) == 5
 
 
+@pytest.mark.extended
 def test_languages_in_this_package_s_format(recipe, tiny, tmp_path, caplog):
     """Hugging Face's XLM has four times as many units in its feed-forward as in its vectors."""
     made = load_recipe(recipe(model={"overrides": SMALL}), kind=PretrainRecipe)
@@ -235,6 +241,7 @@ def test_one_of_both(recipe, objectives):
     assert np.isfinite(metrics["loss"])
 
 
+@pytest.mark.extended
 def test_errors(recipe, files):
     en = [str(files / "en")]
     both = {"en-fr": [*en, str(files / "fr")]}
@@ -256,6 +263,7 @@ def test_errors(recipe, files):
             pretrain(load_recipe(recipe(**options), kind=PretrainRecipe))
 
 
+@pytest.mark.extended
 def test_each_language_is_split_by_its_rules(tmp_path):
     """Also beside its translation, where a tokenizer has rules for languages."""
     english = published.tokenizer("xlm")

@@ -49,6 +49,7 @@ class Killed(BaseException):
     """What no code handles."""
 
 
+@pytest.mark.full
 def test_a_run_and_one_that_was_killed(recipe, tmp_path, capsys, monkeypatch):
     assert main(["train", str(recipe)]) == 0
     metrics = json.loads(capsys.readouterr().out.splitlines()[-1])

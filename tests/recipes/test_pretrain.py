@@ -16,6 +16,7 @@ from bertfam_tf.corpora import segments
 from bertfam_tf.training import StreamLM
 from bertfam_tf.training.callbacks.backup import Backup
 from tests.seeding import seed
+from tests.selection import only_in
 
 SMALL = dict(
     vocab_size=20,
@@ -113,6 +114,7 @@ def _recipe(tmp_path, **changes):
     return str(tmp_path / "recipe.yaml")
 
 
+@pytest.mark.full
 def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
     recipe = _recipe(tmp_path)
     assert main(["pretrain", recipe]) == 0
@@ -137,6 +139,7 @@ class Killed(BaseException):
     """What no code handles."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("way", "step", "done"),
     [
@@ -178,6 +181,8 @@ def test_a_run_that_ended_early_goes_on(tmp_path, monkeypatch, way, step, done):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.extended
+@only_in("full", "gpt2-overrides1")
 @pytest.mark.parametrize(
     ("family", "overrides"),
     [("transformer_xl", TXL), ("gpt2", {"attention_dropout": 0.0, "embedding_dropout": 0.0})],
@@ -222,6 +227,7 @@ def test_a_recipe_accumulates_and_stops_by_perplexity(tmp_path, capsys):
     assert metrics["perplexity"] == pytest.approx(history["val_perplexity"].min(), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_mistakes_are_named(tmp_path, capsys):
     recipe = _recipe(tmp_path)
     for override, message in (

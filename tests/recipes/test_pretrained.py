@@ -92,6 +92,7 @@ def assert_same(one, other):
         np.testing.assert_array_equal(other[name], one[name], err_msg=name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sharing", in_full(["attention", "feed_forward", "none"], ["attention"]))
 def test_a_model_that_hugging_face_cannot_represent(make, tmp_path, caplog, capsys, sharing):
     """It is saved in this package's format, and all that starts from a run starts from it."""
@@ -120,6 +121,7 @@ def test_a_model_that_hugging_face_cannot_represent(make, tmp_path, caplog, caps
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_a_model_without_a_task(make, tmp_path):
     """Heads that no task has: bf.load says what reads it."""
     model = written(make("albert", {"sop": 1.0}, ALBERT), tmp_path / "model")
@@ -130,6 +132,7 @@ def test_a_model_without_a_task(make, tmp_path):
         convert(model, tmp_path / "converted")
 
 
+@pytest.mark.extended
 def test_a_tokenizer_that_hugging_face_lacks(make, tmp_path, caplog, monkeypatch):
     """The run is saved all the same, and what was written before is removed."""
 
@@ -169,6 +172,7 @@ def test_unknown_tensors_are_refused(make, tmp_path, name):
 GENERATOR = {"num_heads": 1, "hidden_size": 8}
 
 
+@pytest.mark.extended
 def test_generator_is_saved(make, tmp_path):
     """As a checkpoint that MaskedLM reads, and that another run starts from."""
     overrides = {**SMALL, "embedding_size": 8}
@@ -193,6 +197,7 @@ def test_generator_is_saved(make, tmp_path):
         assert_same(*(weights_in(each / folder) for each in (model, again)))
 
 
+@pytest.mark.extended
 def test_generator_that_is_missing_or_another(make, tmp_path, tiny):
     overrides = {**SMALL, "embedding_size": 8}
     recipe = make("electra", {"rtd": 50.0}, overrides, generator=GENERATOR)
@@ -211,6 +216,7 @@ def test_generator_that_is_missing_or_another(make, tmp_path, tiny):
         build(other, load_tokenizer(tiny))
 
 
+@pytest.mark.extended
 def test_span_boundary_head_is_saved(make, tmp_path, caplog):
     objectives, span = {"mlm": 1.0, "sbo": 1.0}, {"masking": {"unit": "span"}}
     pretrain(make("spanbert", objectives, **span))
@@ -272,6 +278,7 @@ def test_old_names_of_objectives(make, tiny):
         build(make("bert", {"mln": 1.0}), load_tokenizer(tiny))
 
 
+@pytest.mark.extended
 def test_a_saved_task_is_a_checkpoint(tiny, tmp_path):
     """Of any other task, with what both have in common; and of the same one."""
     backbone = bf.build("bert", vocab_size=64, **SMALL)

@@ -44,6 +44,7 @@ def test_models_are_published_ones(file):
         models.config_of(model.family, model.size, **{**model.overrides, **recipe.generator})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file", FILES, ids=_name)
 def test_a_step(file, tmp_path):
     """On a few sentences, with a small model of one layer; all else is the recipe's."""
@@ -96,6 +97,7 @@ def test_distillations_are_of_known_terms_and_students(file):
         assert f"{load_recipe(before, kind=DistillRecipe).output}/model" == student.path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file", DISTILLED, ids=_name)
 def test_a_distillation(file, tmp_path):
     """On a few texts, with small models; terms, optimizers and augmentation are the recipe's."""

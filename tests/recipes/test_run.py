@@ -206,6 +206,7 @@ def test_what_is_logged_of_steps(finished, files):
     assert list(found["epoch/val_accuracy"]) == [STEPS, 2 * STEPS, 3 * STEPS]
 
 
+@pytest.mark.extended
 def test_the_saved_task_is_the_one_that_was_evaluated(finished):
     recipe, metrics = finished
     task = bf.load(f"{recipe.output}/model")
@@ -397,6 +398,7 @@ def test_a_state_that_is_damaged(files, damage):
     assert state.exists()
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_and_the_one_before(files, caplog):
     """A file that was cut after it was written: the run goes on from the previous one."""
     train = {"epochs": 2, "backup_steps": 1}
@@ -501,6 +503,7 @@ def test_sigterm_writes_a_checkpoint(files):
         np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.extended
 def test_a_loss_that_is_not_finite(files):
     """The error names the texts of the batch, and the checkpoint is from before."""
     recipe = load_recipe(files("nan", {"backup_steps": 1}), ["data.dev=null"])
@@ -523,6 +526,7 @@ def test_a_loss_that_is_not_finite(files):
     assert all(np.isfinite(x).all() for x in load_file(backup / "state.safetensors").values())
 
 
+@pytest.mark.full
 def test_batches_that_are_left_out(files, caplog):
     """The loss of one label is infinite: steps with such texts are named, and leave no trace."""
     train = {"on_divergence": "skip", "epochs": 1, "batch_size": 1}
@@ -643,6 +647,7 @@ def test_a_table_of_labels_pairs_and_limit(files, smallest, tmp_path):
     assert row[1] == "1"  # of one epoch, not unfinished
 
 
+@pytest.mark.full
 def test_formats_of_one_run_and_rows_that_are_skipped(files, tmp_path, caplog):
     (tmp_path / "a.csv").write_text('say,mark\n"a, good",x\nbroken\n')
     (tmp_path / "b.jsonl").write_text('{"say": "it is bad", "mark": "y"}\n')

@@ -89,6 +89,7 @@ CASES = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("family", "objectives", "unit"), in_full(CASES, CASES[:1]))
 def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, unit):
     sizes = {"electra": dict(embedding_size=8), "albert": dict(embedding_size=8)}
@@ -130,6 +131,7 @@ def test_a_checkpoint_from_text(recipe, tmp_path, capfd, family, objectives, uni
         assert any(part in stored for part in heads[name].split("|")), (name, stored)
 
 
+@pytest.mark.extended
 def test_permutations_are_of_the_text_itself(recipe):
     """No token is masked, and tokens do not see those that are predicted after them."""
     file = recipe("xlnet", {"plm": 1.0}, "ngram", masking={"longest": 2, "rate": 0.5})
@@ -149,6 +151,7 @@ def test_permutations_are_of_the_text_itself(recipe):
     assert expected.weights.numpy().sum() > 4
 
 
+@pytest.mark.full
 def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
     """Without a learning rate, the weights of the backbone and its heads are the checkpoint's."""
     objectives = {"mlm": 1.0, "nsp": 1.0}
@@ -191,6 +194,7 @@ def examples(recipe, tiny, tmp_path):
     return folder
 
 
+@pytest.mark.extended
 def test_workers_share_out_the_examples_of_a_batch(examples, tiny):
     """Not the files or the passes, as TensorFlow would where it finds files."""
     tokenizer = load_tokenizer(tiny)
@@ -205,6 +209,7 @@ def test_workers_share_out_the_examples_of_a_batch(examples, tiny):
         np.testing.assert_array_equal(np.concatenate(two), whole)
 
 
+@pytest.mark.full
 def test_shards_in_place_of_text(recipe, examples, tmp_path):
     data = {"train": [str(examples)], "dev": [str(examples)]}
     changes = dict(objectives={"mlm": 1.0, "nsp": 1.0}, train={"steps": None, "epochs": 1})
@@ -253,6 +258,7 @@ def test_a_model_that_grows(recipe, tmp_path):
         pretrain(other)
 
 
+@pytest.mark.full
 def test_masks_at_the_spans_of_a_tagger(recipe, smallest, tiny, tmp_path):
     tagger = bf.TokenTagger.from_pretrained(smallest, ["O", "B-PER", "B-LOC"])
     rng = np.random.default_rng(2)
@@ -283,6 +289,7 @@ def test_masks_at_the_spans_of_a_tagger(recipe, smallest, tiny, tmp_path):
             pretrain(load_recipe(file, kind=PretrainRecipe))
 
 
+@pytest.mark.extended
 def test_one_document_has_no_next_sentences(recipe):
     """Read with the default, a blank line between documents, of which there is none."""
     for objective, split in (("nsp", "train"), ("nsp", "dev")):
@@ -354,6 +361,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at", in_full([1, 2, 3, 4, 5, 6], [3]))
 def test_a_run_in_stages_that_was_killed(recipe, monkeypatch, at):
     changes = {"train": {"backup_steps": 2, "batch_size": 4}}
@@ -382,6 +390,7 @@ def test_a_run_in_stages_that_was_killed(recipe, monkeypatch, at):
     assert_equal_models(whole, again)
 
 
+@pytest.mark.full
 def test_stages_go_on_in_the_text(recipe, tiny):
     """With one length, the examples of a run in stages are those of one without; with another, the
     text begins about where the last stage ended."""
@@ -429,6 +438,7 @@ def test_static_masks_by_recipe(recipe, examples, tiny, source):
     assert first != third
 
 
+@pytest.mark.full
 def test_held_out_text_is_tokenized_once(recipe, monkeypatch):
     read = Counter()
     original = Corpus._formed
@@ -486,6 +496,7 @@ def watch(patch, found, optimizers=None):
     patch.setattr(Learner, "compile", compiled)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", in_full(["roberta", "albert", "xlm_roberta"], ["roberta"]))
 def test_tokenizers_of_other_kinds(recipe, tmp_path, family):
     """Byte-level BPE and SentencePiece, with and without offsets of the ids."""
@@ -507,6 +518,7 @@ def test_tokenizers_of_other_kinds(recipe, tmp_path, family):
     assert len(task.fill(f"The {task.mask_token} film.")[0]) == 5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", in_full(["mixed_bfloat16", "mixed_float16"], ["mixed_float16"]))
 def test_a_killed_run_in_half_precision(recipe, monkeypatch, policy):
     """Steps that loss scaling leaves out of the optimizer's number are not repeated."""
@@ -560,6 +572,7 @@ REPLICAS = """
 """
 
 
+@pytest.mark.full
 def test_two_replicas_train_as_one(recipe):
     # Logits that differ clearly, so that rounding does not change which is the highest.
     quiet = dict(dropout=0.0, attention_dropout=0.0, initializer_range=0.5)
@@ -569,6 +582,7 @@ def test_two_replicas_train_as_one(recipe):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.extended
 def test_errors(recipe):
     for options, message in (
         (dict(objectives={"mln": 1.0}), "Unknown objective 'mln'.* Known: mlm"),

@@ -307,6 +307,7 @@ def test_another_task_is_no_embedder(tiny, tmp_path):
         search.embedder(tmp_path / "classifier")
 
 
+@pytest.mark.full
 def test_commands(task, tmp_path, capsys):
     pytest.importorskip("faiss")
     task.save(tmp_path / "model")

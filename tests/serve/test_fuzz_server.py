@@ -81,6 +81,7 @@ def test_what_breaks_the_contract():
     assert "UNKNOWN" in fault(call, "UNKNOWN", b"Exception calling application")
 
 
+@pytest.mark.full
 def test_the_server_that_is_asked_is_right():
     with fuzz_server.server() as server:
         assert fuzz_server.check_good(server) == ""

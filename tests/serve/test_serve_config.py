@@ -573,6 +573,7 @@ def test_a_base_path_or_a_configuration(given):
         running_server(**given).__enter__()
 
 
+@pytest.mark.extended
 def test_no_request_fails_while_versions_swap(tmp_path, put):
     """Threads send REST and gRPC requests while new versions replace old ones."""
     number = {1: 2, 2: 3, 3: 4, 4: 2, 5: 3}

@@ -203,6 +203,7 @@ def test_a_long_text_is_one_value(small):
     assert small.post(PATH, json=body).json()["error"].startswith("300 bytes of text: ")
 
 
+@pytest.mark.extended
 def test_a_large_body_lets_others_through(base_path):
     """It is unpacked and counted on a thread of its own, so that other requests go on."""
     body = gzip.compress(b'{"instances": [' + b"1," * 30_000_000, 1)

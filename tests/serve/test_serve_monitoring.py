@@ -88,6 +88,7 @@ def test_labels_of_any_text(name):
     assert samples(metrics)[labelled("request_count", model_name=name, status="OK")] == 1
 
 
+@pytest.mark.full
 def test_names_that_clients_make_up_do_not_fill_the_memory():
     metrics = Metrics()
     for i in range(5000):

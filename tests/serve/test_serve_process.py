@@ -34,6 +34,7 @@ finally:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", in_full([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_serves_text_without_any_framework_until_a_signal(base_path, number):
     arguments = (base_path, "--model-name", "m", "--rest-port", 0, "--grpc-port", 0)
@@ -68,6 +69,7 @@ class Endless(tf.Module):
         return {"n": tf.ensure_shape(n, [1])}
 
 
+@pytest.mark.extended
 def test_requests_that_the_end_cancels_get_a_503(tmp_path):
     module = Endless()
     tf.saved_model.save(module, str(tmp_path / "m" / "1"), signatures=module.run)
@@ -148,6 +150,7 @@ def test_a_configuration_file(half_path, tmp_path):
         assert process.wait(60) == 0
 
 
+@pytest.mark.full
 def test_batching_and_metrics(half_path, tmp_path):
     batching, monitoring = (tmp_path / name for name in ("batching", "monitoring"))
     batching.write_text("max_batch_size { value: 2 }")

@@ -96,6 +96,7 @@ def test_beyond_the_limit_the_one_that_has_waited_longest_goes(half_path):
             waiting[-1].recv(1)
 
 
+@pytest.mark.full
 def test_a_request_in_progress_is_not_closed_for_others(base_path):
     body = {"signature_name": "endless", "instances": [1]}
     with (
@@ -140,6 +141,7 @@ def test_calls_beyond_the_limit_are_refused(half_path):
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.full
 def test_half_sent_requests_do_not_hold_up_the_end(half_path):
     with contextlib.ExitStack() as stack:
         with running_server(half_path, model_name="m", grace_s=30) as server:
@@ -151,6 +153,7 @@ def test_half_sent_requests_do_not_hold_up_the_end(half_path):
         assert time.monotonic() - start < 15
 
 
+@pytest.mark.full
 def test_one_grace_period_for_rest_and_grpc(base_path):
     """Runs that do not end within it are cancelled, over both at once."""
     body = {"signature_name": "endless", "instances": [1]}

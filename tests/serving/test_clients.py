@@ -109,6 +109,7 @@ def test_curl_says_why(export_server):
 # gRPC -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_grpc(address, expected):
     with grpc_client.Client(address, "m") as client:
         assert client.states() == {1: "AVAILABLE"}

@@ -52,6 +52,7 @@ def _by_hand(model, text):
     return losses
 
 
+@pytest.mark.full
 def test_log_likelihoods(model):
     answers = model.predict(TEXTS)
     for text, answer in zip(TEXTS, answers, strict=True):
@@ -71,6 +72,7 @@ def test_perplexity_is_over_all_tokens_of_all_windows(max_length):
         np.testing.assert_allclose(found, np.exp(np.mean(losses)), rtol=1e-4)
 
 
+@pytest.mark.full
 def test_fit_learns_what_follows_and_when_to_end():
     model = _model()
     model.compile(keras.optimizers.Adam(0.01))
@@ -124,6 +126,7 @@ def test_rows_together_and_alone(model):
         assert len(set(together)) > 1
 
 
+@pytest.mark.extended
 def test_long_prompts_keep_their_end(model):
     text = "x" * 100 + "The film"
     assert model.generate(text, max_new_tokens=10) == model.generate(text[-38:], max_new_tokens=10)

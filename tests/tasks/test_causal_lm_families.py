@@ -47,6 +47,7 @@ def test_rows_together_and_alone(models, family):
         assert any(together)
 
 
+@pytest.mark.full
 @each
 def test_a_token_s_probability_is_of_those_before_it(models, family):
     model = models[family]
@@ -70,6 +71,7 @@ def _plain(model, ids):
     return {name: given[name] for name in model.backbone.token_inputs}
 
 
+@pytest.mark.full
 def test_a_memory_that_reaches_far_enough_changes_nothing(models):
     model = models["transformer_xl"]
     ids = WORDS.tokenize([TEXTS[2]]).to_tensor()

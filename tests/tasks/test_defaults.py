@@ -126,6 +126,7 @@ SCORED = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", in_full(SCORED, ["labels"]))
 def test_scores_of_several_batches(task, name):
     """Of ``evaluate``, and of an epoch of ``fit``, whose weights stay the same."""
@@ -165,6 +166,7 @@ def test_spans_of_several_batches(task):
     assert found["exact_match"] == pytest.approx(100 * np.mean(right))
 
 
+@pytest.mark.extended
 def test_epochs_have_orders_of_their_own_and_dropout(smallest, monkeypatch):
     """Each example is in one batch of an epoch, with its label; other batches in each epoch."""
     classifier = bf.TextClassifier.from_pretrained(smallest, LABELS, pair=False)
@@ -264,6 +266,7 @@ def test_tasks_of_different_sizes(smallest):
         assert found[f"{prefix}score_loss"][0] == pytest.approx(of_numbers, rel=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("family", in_full(["gpt2", "xlnet"], ["gpt2"]))
 def test_texts_are_continued_as_alone(family):
     """Greedily, from prompts of different lengths."""
@@ -285,6 +288,7 @@ def test_perplexity_of_several_batches(family):
     assert model.perplexity(TEXTS) == pytest.approx(np.exp(-total), rel=1e-4)
 
 
+@pytest.mark.extended
 def test_masks_are_filled_as_alone(task):
     model = task("MaskedLM")
     texts = [f"[MASK] {text} [MASK]" for text in TEXTS]

@@ -27,6 +27,7 @@ def _write(directory, modules, pooling=None, length=None):
         file.write_text(json.dumps({"max_seq_length": length}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("modules", "pooling", "expected"),
     [
@@ -85,6 +86,7 @@ def _embedder(smallest, **options):
     return task
 
 
+@pytest.mark.full
 def test_back_from_both_formats(smallest, tmp_path):
     """Everything at once: several poolings, projections, a cut, prompts that are not pooled."""
     task = _embedder(
@@ -152,6 +154,7 @@ def test_batches_do_not_change_vectors(smallest):
         np.testing.assert_allclose(task.predict(TEXTS), alone, atol=2e-5)
 
 
+@pytest.mark.full
 def test_export_has_a_signature_for_each_prompt(smallest, tmp_path):
     task = _embedder(smallest, prompts=PROMPTS, default_prompt="query", include_prompt=False)
     served = tf.saved_model.load(str(task.export(tmp_path)))
@@ -161,6 +164,7 @@ def test_export_has_a_signature_for_each_prompt(smallest, tmp_path):
         np.testing.assert_allclose(found, task.predict(TEXTS, prompt=prompt), atol=1e-5)
 
 
+@pytest.mark.extended
 def test_the_transformer_in_a_folder(smallest, tmp_path):
     """As the library wrote it at first, with the length beside it."""
     task = _embedder(smallest, pooling="max", normalize=False)

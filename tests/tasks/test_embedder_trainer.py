@@ -9,6 +9,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf.metrics import nearest
 from tests import published
+from tests.selection import only_in
 
 A = ["a good film", "the cast", "it is", "we play", "bad movie", "long"]
 B = ["good", "they act", "is it not ?", "you", "awful and dull 🙂", "short"]
@@ -59,6 +60,7 @@ def _expected(kind, a, b, negatives, labels, symmetric=False):
     return np.log(1 + sum(terms))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dimensions", [None, (32, 8, 3)])
 @pytest.mark.parametrize("kind", ["contrastive", "symmetric", "cosent", "cosine", "teacher"])
 def test_losses(embedder, kind, dimensions):
@@ -84,6 +86,7 @@ def test_losses(embedder, kind, dimensions):
     assert found == pytest.approx(expected, rel=2e-5)
 
 
+@pytest.mark.extended
 def test_a_text_that_equals_the_right_one_is_no_negative(embedder):
     trainer = bf.EmbedderTrainer(embedder, temperature=T)
     found = trainer.evaluate(([A[0], A[1], A[2]], [B[0], B[1], B[0]]), verbose=0)
@@ -92,6 +95,7 @@ def test_a_text_that_equals_the_right_one_is_no_negative(embedder):
     assert found == pytest.approx(_cross_entropy(scores).mean(), rel=1e-5)
 
 
+@only_in("full", "5-0.0", "100-0.3", "4-0.0")
 @pytest.mark.parametrize(("rows", "dropout"), [(4, 0.0), (5, 0.0), (100, 0.3)])
 def test_less_memory_changes_nothing(smallest, rows, dropout):
     given = {**PAIRS, "negatives": NEGATIVES}
@@ -110,6 +114,7 @@ def test_less_memory_changes_nothing(smallest, rows, dropout):
         np.testing.assert_allclose(other, one, atol=2e-5)
 
 
+@pytest.mark.full
 def test_it_learns(smallest):
     embedder = _embedder(smallest)
     trainer = bf.EmbedderTrainer(embedder)
@@ -122,6 +127,7 @@ def test_it_learns(smallest):
     assert (np.diff(scores) <= 0).all()
 
 
+@only_in("full", "False-roberta", "True-xlnet", "False-xlnet", "True-roberta")
 @pytest.mark.parametrize("family", ["xlnet", "roberta"])
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_prompts(family, include_prompt):
@@ -140,6 +146,7 @@ def test_prompts(family, include_prompt):
         np.testing.assert_allclose(trainer(inputs), np.stack(expected, axis=1), atol=1e-5)
 
 
+@pytest.mark.extended
 def test_mistakes(embedder):
     make = bf.EmbedderTrainer
     for options, message in (

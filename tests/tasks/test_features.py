@@ -10,7 +10,7 @@ from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import CheckpointError
 from bertfam_tf.models import unpadding
 from bertfam_tf.training import tuning
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 from tests.test_families import _build, _inputs
 
 TAGS = ["O", "B-X", "I-X"]
@@ -30,6 +30,7 @@ def _expected(states, kind, head):
     return gamma * sum(weight * state for weight, state in zip(weights, states, strict=True))
 
 
+@only_in("extended", "mix-albert", "mix-bert")
 @pytest.mark.parametrize("family", in_full(FAMILIES, ("bert", "albert", "xlnet", "elmo")))
 @pytest.mark.parametrize("kind", in_full(KINDS, ["mix"]))
 def test_every_family_has_features(family, kind):
@@ -89,6 +90,7 @@ def _agree(found, expected):
         np.testing.assert_allclose([x for _, x in row], [x for _, x in other], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_the_mix_is_trained_on_frozen_layers_and_stored(tagger, tmp_path):
     scalars, gamma = (np.asarray(each) for each in tagger.head.combination.weights)
     assert np.ptp(scalars) > 1e-3
@@ -101,6 +103,7 @@ def test_the_mix_is_trained_on_frozen_layers_and_stored(tagger, tmp_path):
         tagger.save_pretrained(tmp_path / "published")
 
 
+@pytest.mark.full
 def test_exports_answer_as_the_task(tagger, tmp_path):
     served = tf.saved_model.load(str(tagger.export(tmp_path / "export"))).signatures
     found = served["serving_default"](text=tf.constant(TEXTS))
@@ -117,6 +120,7 @@ def test_exports_answer_as_the_task(tagger, tmp_path):
     assert file.stat().st_size > 0
 
 
+@pytest.mark.full
 def test_spans_of_features(smallest, tmp_path):
     task = bf.SpanQA.from_pretrained(smallest, max_length=20, feature_layers=[0, 1], dropout=0.0)
     assert task.head.parts[-1].kernel.shape[0] == 2 * task.backbone.config.hidden_size
@@ -128,6 +132,7 @@ def test_spans_of_features(smallest, tmp_path):
     assert first == second
 
 
+@pytest.mark.extended
 def test_options_that_do_not_fit_are_refused(tiny):
     def tagger(**options):
         bf.TokenTagger.from_pretrained(tiny, TAGS, **options)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 import bertfam_tf.data
 from bertfam_tf.data.targets import Name
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXTS = ["a good film", "a bad movie", "the plot is dull", "great acting!", "it is", "very bad"]
 NAMES = ["positive", "negative", "negative", "positive", "neutral", "negative"]
@@ -101,6 +101,7 @@ def test_generators(smallest):
     assert int(task.optimizer.iterations) == 6
 
 
+@only_in("extended", "list")
 @pytest.mark.parametrize("weighted", ["list", "data set"])
 def test_weights(reader, weighted):
     chances = _scores(reader)[range(6), NUMBERS]
@@ -161,6 +162,7 @@ def test_fit_without_any_set_up(classifier, shape):
     assert classifier.optimizer.weight_decay == 0.01
 
 
+@pytest.mark.full
 def test_compile_is_respected(classifier):
     optimizer = keras.optimizers.SGD(0.0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
@@ -183,6 +185,7 @@ def test_compile_with_nothing_takes_the_defaults(classifier):
     assert len(classifier.evaluate(TEXTS, NAMES, verbose=0)) == 2
 
 
+@pytest.mark.extended
 def test_callbacks(classifier, tmp_path):
     # A rate at which a small model goes astray.
     classifier.compile(keras.optimizers.SGD(3.0))
@@ -246,6 +249,7 @@ def test_an_unknown_label_is_named(reader, verb, kind, wrong, known):
     assert str(error.value) == f"The label '{wrong}' is not one of: {known}."
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["fit", "evaluate"])
 @pytest.mark.parametrize(
     ("data", "error"),
@@ -274,6 +278,7 @@ def test_other_data_is_refused(reader, verb, data, error):
         getattr(reader, verb)(*data, verbose=0)
 
 
+@pytest.mark.extended
 def test_a_file_that_changes_while_it_is_read_is_named(reader, tmp_path):
     file = tmp_path / "rows.tsv"
     file.write_text("text\tlabel\na\tneutral\nb\tneutral\n")
@@ -296,6 +301,7 @@ def test_an_unknown_argument_is_an_error_that_names_those_there_are(reader, verb
 # One batch ------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_step_on_one_batch_is_that_of_fit(classifier, tmp_path):
     classifier.save(tmp_path / "task")
     ours, theirs = (bf.load(tmp_path / "task") for _ in range(2))

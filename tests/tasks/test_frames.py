@@ -80,6 +80,7 @@ def test_questions_and_words(smallest):
     assert qa.predict({name: values[0] for name, values in lists.items()}) == qa.predict(asked[:1])
 
 
+@pytest.mark.full
 def test_one_text_gets_a_list_of_one_answer(reader, embedder):
     (answer,) = reader.predict("a good film")
     assert answer["label"] == reader.predict(["a good film"])[0]["label"]

@@ -14,6 +14,7 @@ from bertfam_tf.recipes import evaluate, run
 from bertfam_tf.recipes.directory import MODEL
 from bertfam_tf.recipes.reading import load_recipe
 from tests import published
+from tests.selection import only_in
 
 GOLDEN = Path(__file__).parent.parent / "goldens" / "xlm" / "heads" / "sequence"
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
@@ -60,6 +61,7 @@ def test_embeddings_too(checkpoint):
     assert np.abs(german - english).max() > 1e-3
 
 
+@pytest.mark.extended
 def test_a_language_that_is_not_there(checkpoint, smallest):
     with pytest.raises(ValueError, match=r"Unknown language 'es'\."):
         bf.TextClassifier.from_pretrained(checkpoint, language="es")
@@ -122,6 +124,7 @@ def answers(classifier):
     return found
 
 
+@pytest.mark.extended
 def test_a_language_for_each_call(classifier, answers):
     np.testing.assert_array_equal(_of(classifier.predict(MOSES)), answers["en"])
     np.testing.assert_array_equal(_of(classifier.predict(MOSES, language=2)), answers["de"])
@@ -139,6 +142,7 @@ def test_a_language_for_each_call(classifier, answers):
         classifier.predict(MOSES, language=3)
 
 
+@pytest.mark.extended
 def test_a_language_for_each_text(classifier, answers):
     mixed = {"text": MOSES, "language": ["fr", "de", "en"]}
     expected = [answers[code][i] for i, code in enumerate(mixed["language"])]
@@ -151,6 +155,7 @@ def test_a_language_for_each_text(classifier, answers):
         classifier.predict(mixed, language="de")
 
 
+@pytest.mark.full
 def test_evaluate_and_fit_read_the_language(classifier, answers):
     labels = [0, 1, 1]
 
@@ -172,6 +177,7 @@ def test_evaluate_and_fit_read_the_language(classifier, answers):
     assert changed.tolist() == [True, True, False]
 
 
+@pytest.mark.extended
 def test_the_language_can_be_set_and_is_kept(answers, tmp_path):
     task = _task()
     assert task.language == "en"
@@ -189,6 +195,8 @@ def test_the_language_can_be_set_and_is_kept(answers, tmp_path):
     assert task.language == "de"
 
 
+@pytest.mark.extended
+@only_in("full", "bert")
 @pytest.mark.parametrize("tokenizer", ["xlm", "bert"])
 def test_save_pretrained_writes_the_languages(tokenizer, tmp_path):
     task = _task(tokenizer=tokenizer)
@@ -203,6 +211,7 @@ def test_save_pretrained_writes_the_languages(tokenizer, tmp_path):
         np.testing.assert_allclose(_of(back.predict(MOSES, language=code)), expected, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_an_export_answers_in_each_language(classifier, answers, tmp_path):
     served = tf.saved_model.load(str(classifier.export(tmp_path))).signatures
     scores = served["serving_default"](text=tf.constant(MOSES))["scores"]
@@ -251,6 +260,7 @@ def _same(found, expected):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_recipe_is_scored_in_other_languages(tmp_path):
     """Trained in English; ``metrics.json`` has the metrics of the other languages."""
     task = _task()

@@ -50,6 +50,7 @@ def test_rows_are_padded_on_the_left(classifier):
     assert (inputs["segment_ids"].numpy()[:, -1] == 2).all()
 
 
+@pytest.mark.full
 def test_the_batch_does_not_change_answers(classifier):
     together = [answer["scores"] for answer in classifier.predict(TEXTS)]
     alone = [classifier.predict([text])[0]["scores"] for text in TEXTS]
@@ -79,6 +80,7 @@ def test_fit_save_and_export(checkpoint, tmp_path):
     task.export(tmp_path / "export")  # compares what it wrote with the task
 
 
+@pytest.mark.extended
 def test_attention_does_not_depend_on_the_padding(classifier):
     """Tokens are counted from the first one."""
     answer = classifier.signatures(attention=24)["attention"].function

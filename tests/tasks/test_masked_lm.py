@@ -9,7 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
-from tests.selection import WIRINGS, in_full
+from tests.selection import WIRINGS, in_full, only_in
 
 TEXTS = ["the film was [MASK] good", "", "no mask", "[MASK]play[MASK] , It [MASK] !", "a[MASK]"]
 slices = tf.data.Dataset.from_tensor_slices
@@ -68,6 +68,8 @@ def _check(task, texts, found, k=5):
                 assert answer["score"] == pytest.approx(named[answer["token"]], abs=2e-5)
 
 
+@only_in("full", "1")
+@only_in("extended", "2")
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_answers_are_those_of_the_whole_logits(task, batch_size):
     found = task.predict(TEXTS, batch_size=batch_size)
@@ -161,6 +163,7 @@ DOMAIN = [f"the {noun} was {word} ." for noun, word in (
 )]  # fmt: skip
 
 
+@pytest.mark.full
 def test_fit_adapts_to_texts(tokenizer, tmp_path):
     keras.utils.set_random_seed(0)
     task = _task("bert", tokenizer)
@@ -181,6 +184,7 @@ def test_fit_adapts_to_texts(tokenizer, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.extended
 def test_what_fit_reads(tokenizer):
     task = _task("bert", tokenizer, max_length=8, mask_unit="word", mask_rate=0.4)
     long = "the film was good . " * 5

@@ -16,6 +16,7 @@ from bertfam_tf.serve import load
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.tasks.multi_task import _counts
 from bertfam_tf.text import CharacterTokenizer
+from tests.selection import only_in
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull", "plot", "we play"]
 PAIRS = (TEXTS, TEXTS[::-1])
@@ -50,6 +51,7 @@ def trained(smallest):
     return model, history
 
 
+@only_in("full", "score", "words", "film")
 @pytest.mark.parametrize("name", list(DATA))
 def test_a_step_is_that_of_the_task_alone(smallest, name):
     """The gradients, of the backbone and the head; heads of other tasks stay as they are."""
@@ -74,6 +76,7 @@ def test_a_step_is_that_of_the_task_alone(smallest, name):
         assert all(same) == (other != name)
 
 
+@pytest.mark.full
 def test_each_example_once_in_an_epoch(smallest):
     """In batches of one task, in another order in each epoch; the same with a seed."""
     seen: list = []
@@ -122,6 +125,7 @@ def test_sampling(sampling, steps, expected):
     assert _counts({"a": 100, "b": 9}, sampling, steps) == expected
 
 
+@pytest.mark.full
 def test_history_and_scores(trained):
     model, history = trained
     assert history["loss"][-1] < history["loss"][0]
@@ -135,6 +139,7 @@ def test_history_and_scores(trained):
     assert scores["film"] == pytest.approx(alone)
 
 
+@pytest.mark.full
 def test_only_some_tasks_are_validated(smallest):
     model = bf.MultiTask(_tasks(smallest))
     model.compile(metrics={"film": ["f1"]})
@@ -150,6 +155,7 @@ def test_only_some_tasks_are_validated(smallest):
     assert set(model.evaluate(part, verbose=0)["film"]) == {"loss", "f1"}
 
 
+@pytest.mark.extended
 def test_save_and_load(model, tmp_path):
     model.save(tmp_path / "saved")
     with safe_open(tmp_path / "saved" / "model.safetensors", "np") as stored:
@@ -165,6 +171,7 @@ def test_save_and_load(model, tmp_path):
     assert str(after["words"]) == str(before["words"])
 
 
+@only_in("full", "weight", "tasks")
 @pytest.mark.parametrize("change", ["task", "weight", "tasks"])
 def test_a_changed_file_is_refused(model, tmp_path, change):
     model.save(tmp_path / "saved")
@@ -182,6 +189,7 @@ def test_a_changed_file_is_refused(model, tmp_path, change):
         bf.load(tmp_path / "saved")
 
 
+@pytest.mark.full
 def test_export(model, tmp_path):
     """One SavedModel, a signature for each task, the backbone's weights once."""
     directory = model.export(tmp_path / "export", batching=BatchingOptions())
@@ -202,6 +210,7 @@ def test_export(model, tmp_path):
     assert (directory / "assets" / "labels_words.txt").read_text() == "O\nB-X\nI-X\n"
 
 
+@pytest.mark.full
 def test_export_with_smaller_weights(model, tmp_path):
     served = load(model.export(tmp_path / "export", dtype="bfloat16"))
     found = served.run("film", {"text": np.array([b"a good film"], object)})["scores"]
@@ -214,6 +223,7 @@ def test_export_with_smaller_weights(model, tmp_path):
         model.export(tmp_path / "other", length=8)
 
 
+@pytest.mark.full
 def test_data_of_unknown_size(smallest):
     model = bf.MultiTask(_tasks(smallest))
     rows = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
@@ -225,6 +235,7 @@ def test_data_of_unknown_size(smallest):
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.extended
 def test_refused(smallest):
     tasks = _tasks(smallest)
     film, score = tasks["film"], tasks["score"]
@@ -258,6 +269,7 @@ def test_refused(smallest):
         model["words"]
 
 
+@pytest.mark.full
 def test_weights_of_losses(smallest):
     model = bf.MultiTask(_tasks(smallest), loss_weights={"film": 0.0, "score": 2.0})
     history = model.fit(DATA, batch_size=8, verbose=0).history

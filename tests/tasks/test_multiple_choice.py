@@ -9,7 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
-from tests.selection import WIRINGS, in_full
+from tests.selection import WIRINGS, in_full, only_in
 
 TEXTS = ["the film was very good", "", "a dull story , unhappy cast", "it is short !", "we play"]
 QUESTIONS = ["was it good ?", "the plot", "", "is it", "they"]
@@ -81,11 +81,13 @@ def _check(task, answers, rows, questions=None):
         assert answer["scores"].dtype == np.float32
 
 
+@only_in("full", "2")
 @pytest.mark.parametrize("batch_size", in_full([1, 2, 32], [2]))
 def test_scores_are_the_head_s_on_rows_packed_by_hand(task, batch_size):
     _check(task, task.predict(ROWS, batch_size=batch_size), ROWS)
 
 
+@pytest.mark.extended
 def test_a_question_stands_before_each_choice(smallest):
     task = _task(smallest)
     rows = {**ROWS, "question": QUESTIONS}
@@ -109,6 +111,7 @@ def tokenizer(smallest):
     return load_tokenizer(smallest)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", in_full(FAMILIES, WIRINGS))
 def test_every_family_with_the_head(family, tokenizer):
     shape = dict(vocab_size=70, num_layers=1, max_positions=64, num_languages=1)
@@ -124,6 +127,7 @@ def test_every_family_with_the_head(family, tokenizer):
     _check(task, task._parts.to_python(answer, {}), rows)
 
 
+@pytest.mark.extended
 def test_shapes(task):
     wanted = [a["scores"] for a in task.predict(ROWS)]
     for x in (
@@ -233,6 +237,7 @@ def test_choices_of_unknown_number_are_counted_at_run_time(task):
         task.predict(data)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("labels", "error"),
     [

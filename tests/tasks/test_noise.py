@@ -39,6 +39,7 @@ def _sizes():
     return ([TEXTS[0] * n] * n for n in range(1, 6))
 
 
+@pytest.mark.full
 def test_a_classifier(quiet, classifier):
     classifier.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS), batch_size=2, verbose=0)
     classifier.evaluate(TEXTS, LABELS, verbose=0)

@@ -93,6 +93,7 @@ def test_predict(task):
         task.predict(TEXTS, precision="int8")
 
 
+@pytest.mark.full
 def test_export(task, tmp_path):
     file = task.export(tmp_path / "bits", precision="ubinary")
     loaded = tf.saved_model.load(str(file))
@@ -103,6 +104,7 @@ def test_export(task, tmp_path):
         task.export(tmp_path / "bytes", precision="int8")
 
 
+@pytest.mark.full
 def test_prompts_export_bytes_too(tiny, tmp_path):
     prompts = {"query": "a good ", "document": ""}
     task = bf.TextEmbedder.from_pretrained(tiny, prompts=prompts)

@@ -82,6 +82,7 @@ def test_first_token_pooling_reads_the_first_token(embedder):
         bf.TextEmbedder(backbone, embedder.tokenizer, pooling="min")
 
 
+@pytest.mark.extended
 def test_every_text_gets_an_answer(reader, embedder):
     texts = list(HOSTILE.values())
     scores = np.stack([answer["scores"] for answer in reader.predict(texts, batch_size=3)])

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.serve import load
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXTS = [
     "a good film",
@@ -60,6 +60,7 @@ def several(smallest):
 # Numbers ------------------------------------------------------------------------------------------
 
 
+@only_in("extended", "0")
 @pytest.mark.parametrize(
     "data",
     [
@@ -100,6 +101,7 @@ def test_a_stored_head_of_one_score_is_used(smallest, caplog):
     assert task.head.weights[0].shape == (32, 1) != stored.head.weights[0].shape
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("labels", "error"),
     [
@@ -167,6 +169,7 @@ def test_labels_in_every_shape(several, data):
     assert 0 < right < MATRIX.sum()
 
 
+@pytest.mark.extended
 def test_chosen_labels(several, smallest):
     answers = several.predict(TEXTS)
     scores = 1 / (1 + np.exp(-_logits(several)))
@@ -221,6 +224,7 @@ def test_other_labels_are_refused(several, data, error):
         several.evaluate(*data, verbose=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("weights", in_full([{"yes": 3.0}, {1: 3, "no": 1.0}], [{"yes": 3.0}]))
 def test_labels_have_weights(smallest, weights):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
@@ -240,6 +244,7 @@ def test_labels_have_weights(smallest, weights):
         task.fit(TEXTS, labels, class_weight={2: 2.0}, verbose=0)
 
 
+@pytest.mark.full
 def test_independent_labels_have_none(several):
     with pytest.raises(ValueError, match="class_weight is for one label of each text"):
         several.fit(TEXTS, JOINED, class_weight={"fun": 2.0}, verbose=0)

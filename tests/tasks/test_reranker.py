@@ -10,6 +10,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf.serve import load
 from bertfam_tf.sources import CheckpointError
+from tests.selection import only_in
 
 QUERIES = ["was the film good ?", "", "who played"]
 DOCUMENTS = [["a good film", "the cast"], ["the plot was dull and long"], ["", "we play", "bad 🙂"]]
@@ -52,6 +53,8 @@ def _logits(task, pairs):
     return np.array(found)
 
 
+@only_in("full", "1")
+@only_in("extended", "4")
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 def test_scores_are_the_head_s_on_pairs_packed_by_hand(reranker, batch_size):
     expected = 1 / (1 + np.exp(-_logits(reranker, PAIRS)))
@@ -64,6 +67,7 @@ def test_scores_are_the_head_s_on_pairs_packed_by_hand(reranker, batch_size):
     np.testing.assert_allclose(np.concatenate(lists), expected, atol=2e-6)
 
 
+@pytest.mark.extended
 def test_what_predict_reads(reranker):
     expected = reranker.predict(PAIRS)
     slices = tf.data.Dataset.from_tensor_slices
@@ -97,6 +101,7 @@ def test_hostile_texts(reranker):
         assert sorted(each["index"] for each in found) == list(range(len(texts)))
 
 
+@pytest.mark.extended
 def test_rank(reranker):
     documents = [*DOCUMENTS[0], "a good film", "the plot"] * 12  # more than one part of the model
     scores = reranker.predict(([QUERIES[0]] * len(documents), documents))
@@ -137,6 +142,8 @@ def _loss(objective, logits):
     return np.concatenate([((x[0] - x[1:]) - (t[0] - t[1:])) ** 2 for t, x in pairs]).mean()
 
 
+@pytest.mark.extended
+@only_in("full", "mse", "margin_mse", "listwise")
 @pytest.mark.parametrize("objective", ["binary", "listwise", "mse", "margin_mse"])
 def test_losses(smallest, objective):
     task = _reranker(smallest, objective=objective)
@@ -151,6 +158,7 @@ def test_losses(smallest, objective):
     assert np.abs(task.predict(PAIRS) - before).max() > 1e-4
 
 
+@pytest.mark.extended
 def test_pairs_with_labels(reranker):
     expected = _loss("binary", _logits(reranker, PAIRS))
     slices = tf.data.Dataset.from_tensor_slices
@@ -161,6 +169,7 @@ def test_pairs_with_labels(reranker):
         assert found["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.extended
 def test_mistakes(smallest, reranker):
     with pytest.raises(ValueError, match=r"objective must be one of 'binary', .*, got 'hinge'"):
         bf.Reranker.from_pretrained(smallest, objective="hinge")
@@ -185,6 +194,7 @@ def test_mistakes(smallest, reranker):
         reranker.predict({"query": QUERIES[:2], "document": [["a"], "b"]})
 
 
+@pytest.mark.extended
 def test_activation(reranker):
     scores = reranker.predict(PAIRS)
     reranker.activation = None
@@ -193,6 +203,7 @@ def test_activation(reranker):
     np.testing.assert_array_equal(reranker.predict(PAIRS), scores)
 
 
+@pytest.mark.extended
 def test_files(reranker, tmp_path):
     """Those of sentence-transformers' CrossEncoder."""
     scores = reranker.predict(PAIRS)
@@ -248,6 +259,7 @@ def test_files(reranker, tmp_path):
         read({}, {"modules.json": [*modules, score]})
 
 
+@pytest.mark.full
 def test_export(reranker, tmp_path):
     served = load(reranker.export(tmp_path / "out"))
     texts = {name: np.array([t.encode() for t in v], object) for name, v in PAIRS.items()}

@@ -60,6 +60,7 @@ def test_an_embedder_comes_back(smallest, tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS), task.predict(TEXTS))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies(reader, copied):
     """They answer alike, and are changed by themselves."""

@@ -18,7 +18,7 @@ from bertfam_tf.text.characters import Characters
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.seeding import seed
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 QUESTIONS = ["what was the film?", "who?", "", "is it good [CLS] or [SEP] bad", "very long " * 9]
 CONTEXTS = [
@@ -111,6 +111,7 @@ def _search(task, features, windows, logits):
     return [(sorted(spans, reverse=True), min(nulls)) for spans, nulls in documents]
 
 
+@only_in("extended", "None")
 @pytest.mark.parametrize("threshold", [None, 0.0, -math.inf, math.inf])
 def test_answers_are_the_best_of_all_spans(qa, run, threshold):
     features, windows, logits = run
@@ -149,6 +150,7 @@ def test_answers_are_the_best_of_all_spans(qa, run, threshold):
             assert {k: row[k] for k in row["n_best"][0]} == row["n_best"][0]
 
 
+@pytest.mark.extended
 def test_spans_are_not_all_alike(qa):
     rows = qa.predict((QUESTIONS, CONTEXTS))
     assert len({row["answer"] for row in rows}) == 5
@@ -269,6 +271,7 @@ def _byte_task(family, **special):
     return _perturbed(bf.SpanQA(backbone, tokenizer, max_length=48, max_answer=9))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", in_full(["roberta", "gpt2"], ["gpt2"]))
 def test_parts_of_characters(family):
     options = {
@@ -469,6 +472,7 @@ def test_it_finds_what_it_learnt(seeker):
     assert 100 * np.mean(has) <= exact == f1 < 100
 
 
+@only_in("extended", "0")
 @pytest.mark.parametrize("at", [0, 19_999])
 def test_an_answer_at_the_end_of_twenty_thousand_words(seeker, at):
     words = np.random.default_rng(2).choice(WORDS, 20_000).tolist()
@@ -619,6 +623,7 @@ def test_data_is_refused(learner, verb, data, error):
         getattr(learner, verb)(*data, verbose=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -640,6 +645,7 @@ def test_labels_are_refused(learner, data, error):
         learner.fit(*data, verbose=0)
 
 
+@pytest.mark.extended
 def test_gold_answers_are_refused(learner):
     with pytest.raises(ValueError, match="labels must be a dict with 'answers' or 'answer'"):
         learner.evaluate(X, {"answer_start": [4]})

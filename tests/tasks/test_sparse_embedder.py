@@ -10,6 +10,7 @@ import bertfam_tf as bf
 from bertfam_tf.serve import load
 from bertfam_tf.sources import CheckpointError
 from tests import published
+from tests.selection import only_in
 
 TEXTS = ["a good film , was it not ?", "the cast", "", "🙂 [MASK] é", "the plot " * 100]
 
@@ -36,6 +37,8 @@ def _expected(task, text):
     return weights.max(0) if task.pooling == "max" else weights.sum(0)
 
 
+@pytest.mark.extended
+@only_in("full", "roberta-max", "bert-sum", "xlm_roberta-sum", "roberta-sum", "xlm_roberta-max")
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm_roberta"])
 def test_vectors(family, pooling):
@@ -50,6 +53,7 @@ def test_vectors(family, pooling):
         np.testing.assert_allclose(answer["weights"], expected[found], atol=1e-4)
 
 
+@pytest.mark.extended
 def test_only_so_many_pieces(sparse):
     before = sparse.predict(TEXTS)
     sparse.max_pieces = 3
@@ -58,6 +62,7 @@ def test_only_so_many_pieces(sparse):
     sparse.max_pieces = 256
 
 
+@pytest.mark.full
 def test_files(sparse, tmp_path):
     expected = sparse.predict(TEXTS)
     sparse.save_pretrained(tmp_path / "out")
@@ -92,6 +97,7 @@ def test_files(sparse, tmp_path):
     assert back.predict(TEXTS)[0]["tokens"] == expected[0]["tokens"]
 
 
+@pytest.mark.full
 def test_export(sparse, tmp_path):
     served = load(sparse.export(tmp_path / "out"))
     texts = np.array([text.encode() for text in TEXTS], object)

@@ -11,7 +11,7 @@ import bertfam_tf as bf
 from bertfam_tf.models import unpadding
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.training.optimizers import adamw
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXTS = ["a good film", "bad", "the plot is very dull", "great acting!", "it is", "it is bad"] * 2
 NAMES = ["positive", "negative", "negative", "positive", "neutral", "negative"] * 2
@@ -45,6 +45,7 @@ def _batches(task, *data, **options):
 # Batches --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_fit_by_tokens(classifier):
     """Steps are counted for the schedule; each example is seen once an epoch."""
     counts = classifier.count_tokens({"text": tf.constant(TEXTS)}).numpy()
@@ -57,6 +58,7 @@ def test_fit_by_tokens(classifier):
     assert float(rate) == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.full
 def test_a_data_set_by_tokens(classifier):
     rows = slices((TEXTS, NAMES, WEIGHTS))
     batches = _batches(classifier, rows, batch_tokens=20)
@@ -103,6 +105,7 @@ def _choice(smallest):
 TASKS = {"tags": _tagger, "spans": _span_qa, "choices": _choice}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", in_full(TASKS, ["tags"]))
 def test_budgets_count_all_rows_of_an_example(name, smallest):
     """Windows, and choices; labels and weights stay with their examples."""
@@ -126,6 +129,7 @@ def test_budgets_count_all_rows_of_an_example(name, smallest):
         assert len(rows) == 1
 
 
+@only_in("full", "tags")
 @pytest.mark.parametrize("name", in_full(TASKS, ["tags"]))
 def test_a_step_on_one_batch_is_that_of_fit(name, smallest):
     task, x, y, _ = TASKS[name](smallest)
@@ -143,6 +147,7 @@ def _with_padding(smallest, padding):
     return bf.TextClassifier.from_pretrained(smallest, padding=padding, max_length=12, **OFF)
 
 
+@pytest.mark.full
 def test_padding_to_a_few_widths(smallest):
     task = _with_padding(smallest, [6, 10])
     inputs = [task.preprocess({"text": tf.constant([text])}) for text in TEXTS[:3]]
@@ -204,6 +209,7 @@ def _real_questions(backbone, tokenizer, real_data):
     return bf.SpanQA(backbone, tokenizer, max_length=96, stride=32), x, y
 
 
+@only_in("full", "_classifier")
 @pytest.mark.parametrize(
     "make", in_full([_classifier, _real_tagger, _real_questions], [_classifier])
 )

@@ -12,7 +12,7 @@ from bertfam_tf.serve.servable_loader import load
 from bertfam_tf.tasks.token_tagger import _padded, _Spans
 from bertfam_tf.text.splitting import WordSplitter
 from tests.seeding import seed
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 TEXTS = [
@@ -148,6 +148,7 @@ def test_a_word_without_a_piece_is_outside(tagger):
     assert row[0]["score"] > 0.2
 
 
+@only_in("extended", "1")
 @pytest.mark.parametrize("batch_size", [1, 10])
 def test_hostile_texts(tagger, batch_size):
     rows = tagger.predict(HOSTILE, batch_size=batch_size)
@@ -227,6 +228,7 @@ def test_decoding_of_random_tags(tags):
         begin += count
 
 
+@pytest.mark.full
 def test_splitting_at_punctuation(smallest, tagger):
     task = bf.TokenTagger.from_pretrained(smallest, TAGS, split="punctuation")
     rows = task.predict(["The film, «was» good.", "x"])
@@ -334,6 +336,7 @@ def test_generators_of_words_and_tags(smallest):
     assert np.isfinite(history["loss"] + history["val_loss"]).all()
 
 
+@pytest.mark.extended
 def test_a_few_sentences_are_learnt_by_heart(trained):
     texts, tags = zip(*SENTENCES, strict=True)
     scores = trained.evaluate(texts, tags, return_dict=True)
@@ -348,6 +351,7 @@ def test_a_few_sentences_are_learnt_by_heart(trained):
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_tags_that_mark_no_entities(smallest):
     task = bf.TokenTagger.from_pretrained(smallest, ["NN", "VB", "O"])
     scores = task.evaluate(["a film"], [["NN", "VB"]], return_dict=True)
@@ -361,6 +365,7 @@ def test_tags_that_mark_no_entities(smallest):
 # Disk -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_save_and_load(tagger, tmp_path):
     tagger.save(tmp_path / "task")
     again = bf.load(tmp_path / "task")
@@ -418,6 +423,7 @@ def test_answers_without_any_width(tagger, tmp_path, option):
 # Errors ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("x", "y", "error"),
     [
@@ -453,6 +459,7 @@ def test_labels_that_do_not_fit(tagger, x, y, error):
         list(tagger.training_batches(x, y))
 
 
+@pytest.mark.extended
 def test_errors_of_fit(tagger):
     tagger.compile(keras.optimizers.SGD(0.0))
     with pytest.raises(ValueError, match="number: 2 and 1, in the text that begins with 'a film'"):

@@ -45,6 +45,7 @@ def _expected(nli, labels, multi_label, texts=TEXTS[:4]):
     return np.array(rows)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("labels", [None, ["good"], ["a", "b", "film", "it", "not"]], ids=str)
 def test_scores(nli, zero_shot, labels, multi_label):
@@ -61,6 +62,7 @@ def test_scores(nli, zero_shot, labels, multi_label):
         np.testing.assert_allclose(scores.sum(1), 1, atol=1e-5)
 
 
+@pytest.mark.full
 def test_export(zero_shot, tmp_path):
     served = load(zero_shot.export(tmp_path / "out"))
     texts = np.array([text.encode() for text in TEXTS], object)
@@ -84,6 +86,7 @@ def test_export(zero_shot, tmp_path):
         zero_shot.export_tflite(tmp_path / "out.tflite", inputs="ids")
 
 
+@pytest.mark.extended
 def test_mistakes(nli, zero_shot):
     made = bf.ZeroShotClassifier
     for labels, classes, options, message in (

@@ -93,6 +93,7 @@ def _is_chinese(code):
     return any(start <= code <= end for start, end in blocks)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="needs Python 3.11's Unicode")
 @pytest.mark.parametrize("seed", range(4))
 def test_by_brute_force(seed):
@@ -179,6 +180,7 @@ def test_words_too_long_for_the_table(tokenizer, reference):
     assert ids[1].numpy().tolist() == [tokenizer.unk_id] * 2_000
 
 
+@pytest.mark.extended
 def test_special_tokens_in_any_case(tokenizer, directory):
     unk = tokenizer.unk_id
     a = tokenizer.token_to_id("a" + END)
@@ -360,6 +362,7 @@ def test_moses_offsets_stay_inside_whatever_the_text(xlm):
 # Files and graphs.
 
 
+@pytest.mark.extended
 def test_files(directory, reference, tokenizer, tmp_path, fast_bpe):
     for index, made in enumerate((tokenizer, BPETokenizer.load(fast_bpe, language="de"))):
         made.save(tmp_path / f"{index}")
@@ -428,6 +431,7 @@ def test_tokenizer_json_of_another_kind(tmp_path, reference):
             BPETokenizer.load(tmp_path)
 
 
+@pytest.mark.extended
 def test_batches_and_shapes(tokenizer):
     lines = mixed_lines(257, 4)
     rows = tokenizer.tokenize(lines).to_list()
@@ -456,6 +460,7 @@ XLM_IDS = [35, 181, 17, 49, 129, 17, 47, 1578, 4496, 3144, 29424, 514, 719, 4507
            3079, 5]  # fmt: skip
 
 
+@pytest.mark.extended
 def test_gpt(real_data):
     tokenizer = BPETokenizer.load(real_data("vocab/openai-gpt"))
     assert tokenizer.vocab_size == 40_478
@@ -466,6 +471,7 @@ def test_gpt(real_data):
     assert (starts[1:] >= ends[:-1]).all()
 
 
+@pytest.mark.full
 def test_xlm(real_data):
     tokenizer = BPETokenizer.load(real_data("vocab/xlm-mlm-xnli15-1024"), language="fr")
     assert tokenizer.vocab_size == 95_000

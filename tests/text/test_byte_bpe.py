@@ -99,6 +99,7 @@ def assert_equal_to(reference, tokenizer, lines):
         assert alone == ids
 
 
+@pytest.mark.extended
 def test_equal_to_the_reference(reference, tokenizer):
     assert_equal_to(reference, tokenizer, [TEXT, *TEXT.split("\n"), *mixed_lines(1_500, 0)])
 
@@ -119,11 +120,13 @@ def test_every_byte_and_damaged_text(reference, tokenizer):
     assert_equal_to(reference, tokenizer, [*lines, b"<mask>\xff <mask>\xc3"])
 
 
+@pytest.mark.full
 def test_trimmed_offsets(directory):
     ours = ByteBPETokenizer.load(directory, trim_offsets=True)
     assert_equal_to(trained(trim_offsets=True), ours, mixed_lines(400, 2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trim_offsets", in_full([False, True], [True]))
 def test_prefix_space(directory, trim_offsets):
     options = {"add_prefix_space": True, "trim_offsets": trim_offsets}
@@ -182,6 +185,7 @@ def test_merges_by_brute_force(alphabet):
         assert found == [split(word) for word in words]
 
 
+@pytest.mark.full
 def test_batches_and_shapes(tokenizer):
     lines = mixed_lines(257, 4)
     rows = tokenizer.tokenize(lines).to_list()
@@ -195,6 +199,7 @@ def test_batches_and_shapes(tokenizer):
     assert tokenizer.tokenize(["", "", "a", ""]).row_lengths().numpy().tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.extended
 def test_files(directory, tokenizer, reference, tmp_path):
     tokenizer.save(tmp_path / "a")
     again = ByteBPETokenizer.load(tmp_path / "a")

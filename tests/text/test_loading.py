@@ -13,6 +13,7 @@ from bertfam_tf.text import Layout, SpecialTokens, WordPieceTokenizer, load_toke
 from bertfam_tf.text.loading import CLASSES, find_kind
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 from bertfam_tf.text.tokenizers.words import WordTokenizer
+from tests.selection import only_in
 
 KINDS = {
     "BertTokenizer": "wordpiece", "DistilBertTokenizer": "wordpiece",
@@ -210,6 +211,7 @@ def test_unknown_names():
         _ = bertfam_tf.text.WordsTokenizer
 
 
+@only_in("extended", "albert-base-v2-SentencePieceTokenizer-30000")
 @pytest.mark.parametrize(
     ("name", "kind", "size"),
     [

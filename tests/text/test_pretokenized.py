@@ -36,6 +36,7 @@ def _check(tokenizer, reference, words):
         assert pieces == [[i for word, i in pairs if word == k] for k in range(len(texts))]
 
 
+@pytest.mark.extended
 def test_words_equal_the_reference():
     vocabulary = {piece: index for index, piece in enumerate(PIECES)}
     reference = tokenizers.BertWordPieceTokenizer(vocabulary, lowercase=True)
@@ -43,6 +44,7 @@ def test_words_equal_the_reference():
     _check(WordPieceTokenizer(PIECES), reference, WORDS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [[], [[]], [["\x00"]]])
 def test_no_words(words):
     found = tokenize_words(WordPieceTokenizer(PIECES), words)
@@ -54,6 +56,7 @@ def test_words_of_another_rank():
         tokenize_words(WordPieceTokenizer(PIECES), tf.constant(["the"]))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not (DATA / "vocab/roberta-base").exists(), reason="no roberta-base in the data folder"
 )

@@ -21,6 +21,7 @@ from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 from bertfam_tf.text.tokenizers.words import WordTokenizer
 from bertfam_tf.text.windows import Windows
+from tests.selection import only_in
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -153,6 +154,7 @@ def test_pieces_and_offsets(name, texts):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", LOSSLESS)
 @examples(40)
 @hypothesis.given(rows)
@@ -162,6 +164,8 @@ def test_round_trip(name, texts):
     assert tokenizer.detokenize(tokenizer.tokenize(tf.constant(clean))).numpy().tolist() == clean
 
 
+@only_in("full", "sentence_piece_albert", "byte_bpe", "bpe")
+@only_in("extended", "byte_bpe_roberta", "word_piece")
 @tokenizers
 @examples(15)
 @hypothesis.given(texts=rows, max_length=st.integers(6, 30))
@@ -186,6 +190,7 @@ def test_words_are_split_alone(name, texts):
     assert pieces.values.to_list() == tokenizer.tokenize(tf.constant(texts)).to_list()
 
 
+@pytest.mark.extended
 @examples(100)
 @hypothesis.given(
     layout=layouts,
@@ -216,6 +221,7 @@ def test_packing(layout, lengths, max_length, truncation, pair):
             assert len(kept) <= part[row]
 
 
+@pytest.mark.full
 @examples(100)
 @hypothesis.given(data=st.data(), layout=layouts, lengths=counts, pair=st.booleans())
 def test_windows(data, layout, lengths, pair):

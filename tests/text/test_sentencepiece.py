@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2 as model_pb
 from bertfam_tf.text import SentencePieceTokenizer, presets
 from bertfam_tf.text.kernels.charsmap import Rules, assigned, is_digit, preparation
 from bertfam_tf.text.special_tokens import Layout, SpecialTokens
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 from tests.text.graphs import (
     assert_the_same_in_a_dataset,
     assert_the_same_in_a_saved_model,
@@ -127,6 +127,8 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
+@only_in("full", "-pieces0-covered0")
 @pytest.mark.parametrize(("text", "pieces", "covered"), HOSTILE)
 def test_hostile_text(tokenizer, text, pieces, covered):
     ids, starts, ends = (part.numpy().tolist() for part in tokenizer.tokenize_with_offsets(text))
@@ -238,6 +240,7 @@ def spelled(tokenizer, text):
     return [tokenizer.vocabulary[i] for i in tokenizer.tokenize(text).numpy()]
 
 
+@pytest.mark.full
 def test_special_tokens_may_be_plain_text():
     plain = make(proto().SerializeToString(), **{**SMALL, "special_tokens_in_text": False})
     assert ID["[MASK]"] not in plain.tokenize("[MASK] <pad>").numpy()
@@ -317,6 +320,7 @@ def test_offsets_tile_the_text(trained, name):
         assert [not byte for byte in covered] == spaces, text
 
 
+@pytest.mark.full
 def test_offsets_of_characters_that_are_joined(trained):
     ours = SentencePieceTokenizer(trained["nmt_nfkc"])
     text = "xe\u0301x 日e\u0301"
@@ -360,6 +364,7 @@ def test_fairseq_ids(trained, lines):
         SentencePieceTokenizer(proto().SerializeToString(), fairseq_ids=True)
 
 
+@pytest.mark.extended
 def test_appended_pieces(tmp_path, lines):
     """DeBERTa's mask is no piece of its model: files, special tokens and unknown characters."""
     control = {"control_symbols": ["[CLS]", "[SEP]"], "pad_id": 0, "unk_id": 3, "bos_id": -1}
@@ -422,6 +427,7 @@ def test_pieces_that_only_longer_ones_have():
     assert spelled(ours, "é<s>é") == ["▁", "<unk>", "<s>", "▁", "<unk>"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["nmt_nfkc", "identity, spaces kept", "symbols"])
 def test_detokenize_equals_the_library(trained, name):
     ours = SentencePieceTokenizer(trained[name])
@@ -480,6 +486,7 @@ def test_rules_are_read_applied_and_changed():
         Rules(b"\xff\0\0\0abc")
 
 
+@pytest.mark.full
 def test_characters_of_unicode_14():
     known = assigned()
     assert known.sum() == 288_710 - 2048 or known.sum() > 280_000
@@ -524,6 +531,7 @@ def test_config_round_trip(tokenizer):
         assert spelled(other, "The ''cats 9,") == spelled(one, "The ''cats 9,")
 
 
+@pytest.mark.full
 def test_save_and_load(tmp_path, trained):
     made = proto().SerializeToString()
     xlmr = presets.options("XLMRobertaTokenizer")
@@ -548,6 +556,7 @@ def test_save_and_load(tmp_path, trained):
     ] is False  # fmt: skip
 
 
+@pytest.mark.full
 def test_load_published_files(tmp_path, trained):
     """A model alone, and with the other files of published models."""
     (tmp_path / "30k-clean.model").write_bytes(proto().SerializeToString())
@@ -689,6 +698,7 @@ def reference(model_file, lower):
     return ids
 
 
+@only_in("full", "albert-base-v2")
 @pytest.mark.skipif(
     unicodedata.unidata_version != "14.0.0", reason="the reference's Unicode is Python 3.11's"
 )
@@ -713,6 +723,7 @@ def test_published_vocabularies_equal_the_reference(real_data, real_corpus, name
     assert other.tokenize(rows[:2_000]).to_list() != ids[:2_000]
 
 
+@pytest.mark.full
 def test_published_special_tokens(real_data):
     xlnet = SentencePieceTokenizer.load(real_data("vocab/xlnet-base-cased"))
     assert xlnet.tokenize("<s></s><unk><sep><pad><cls><mask><eop><eod>").numpy().tolist() == [

@@ -35,6 +35,7 @@ def tokenizer():
     return WordPieceTokenizer(PIECES, strip_accents=False, special_tokens=special)
 
 
+@pytest.mark.extended
 def test_ids_and_offsets_equal_the_reference(tokenizer):
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {piece: index for index, piece in enumerate(PIECES)}

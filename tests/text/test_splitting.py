@@ -84,6 +84,7 @@ def test_an_unknown_split():
         WordSplitter("words")
 
 
+@pytest.mark.extended
 def test_tokenizers_read_words_with_a_space_before_them():
     pieces = [*byte_characters(), "Ġa"]
     a, b, space, spaced_a = (pieces.index(piece) for piece in ("a", "b", "Ġ", "Ġa"))

@@ -13,6 +13,7 @@ from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import Layout, Packer, load_tokenizer
 from bertfam_tf.text.json_writer import tokenizer_json
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
+from tests.selection import only_in
 from tests.text import graphs
 from tools import texts
 from tools.subjects import expected_rows
@@ -240,6 +241,19 @@ def load(content, directory, **config):
     return load_tokenizer(directory)
 
 
+@pytest.mark.extended
+@only_in(
+    "full",
+    "BERT",
+    "BERT, cased",
+    "BERT, accents and lower case",
+    "RoBERTa",
+    "ModernBERT",
+    "XLM-R",
+    "ALBERT",
+    "DeBERTa",
+    "XLM-R, later",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_ids_offsets_and_templates_are_the_librarys(name, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
@@ -270,6 +284,8 @@ def test_ids_offsets_and_templates_are_the_librarys(name, tmp_path):
             assert packed["segment_ids"][i][used].numpy().tolist() == row.type_ids
 
 
+@pytest.mark.extended
+@only_in("full", "ModernBERT, later", "XLM-R, later", "DeBERTa")
 @pytest.mark.parametrize("name", ["ModernBERT, later", "XLM-R, later", "DeBERTa", "words"])
 def test_in_graphs(name, tmp_path):
     ours = load(CASES[name](), tmp_path)
@@ -278,6 +294,8 @@ def test_in_graphs(name, tmp_path):
     graphs.assert_the_same_in_a_saved_model(ours, [given, given[:1], []], tmp_path / "saved")
 
 
+@only_in("full", "ModernBERT", "DeBERTa", "XLM-R, later")
+@only_in("extended", "GPT")
 @pytest.mark.parametrize("name", ["ModernBERT", "XLM-R, later", "DeBERTa", "GPT", "words"])
 def test_files(name, tmp_path):
     """Saved and loaded, copied, and written as a tokenizer.json again."""
@@ -295,6 +313,7 @@ def test_files(name, tmp_path):
         assert written.layout == ours.layout
 
 
+@pytest.mark.full
 def test_detokenize(tmp_path):
     ours = load(CASES["DeBERTa"](), tmp_path)
     assert ours.detokenize(ours.tokenize(["the  café", "a the9"])).numpy().tolist() == [
@@ -302,6 +321,7 @@ def test_detokenize(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.extended
 def test_long_unknown_words_take_memory_in_proportion(tmp_path):
     """One word of 20,000 unknown characters, in a batch of as many others."""
     ours = load(CASES["DeBERTa"](), tmp_path)
@@ -309,6 +329,7 @@ def test_long_unknown_words_take_memory_in_proportion(tmp_path):
     assert ids.row_lengths().numpy().tolist() == [60_001, 20_000]
 
 
+@pytest.mark.extended
 def test_near_ties_are_decided_in_float64(tmp_path):
     """In float32, the sums of both ways to write the word are equal."""
     content = unigram()
@@ -351,6 +372,7 @@ def test_only_listed_tokens_are_found(tmp_path):
     assert ours.vocabulary.index("[MASK]") not in ours.tokenize("[MASK]").numpy().tolist()
 
 
+@pytest.mark.extended
 def test_overlapping_tokens(tmp_path):
     """Of overlapping tokens the left one is found, of those that begin together the longest."""
     names = ["ab", "abc", "bcd", "cda", "a b", " ", "  ", "bb", "aé", "éa"]
@@ -528,6 +550,7 @@ def test_a_file_of_rules_that_lead_nowhere(tmp_path):
         load(content, tmp_path)
 
 
+@pytest.mark.extended
 def test_no_tokens_of_text_in_untrusted_text(tmp_path):
     content = with_lstrip(byte_bpe({"type": "NFC"}, SPACES))
     ours = load(content, tmp_path, split_special_tokens=True)

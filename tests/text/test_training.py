@@ -9,6 +9,7 @@ import pytest
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.text.kernels.unicode import Rules
 from bertfam_tf.text.training import KINDS, _bert_words, _search, train_vocabulary
+from tests.selection import only_in
 
 STEMS = "walk talk jump play look call work help paint clean".split()
 ENDS = ["", "s", "ed", "ing", "er", "ers"]
@@ -40,6 +41,7 @@ def corpus(tmp_path_factory):
     return files
 
 
+@only_in("extended", "sentencepiece", "byte-bpe")
 @pytest.mark.parametrize("kind", KINDS)
 def test_trained_tokenizers_load_and_tokenize(corpus, tmp_path, kind):
     made = train_vocabulary(kind, corpus, tmp_path / "out", size=SIZES[kind])
@@ -59,6 +61,7 @@ def test_trained_tokenizers_load_and_tokenize(corpus, tmp_path, kind):
     assert len(pieces) < 12
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_text_gives_the_same_vocabulary(corpus, tmp_path, kind):
     for name in "ab":

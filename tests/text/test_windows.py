@@ -110,6 +110,7 @@ def test_max_context_is_BERTs(name, max_length, stride):
         assert sorted((w, piece[w, c]) for w, c in np.argwhere(best)) == sorted(expected)
 
 
+@pytest.mark.extended
 def test_offsets_in_the_text():
     pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "the", "cafe", "##s", "a", "!"]
     tokenizer = WordPieceTokenizer(pieces)

@@ -124,6 +124,7 @@ def test_examples_of_a_batch_are_independent(tokenizer):
         assert whole.to_list() == alone
 
 
+@pytest.mark.extended
 def test_cased_keeps_case_and_accents():
     cased = WordPieceTokenizer(PIECES, lower_case=False)
     assert cased.tokenize("B éé the The").numpy().tolist() == [
@@ -413,6 +414,7 @@ SWITCHES = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "ours", "theirs"), in_full(SWITCHES, SWITCHES[:1]))
 def test_switches_equal_the_reference(real_data, name, ours, theirs):
     pytest.importorskip("tokenizers")
@@ -425,6 +427,7 @@ def test_switches_equal_the_reference(real_data, name, ours, theirs):
     assert offsets <= 5
 
 
+@pytest.mark.extended
 def test_published_tokenizer_json_alone(minilm, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     content = json.loads((minilm / "tokenizer.json").read_text("utf-8")) | {
@@ -447,6 +450,7 @@ def test_the_comparison_can_fail(real_data, real_corpus):
     assert count_differences(wrong, reference, real_corpus(500), 0)[0] > 20
 
 
+@pytest.mark.full
 def test_tokens_of_normalized_text(tmp_path):
     """As tokenizers finds those with ``normalized``: also where case or an accent hides them."""
     special = replace(SPECIAL_TOKENS, normalized_tokens=("[MASK]",))

@@ -119,6 +119,7 @@ def test_layouts():
 IN_TEXT = replace(SPECIAL_TOKENS, special_tokens_in_text=True)
 
 
+@pytest.mark.extended
 def test_special_tokens_within_words():
     cutting = WordTokenizer(WORDS, special_tokens=IN_TEXT)
     assert together(cutting, ["the<unk>dog é"]) == [[(2, 0, 3), (1, 3, 8), (4, 8, 11), (5, 12, 14)]]
@@ -259,6 +260,7 @@ def test_published_pickle(tmp_path, monkeypatch):
 # Graphs.
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("add_eos", [False, True])
 def test_saved_model(tmp_path, add_eos):
     batches = (TEXTS, TEXTS[3:4], TEXTS[3:] * 8, [])

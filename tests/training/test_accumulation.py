@@ -21,7 +21,7 @@ from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import TrainConfig
 from tests.extending.test_objective import Correct, Length, data, learner
 from tests.recipes.test_sentences import recipe as sentences  # noqa: F401
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 LONG = "a very long and dull film with a plot that is not good at all " * 3
 TEXTS = ["a good film", "bad movie", "it is", LONG, "plot", "dull", "very good", LONG] * 5
@@ -60,6 +60,7 @@ TASKS = {
 }
 
 
+@only_in("full", "questions")
 @pytest.mark.parametrize("name", in_full(TASKS, ["questions"]))
 def test_tasks_learn_in_parts_as_at_once(name, smallest):
     """Batches of 9 in 4 parts: of three examples, or of windows, the last part with fewer."""
@@ -76,6 +77,7 @@ def test_tasks_learn_in_parts_as_at_once(name, smallest):
         np.testing.assert_allclose(found[1][path], value, rtol=1e-6, atol=1e-5, err_msg=path)
 
 
+@only_in("full", "True")
 @pytest.mark.parametrize("recompute", in_full([False, True], [True]))
 def test_losses_that_are_divided_by_numbers_of_their_own(recompute):
     """Also with clipping, moments and recomputed blocks; metrics are those of the whole batch."""
@@ -105,6 +107,7 @@ class _Seen(keras.layers.Layer):
         return x + tf.stop_gradient(seen - x)
 
 
+@pytest.mark.extended
 def test_a_part_is_computed_once():
     """What counts do not depend on is left out of the loop that adds them up."""
     inputs = keras.Input((3,))
@@ -217,6 +220,7 @@ class Killed(BaseException):
     """Ends a run without a process of its own."""
 
 
+@pytest.mark.full
 def test_a_killed_run_in_parts_ends_as_one_that_was_not(smallest, tmp_path, monkeypatch):
     """Steps, checkpoints and the schedule are those of the optimizer; dropout is on."""
     lines = [f"a film {i}\t{label}" for i, label in enumerate(LABELS[:20])]

@@ -160,6 +160,7 @@ def test_biases_and_norms_of_a_task_do_not_decay(tiny):
             )
 
 
+@pytest.mark.full
 def test_the_training_step_is_traced_once(smallest):
     labels = ["negative", "neutral", "positive"]
     task = TextClassifier.from_pretrained(smallest, labels=labels)

@@ -16,7 +16,7 @@ from bertfam_tf.training.optimizers import WarmupLinearDecay, adamw, lamb
 from bertfam_tf.training.settings import TrainConfig
 from bertfam_tf.training.tuning import add_lora
 from tests.seeding import seed
-from tests.selection import in_full, wirings
+from tests.selection import in_full, only_in, wirings
 from tests.tokens import as_read
 
 # ALBERT's layers share their weights, and a BiLSTM's first layer reads embeddings of another width.
@@ -231,6 +231,7 @@ def _run(stages, batches=None, dropout=0.0, **options):
 STAGES = [Stage(1, 3), Stage(2, 2)]
 
 
+@pytest.mark.full
 def test_two_stages_of_one_line():
     starts, seen = [], Rates()
 
@@ -338,6 +339,7 @@ def test_models_that_cannot_grow():
         grow(bert)
 
 
+@only_in("extended", "stages5-options5-as many as the 5 steps of all stages, got 2.")
 @pytest.mark.parametrize(
     ("stages", "options", "message"),
     [

@@ -15,7 +15,7 @@ from bertfam_tf.training.callbacks.steps import StepLog
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import TrainConfig
 from tests.extending.test_objective import Correct, Length, data, learner
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 
 def events(folder):
@@ -28,6 +28,7 @@ def events(folder):
     return found
 
 
+@only_in("full", "3")
 @pytest.mark.parametrize("parts", in_full([1, 3], [3]))
 def test_what_a_step_measures(parts):
     """Loss and norm are those of the whole batch, before clipping."""
@@ -98,6 +99,7 @@ def _linear():
     return Learner(inputs, keras.layers.Dense(1)(inputs), [Supervised(loss)])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", in_full(["adamw", "lamb"], ["adamw"]))
 def test_a_step_without_finite_gradients_is_left_out(name):
     """As if its batch were not in the data: weights, moments, iterations and the mean loss."""
