@@ -26,6 +26,7 @@ from bertfam_tf.corpora.formats import Segments
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
 from bertfam_tf.names import join_names, truncated, truncated_repr
+from bertfam_tf.sources import sha256
 from bertfam_tf.text import Tokenizer
 
 CARD = "card.json"
@@ -92,19 +93,13 @@ def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> lis
     return [Unit(number, tuple(texts)) for number, texts in enumerate(found.values())]
 
 
-def digest(path: str | Path) -> str:
-    """The sha256 of a file, in hexadecimal digits."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
     """The sha256 of the files that ``Tokenizer.save`` writes: the same for copies in any format."""
     found = hashlib.sha256()
     with TemporaryDirectory() as folder:
         tokenizer.save(folder)
         for path in sorted(Path(folder).iterdir()):
-            found.update(f"{path.name} {digest(path)}\n".encode())
+            found.update(f"{path.name} {sha256(path)}\n".encode())
     return found.hexdigest()
 
 
@@ -206,7 +201,7 @@ def write_shard(
                 counts["tokens"] += len(example.first) + len(example.second)
                 if example.label is not None:
                     labels[str(example.label)] += 1
-        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": digest(path)}
+        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": sha256(path)}
     row |= {name: counts[name] for name in COUNTS}
     row["labels"] = dict(sorted(labels.items()))
     write(folder / unit.counts, _json(row))

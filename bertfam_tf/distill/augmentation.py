@@ -28,6 +28,7 @@ from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.cache import model_digest
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated
+from bertfam_tf.sources import sha256
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.text import Packer, Tokenizer
 
@@ -178,7 +179,7 @@ class Augmentation:
             "seed": self.seed,
             "pair_with_original": self.pair_with_original,
             "stop_words_sha256": _sha256(" ".join(sorted(self.stop_words)).encode()),
-            "word_vectors_sha256": None if vectors is None else shards.digest(vectors),
+            "word_vectors_sha256": None if vectors is None else sha256(Path(vectors)),
             "max_length": task.max_length,
             "language_id": task.language_id,
             "tokenizer_sha256": shards.tokenizer_digest(task.tokenizer),
@@ -595,7 +596,7 @@ def _write_shard(
                 for version in versions:
                     writer.write(_record(version, serialized))
                 written += len(versions)
-        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": shards.digest(path)}
+        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": sha256(path)}
     row |= {"examples": len(examples), "written": written}
     write(folder / unit.counts, _json(row))
 

@@ -156,6 +156,11 @@ class RunDirectory:
         named = {n: x for n, x in last.items() if n != "epoch" and not n.startswith("val_") and x}
         return {f"train_{name}": float(value) for name, value in named.items()}
 
+    def held_out_metrics(self) -> dict[str, float]:
+        """The losses and metrics of the validation data after the last epoch."""
+        last = self.history().rows[-1]
+        return {n.removeprefix("val_"): float(x) for n, x in last.items() if n.startswith("val_")}
+
     @property
     def _checkpoints(self) -> list[Path]:
         """All checkpoints, also those in folders of stages."""

@@ -80,7 +80,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     if not directory.writes:
         return {}
     _save(made, tokenizer, recipe, directory)
-    return {**found, **_losses(directory), "steps": sum(stage.steps for stage in stages)}
+    return {**found, **directory.held_out_metrics(), "steps": sum(stage.steps for stage in stages)}
 
 
 class _Data:
@@ -283,12 +283,6 @@ class _Data:
 def _languages(recipe: PretrainRecipe) -> dict[str, int]:
     """The ids of the languages of the training text."""
     return {name: number for number, name in enumerate(recipe.data.train)}
-
-
-def _losses(directory: RunDirectory) -> dict[str, float]:
-    """Losses and metrics of the held-out text, after the last epoch."""
-    last = directory.history().rows[-1]
-    return {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
 
 
 def _save(

@@ -95,9 +95,11 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
         pretrained.write(target, made, tokenizer, length=data.length)
-    last = directory.history().rows[-1]
-    scores = {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
-    return {**scores, "examples": int(rows.cardinality()), "steps": steps * epochs}
+    return {
+        **directory.held_out_metrics(),
+        "examples": int(rows.cardinality()),
+        "steps": steps * epochs,
+    }
 
 
 def _check(recipe: PretrainRecipe) -> None:

@@ -38,6 +38,7 @@ from bertfam_tf.corpora.examples import PAIR_FORMATS, SINGLE_FORMATS, Format
 from bertfam_tf.corpora.shards import COUNTS, Unit
 from bertfam_tf.data.published import Published, PublishedTexts
 from bertfam_tf.files import exclusive_lock
+from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
 
 _Options = dict[str, Any]
@@ -99,7 +100,7 @@ def _inputs(options: _Options) -> tuple[list[dict[str, Any]], list[Unit]]:
 
 
 def _identified(files: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"name": file, "bytes": size, "sha256": shards.digest(file)} for file, size in files]
+    return [{"name": file, "bytes": size, "sha256": sha256(Path(file))} for file, size in files]
 
 
 def run(options: _Options, beam_options: PipelineOptions) -> dict[str, Any]:

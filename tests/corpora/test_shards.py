@@ -12,6 +12,7 @@ import tensorflow as tf
 from bertfam_tf.corpora import Corpus, Format, Masked, Shards, shards
 from bertfam_tf.corpora.documents import Part, read_documents
 from bertfam_tf.corpora.shards import Unit
+from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
 from tests.selection import in_full
 
@@ -71,7 +72,7 @@ def written(tiny, tmp_path):
         options = {"documents": "blank_line", "sentences": "line", "seed": 3, **changes}
         text = tmp_path / "text"
         units = shards.units_of([(str(text), len(TEXT))], size, options["documents"])
-        files = [{"name": "text", "bytes": len(TEXT), "sha256": shards.digest(text)}]
+        files = [{"name": "text", "bytes": len(TEXT), "sha256": sha256(text)}]
         job = shards.description(form, files=files, unit=size, **options)
         folder = tmp_path / name
         shards.begin(folder, job)
