@@ -20,6 +20,7 @@ _HOME = {
     "load": "tasks",
     "save_pretrained": "tasks",
     "quantize_embeddings": "tasks",
+    "to_keras_hub": "tasks",
     "export_saved_model": "export",
     "export_tflite": "export",
     "strategy": "training.replicas",

@@ -4,9 +4,14 @@ import hashlib
 import importlib.util
 import itertools
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from bertfam_tf import parsing
+from bertfam_tf import parsing, registry
 
 
 class CheckpointError(ValueError):
@@ -30,6 +35,31 @@ _PACKAGES = {
     ),
 }
 
+# Organisations of models that the hub once had without one.
+_ORGANISATIONS = {
+    "bert": "google-bert",
+    "roberta": "FacebookAI",
+    "xlm-roberta": "FacebookAI",
+    "xlm": "FacebookAI",
+    "distilbert": "distilbert",
+    "distilroberta": "distilbert",
+    "albert": "albert",
+    "xlnet": "xlnet",
+    "gpt2": "openai-community",
+    "openai-gpt": "openai-community",
+    "transfo-xl": "transfo-xl",
+}
+# Names of KerasHub's presets, the scheme of its handles on the hub, and a preset's files: whether
+# each has it.
+_PRESET, _HF = re.compile(r"[a-z][a-z0-9.]*(_[a-z0-9.]+)+"), "hf://"
+_PRESET_FILES = {
+    "config.json": True,
+    "model.weights.h5": True,
+    "tokenizer.json": False,
+    "preprocessor.json": False,
+    "task.json": False,
+    "task.weights.h5": False,
+}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Configs and tokenizers of every format.
 _HUB_FILES = ["*.json", "params.yaml", "*.txt", "*.model", "*.spm", "vocab.pkl"]
@@ -53,8 +83,10 @@ def resolve(path: str | Path) -> Path:
 
     Args:
         path: a directory; ``package:NAME`` for a Python package that contains a checkpoint, whose
-            weights are verified with their published sha256 each time; or a hub id
-            ``organisation/name``, downloaded with huggingface_hub (and its cache).
+            weights are verified with their published sha256 each time; a hub id
+            ``organisation/name``, downloaded with huggingface_hub (and its cache); or the name of a
+            KerasHub preset such as ``bert_base_en_uncased``, or its handle (``kaggle://…``,
+            ``hf://…``), downloaded by KerasHub (and its cache).
 
     Raises:
         CheckpointError: for an unknown directory, package or hub id, or a package whose weights
@@ -68,12 +100,30 @@ def resolve(path: str | Path) -> Path:
         return directory
     if directory.exists():
         raise CheckpointError(f"{path} is a file; expected the directory of a checkpoint.")
-    if isinstance(path, str) and _HUB_ID.fullmatch(text):
-        return _hub(text)
-    raise CheckpointError(
-        f"No checkpoint at {path}: not a directory, nor a hub id 'organisation/name', "
-        f"nor one of {', '.join(f'package:{name}' for name in _PACKAGES)}."
-    )
+    if isinstance(path, str):
+        if _HUB_ID.fullmatch(text):
+            return _hub(text)
+        if text.startswith(_HF):
+            return _hub(text.removeprefix(_HF))
+        if "://" in text or _PRESET.fullmatch(text):
+            return _preset(text)
+    raise CheckpointError(_no_checkpoint(text))
+
+
+@contextmanager
+def opened(source: Any) -> Iterator[str | Path]:
+    """Yields a path for ``resolve``: the source itself, or the preset of a live model of KerasHub.
+
+    Args:
+        source: a path, a package, a hub id, a name or handle of a KerasHub preset, or a model,
+            tokenizer or task of KerasHub, whose preset is written into a temporary directory.
+    """
+    if not hasattr(source, "save_to_preset"):
+        yield source
+        return
+    with TemporaryDirectory() as folder:
+        source.save_to_preset(folder)
+        yield Path(folder)
 
 
 def reject_external_links(path: str | Path, directory: Path) -> None:
@@ -136,6 +186,58 @@ def _package(name: str) -> Path:
             f"{weights} is not the published file: its sha256 is {found}, expected {expected}."
         )
     return directory
+
+
+def _preset(name: str) -> Path:
+    """The directory into which KerasHub downloads a preset."""
+    from keras_hub.src.utils import preset_utils
+
+    if "://" not in name and name not in preset_utils.BUILTIN_PRESETS:
+        raise CheckpointError(_no_checkpoint(name, preset_utils.BUILTIN_PRESETS))
+    files = []
+    for file, required in _PRESET_FILES.items():
+        try:
+            files.append(Path(preset_utils.get_file(name, file)))
+        except FileNotFoundError as error:
+            if required:
+                raise CheckpointError(f"KerasHub's preset {name} has no {file}.") from error
+        except Exception as error:  # of kagglehub, huggingface_hub or their HTTP clients
+            raise CheckpointError(
+                f"KerasHub's preset {name} could not be downloaded: {type(error).__name__}: "
+                f"{' '.join(str(error).split())}"
+            ) from None
+    tokenizer = next((file for file in files if file.name == "tokenizer.json"), None)
+    for file in _assets(tokenizer) if tokenizer else ():
+        preset_utils.get_file(name, file)
+    return files[0].parent
+
+
+def _assets(tokenizer: Path) -> list[str]:
+    """The files of a preset's tokenizer, by its class's kind of vocabulary."""
+    said = parsing.read_json(tokenizer, CheckpointError)
+    name = str(said.get("class_name") if isinstance(said, dict) else "").rpartition(">")[2]
+    known = {
+        f"{kind}Tokenizer": family.formats["keras_hub"].tokenizer
+        for kind, family in registry.of_format("keras_hub").items()
+    }
+    return [f"assets/tokenizer/{file}" for file in known.get(name, ())]
+
+
+def _no_checkpoint(name: str, presets: Iterable[str] = ()) -> str:
+    """The error for a name that is neither a directory nor a known source."""
+    meant = {package: f"package:{package}" for package in _PACKAGES}
+    meant |= {each: each for each in presets}
+    near = get_close_matches(name, meant, n=1, cutoff=0.8)
+    hint = meant[near[0]] if near else None
+    for start, organisation in _ORGANISATIONS.items():
+        if hint is None and re.match(rf"{start}(-|$)", name):
+            hint = f"{organisation}/{name}"
+    did = f" Did you mean {hint!r}?" if hint else ""
+    return (
+        f"No checkpoint at {name}.{did} Expected a directory, a hub id 'organisation/name', a "
+        "KerasHub preset such as 'bert_base_en_uncased', or one of "
+        f"{', '.join(f'package:{package}' for package in _PACKAGES)}."
+    )
 
 
 def _hub(repository: str) -> Path:

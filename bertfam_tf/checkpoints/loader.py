@@ -15,7 +15,7 @@ from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import truncated_repr, unknown
-from bertfam_tf.sources import CheckpointError, resolve
+from bertfam_tf.sources import CheckpointError, opened, resolve
 
 _KEPT = (
     "problem_type",
@@ -173,6 +173,14 @@ class Checkpoint:
                     tensors[path] = oriented(array, transform, array.shape)
         return tensors
 
+    def variable_sources(self, head: str = "") -> dict[str, str]:
+        """Returns the tensor name and storage transform of each variable, by its path.
+
+        Args:
+            head: the name of a head; ``""`` for the backbone.
+        """
+        return self._weights(head)
+
     def _weights(self, head: str) -> dict[str, str]:
         """The tensor names of a head, or of the backbone for ``""``, by variable path."""
         table = self._source.weights or {}
@@ -242,12 +250,13 @@ class Checkpoint:
 
 
 def load_backbone(
-    path: str | Path, family: str | None = None, *, dtype: Any = None, **overrides: Any
+    path: Any, family: str | None = None, *, dtype: Any = None, **overrides: Any
 ) -> Backbone:
     """The backbone of a checkpoint, with its weights.
 
     Args:
-        path: a directory, ``package:NAME``, or a hub id.
+        path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset; or a
+            model of KerasHub.
         family: the family to read it as, if its config does not name one or several families have
             the same config: ``load_backbone(path, "spanbert")``. None for the one in the config.
         dtype: dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
@@ -259,4 +268,5 @@ def load_backbone(
             missing, unexpected or of a wrong shape.
         ValueError: for an override that is not a config field, or out of range.
     """
-    return Checkpoint(path, family, **overrides).backbone(dtype=dtype)
+    with opened(path) as source:
+        return Checkpoint(source, family, **overrides).backbone(dtype=dtype)

@@ -3,6 +3,7 @@
 from bertfam_tf.tasks.base import Task, task_class, trainable_tasks
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
+from bertfam_tf.tasks.keras_hub import to_keras_hub
 from bertfam_tf.tasks.loading import load
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
@@ -41,5 +42,6 @@ __all__ = [
     "quantize_embeddings",
     "save_pretrained",
     "task_class",
+    "to_keras_hub",
     "trainable_tasks",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, resolve
+from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, opened, resolve
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
     CONFIG_FILE,
@@ -35,7 +35,7 @@ CLASSES = {
 }
 
 
-def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
+def load_tokenizer(path: Any, **options: Any) -> Tokenizer:
     """Loads the tokenizer of a checkpoint.
 
     Its kind is determined by tokenizer.json if that is the only vocabulary file, otherwise by
@@ -43,7 +43,8 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
     in config.json, otherwise by which files are present.
 
     Args:
-        path: a directory, such as one that ``Task.save`` wrote, ``package:NAME``, or a hub id.
+        path: a directory, such as one that ``Task.save`` wrote, ``package:NAME``, a hub id, the
+            name or handle of a KerasHub preset; or a tokenizer or task of KerasHub.
         **options: arguments of the tokenizer, or fields of ``SpecialTokens``, which take precedence
             over the files.
 
@@ -51,7 +52,11 @@ def load_tokenizer(path: str | Path, **options: Any) -> Tokenizer:
         CheckpointError: there is no such checkpoint, or its tokenizer files are missing, damaged or
             of a kind that is not supported.
     """
-    directory = resolve(path)
+    with opened(path) as source:
+        return _load(resolve(source), **options)
+
+
+def _load(directory: Path, **options: Any) -> Tokenizer:
     if (directory / DESCRIPTION).is_file() and (directory / TOKENIZER).is_dir():
         directory /= TOKENIZER
     preset = hub_presets.tokenizer(directory)
