@@ -17,6 +17,7 @@ from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.sources import CheckpointError, opened, resolve
 
+_POOLER = "pooler/"
 _KEPT = (
     "problem_type",
     "tokenizer_class",
@@ -72,12 +73,25 @@ class Checkpoint:
         if "pooler" not in overrides and self._has_no_pooler():
             self.config = source.config.from_dict({**fields, **overrides, "pooler": False})
 
-    def backbone(self, **kwargs: Any) -> Backbone:
-        """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
+    def backbone(self, *, new_pooler: bool = False, **kwargs: Any) -> Backbone:
+        """Returns a new backbone with the checkpoint's weights.
+
+        Args:
+            new_pooler: adds a pooler with random weights, for a checkpoint without one.
+            **kwargs: arguments of ``Backbone``.
+        """
         what = f"The config of {self.directory}"
-        shapes = declared(self.family, self.config, len(self._tensors), what)
+        config = self.config
+        if new_pooler:
+            config = config.from_dict({**config.to_dict(), "pooler": True})
+        shapes = declared(self.family, config, len(self._tensors), what)
         table = self._weights("")
         sources = table or {path: path for path in shapes}
+        if new_pooler:
+            shapes, sources = (
+                {path: value for path, value in each.items() if not path.startswith(_POOLER)}
+                for each in (shapes, sources)
+            )
         self._check_heads(sources)
         heads = {name for head in self.family.heads for name in self._names(head)}
         ignored = (*self._source.ignored, *map(re.escape, heads))
@@ -86,12 +100,15 @@ class Checkpoint:
         compare(shapes, self._tensors, sources, ignored if table else (".*",), description)
         try:
             with filled_later():
-                backbone = Backbone(self.family.name, self.config, **kwargs)
+                backbone = Backbone(self.family.name, config, **kwargs)
         except ValueError as error:
             raise CheckpointError(f"{what}: {error}") from error
+        stored = [w for w in backbone.weights if not (new_pooler and w.path.startswith(_POOLER))]
         if not table:
-            sources = {variable.path: variable.path for variable in backbone.weights}
-        fill(backbone.weights, self._tensors, sources, ignored, description)
+            sources = {variable.path: variable.path for variable in stored}
+        fill(stored, self._tensors, sources, ignored, description)
+        if new_pooler:
+            _initialize_pooler(backbone)
         return backbone
 
     def has_head(self, head: str) -> bool:
@@ -203,13 +220,16 @@ class Checkpoint:
         ends = {head: theirs.class_of(head)[len(theirs.model) :] for head in self.family.heads}
         return {head for head, end in ends.items() if any(n.endswith(end) for n in self.classes)}
 
+    @property
+    def lacks_pooler(self) -> bool:
+        """Whether the family's models may have a pooler, and the checkpoint has none."""
+        table = self._source.weights or {}
+        pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith(_POOLER)]
+        return bool(pooler) and not any(name in self._tensors for name in pooler)
+
     def _has_no_pooler(self) -> bool:
         """Whether the checkpoint has a head that does not use the pooler, and no pooler."""
-        table = self._source.weights or {}
-        pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith("pooler/")]
-        if not pooler or not getattr(self.config, "pooler", False):
-            return False
-        if any(name in self._tensors for name in pooler):
+        if not self.lacks_pooler or not getattr(self.config, "pooler", False):
             return False
         heads = self.family.heads.items()
         return any(
@@ -247,6 +267,14 @@ class Checkpoint:
     def _description(self, part: str) -> str:
         """The checkpoint and the part of the model, for error messages."""
         return f"The checkpoint {self.directory} and the {self.family.name} {part}"
+
+
+def _initialize_pooler(backbone: Backbone) -> None:
+    """Draws the weights of a pooler as those of a new backbone."""
+    for layer in backbone._flatten_layers(recursive=True):
+        kernel = getattr(layer, "kernel", None)
+        if kernel is not None and kernel.path.startswith(_POOLER):
+            kernel.assign(layer.kernel_initializer(kernel.shape, kernel.dtype))
 
 
 def load_backbone(

@@ -117,7 +117,8 @@ def _open_task(
         options[classes] = checkpoint.head_labels(head or "")
         if options[classes] is None:
             raise ValueError(f"{path} has no {head} head; pass {classes}.")
-    backbone = checkpoint.backbone()
+    new_pooler = _needs_new_pooler(checkpoint, head, rest)
+    backbone = checkpoint.backbone(new_pooler=new_pooler)
     if given.get("max_length") is None and backbone.max_length and "max_length" in stored:
         options["max_length"] = min(stored["max_length"], backbone.max_length)
     if LANGUAGES in backbone.input and options.get("languages") is None:
@@ -128,14 +129,33 @@ def _open_task(
     task = cls(backbone, published.tokenizer(tokenizer), language_id=language_id, **options)
     published.fill(task)
     if head is not None:
-        _fill_head(task, head, checkpoint, path)
+        _fill_head(task, head, checkpoint, path, new_pooler)
     return task
 
 
-def _fill_head(task: Task, head: str, checkpoint: Checkpoint, path: str | Path) -> None:
+def _needs_new_pooler(
+    checkpoint: Checkpoint, head: str | None, overrides: Mapping[str, Any]
+) -> bool:
+    """Whether the head reads a pooler that the checkpoint lacks."""
+    if head is None or overrides.get("pooler") is False or not checkpoint.lacks_pooler:
+        return False
+    return checkpoint.family.heads[head].reads == "pooled_output"
+
+
+def _fill_head(
+    task: Task, head: str, checkpoint: Checkpoint, path: str | Path, new_pooler: bool
+) -> None:
     """Loads the head from the checkpoint, if it has one for the same labels."""
     if not checkpoint.has_head(head) and not task.needs_head:
-        _log.info("The %s head is initialized at random: %s has none.", head, path)
+        which = f"{'pooler and the ' if new_pooler else ''}{head} head"
+        _log.warning(
+            "The %s %s initialized at random: %s has none. Train the %s before you use its "
+            "answers.",
+            which,
+            "are" if new_pooler else "is",
+            path,
+            type(task).__name__,
+        )
         return
     other = None
     if task.head.layers:

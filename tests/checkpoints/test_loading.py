@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, fill, safetensors
+from tests.selection import in_full
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -366,3 +367,44 @@ def test_weights_that_are_read_are_not_drawn_at_random(tiny, tmp_path):
         assert draw.call_count > 5
     # A head that the checkpoint does not have.
     assert np.std(task.head.weights[0]) > 0
+
+
+def _without_pooler(family, tiny, directory):
+    """A published masked language model, which has no pooler."""
+    tokenizer = bf.load_tokenizer(tiny)
+    backbone = bf.build(family, "tiny", vocab_size=tokenizer.vocab_size, pooler=False)
+    bf.MaskedLM(backbone, tokenizer).save_pretrained(directory)
+    return backbone
+
+
+@pytest.mark.parametrize("family", in_full(["bert", "albert", "mobilebert", "roberta"], ["bert"]))
+def test_a_checkpoint_without_a_pooler_becomes_any_task(family, tiny, tmp_path, caplog):
+    """As in transformers: pooler and head are new, and a visible warning says so."""
+    stored = _weights(_without_pooler(family, tiny, tmp_path / "model"))
+    cls, options = bf.TextClassifier, {"labels": ["no", "yes"]}
+    if family == "roberta":  # whose classifier reads the first token
+        cls, options = bf.MultipleChoice, {}
+    tasks = [cls.from_pretrained(tmp_path / "model", **options) for _ in range(2)]
+    (record, _) = (r for r in caplog.records if r.levelno == logging.WARNING)
+    assert "The pooler and the" in record.getMessage()
+    weights = [_weights(task.backbone) for task in tasks]
+    for path, value in weights[0].items():
+        if path.startswith("pooler/") and path.endswith("kernel"):
+            assert 0.01 < np.std(value) < 0.04
+            assert not np.array_equal(value, weights[1][path])
+        elif not path.startswith("pooler/"):
+            np.testing.assert_array_equal(value, stored[path], err_msg=path)
+    choices = {"text": ["a"], "choices": [["b", "c", "d", "e"]]}
+    assert len(tasks[0].predict(choices if family == "roberta" else ["a text"])) == 1
+
+
+def test_a_tagger_of_ours_becomes_a_classifier(tiny, tmp_path):
+    tagger = bf.TokenTagger.from_pretrained(tiny, tags=["O", "B-X"])
+    tagger.save_pretrained(tmp_path / "tagger")
+    classifier = bf.TextClassifier.from_pretrained(tmp_path / "tagger", labels=["no", "yes"])
+    assert classifier.predict(["a text"])[0]["label"] in ("no", "yes")
+
+
+def test_a_new_head_is_a_visible_warning(tiny, caplog):
+    bf.TextClassifier.from_pretrained(tiny, labels=["no", "yes"])
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
