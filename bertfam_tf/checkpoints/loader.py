@@ -76,21 +76,17 @@ class Checkpoint:
         """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
         what = f"The config of {self.directory}"
         shapes = declared(self.family, self.config, len(self._tensors), what)
-        table = self._weights("")
-        sources = table or {path: path for path in shapes}
+        sources = self._weights("") or {path: path for path in shapes}
         self._check_heads(sources)
         heads = {name for head in self.family.heads for name in self._names(head)}
         ignored = (*self._source.ignored, *map(re.escape, heads))
         description = self._description("backbone")
-        # Without a table, not all variables are declared; the rest is compared when it is filled.
-        compare(shapes, self._tensors, sources, ignored if table else (".*",), description)
+        compare(shapes, self._tensors, sources, ignored, description)
         try:
             with filled_later():
                 backbone = Backbone(self.family.name, self.config, **kwargs)
         except ValueError as error:
             raise CheckpointError(f"{what}: {error}") from error
-        if not table:
-            sources = {variable.path: variable.path for variable in backbone.weights}
         fill(backbone.weights, self._tensors, sources, ignored, description)
         return backbone
 
