@@ -188,8 +188,21 @@ def test_generator_is_saved(make, tmp_path):
     }
     changes = {"generator": GENERATOR, "model": {"checkpoint": str(model)}}
     again = written(make("electra", {"rtd": 50.0}, overrides, **changes), tmp_path / "again")
+    converted = convert(model, tmp_path / "converted")
     for folder in (".", "generator"):
-        assert_same(*(weights_in(each / folder) for each in (model, again)))
+        for each in (again, converted):
+            assert_same(weights_in(model / folder), weights_in(each / folder))
+
+
+def test_generator_of_a_recipe_that_does_not_describe_it(make, tiny, caplog):
+    overrides = {"num_layers": 2, "num_heads": 8, "hidden_size": 64, "intermediate_size": 128}
+    recipe = make("electra", {"rtd": 50.0}, {**overrides, "embedding_size": 8})
+    with caplog.at_level(logging.INFO):
+        generator, _ = build(recipe, load_tokenizer(tiny)).generator
+    config = generator.config
+    sizes = (config.num_layers, config.num_heads, config.hidden_size, config.intermediate_size)
+    assert sizes == (2, 2, 16, 32)
+    assert "the generator has num_heads 2, hidden_size 16, intermediate_size 32" in caplog.text
 
 
 def test_generator_that_is_missing_or_another(make, tmp_path, tiny):
@@ -221,6 +234,8 @@ def test_span_boundary_head_is_saved(make, tmp_path, caplog):
     changes = {"model": {"checkpoint": str(model)}, **span}
     again = written(make("spanbert", objectives, **changes), tmp_path / "again")
     assert_same(stored, load_file(again / "pretraining_heads.safetensors"))
+    converted = convert(model, tmp_path / "converted")
+    assert_same(stored, load_file(converted / "pretraining_heads.safetensors"))
     # Without the objective, its head is left out.
     masked = written(make("spanbert", {"mlm": 1.0}, **changes), tmp_path / "masked")
     assert not (masked / "pretraining_heads.safetensors").exists()
