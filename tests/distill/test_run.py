@@ -13,6 +13,7 @@ from bertfam_tf.cli import main
 from bertfam_tf.config import DistillRecipe, load_recipe
 from bertfam_tf.distill import cache, distill
 from bertfam_tf.distill.run import terms_of
+from bertfam_tf.files import exclusive_lock
 from bertfam_tf.train.backup import Backup
 from tests.distill.test_distiller import task_of
 
@@ -55,6 +56,12 @@ def recipe(files, tmp_path):
         return load_recipe(file, kind=DistillRecipe)
 
     return made
+
+
+def test_two_processes_do_not_distil_one_run(recipe, tmp_path):
+    lock = exclusive_lock(tmp_path / "run", tmp_path / "run" / ".lock")
+    with lock, pytest.raises(BlockingIOError, match="run is being written by another process"):
+        distill(recipe())
 
 
 @pytest.fixture(scope="module", autouse=True)

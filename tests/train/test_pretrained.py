@@ -13,6 +13,7 @@ from bertfam_tf import registry
 from bertfam_tf.checkpoints import convert
 from bertfam_tf.cli import main
 from bertfam_tf.config import PretrainRecipe, load_recipe
+from bertfam_tf.files import exclusive_lock
 from bertfam_tf.tasks import publish
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import pretrain, pretrained
@@ -117,6 +118,12 @@ def test_a_model_that_hugging_face_cannot_represent(make, tmp_path, caplog, caps
     capsys.readouterr()
     assert main(["convert", str(model), str(tmp_path / "converted")]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_two_processes_do_not_pretrain_one_model(make, tmp_path):
+    lock = exclusive_lock(tmp_path / "run", tmp_path / "run" / ".lock")
+    with lock, pytest.raises(BlockingIOError, match="run is being written by another process"):
+        pretrain(make("bert", {"mlm": 1.0}))
 
 
 def test_a_model_without_a_task(make, tmp_path):
