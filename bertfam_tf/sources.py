@@ -24,6 +24,9 @@ class UnrepresentableError(CheckpointError):
 
 # Of this package's own format: the description of a model, and the folder of its tokenizer.
 DESCRIPTION, TOKENIZER = "bertfam.json", "tokenizer"
+# What pretraining writes beside a model for pretraining that goes on: a checkpoint of its own, and
+# weights by variable path.
+GENERATOR, PRETRAINING_HEADS = "generator", "pretraining_heads.safetensors"
 
 # Python packages that contain a checkpoint: import name, folder, and the sha256 of the published
 # weights. The packages are not imported.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import save_file
 
 import bertfam_tf as bf
@@ -16,7 +17,8 @@ from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, safetensors
 from bertfam_tf.corpora import documents, shards, token_streams
 from bertfam_tf.corpora.languages import Translations
-from bertfam_tf.data import read_rows, targets
+from bertfam_tf.data import as_value_errors, read_rows, targets
+from bertfam_tf.data.tfrecords import read_tfrecords
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.reading import load_run
 from bertfam_tf.search.storage import Description, Part
@@ -315,3 +317,69 @@ def test_devices_in_place_of_text():
     ):
         with pytest.raises(ValueError, match="/dev/zero is not a file"):
             read()
+
+
+@pytest.mark.parametrize("change", ["cut", "flipped", "fewer"])
+def test_records_that_are_damaged(tmp_path, change):
+    """TensorFlow's errors do not name the file."""
+    file = tmp_path / "a.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for i in range(3):
+            writer.write(f"record {i}".encode())
+    whole = file.read_bytes()
+    read = read_tfrecords(str(file), 4 if change == "fewer" else 3, str(file))
+    file.write_bytes(
+        {"cut": whole[:-1], "flipped": whole[:-5] + b"x" + whole[-4:]}.get(change, whole)
+    )
+    truncated = pytest.raises(ValueError, match=r"a\.tfrecord has records that are truncated")
+    with truncated, as_value_errors():
+        list(read)
+    file.write_bytes(whole)
+    assert [each.numpy() for each in read.take(3)] == [b"record 0", b"record 1", b"record 2"]
+
+
+# Files that change while they are read --------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["replaced", "shorter", "other bytes"])
+def test_weights_that_change(tmp_path, change):
+    """Half of a model was from the one file, and half from the other."""
+    file, other = tmp_path / "model.safetensors", tmp_path / "other.safetensors"
+    save_file({"a": np.ones(9, "f4"), "b": np.ones(9, "f4")}, file)
+    save_file({"a": np.zeros(9, "f4"), "b": np.zeros(9, "f4")}, other)
+    tensors = safetensors.read_file(file)
+    assert tensors["a"].sum() == 9
+    if change == "replaced":
+        other.rename(file)
+    else:
+        os.truncate(file, 100) if change == "shorter" else file.write_bytes(other.read_bytes())
+    with pytest.raises(CheckpointError, match=r"model\.safetensors; .* changed or replaced"):
+        assert tensors["b"].sum()
+
+
+def test_headers_of_megabytes_are_not_repeated(tmp_path):
+    text = json.dumps({"a" * 10**6: {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}})
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(4))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read") as caught:
+        safetensors.read_file(file)
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_context_of_many_questions_is_decoded_once():
+    """The time grew with the square of the file's size."""
+
+    class Context(bytes):
+        count = 0
+
+        def decode(self, *args):
+            Context.count += 1
+            return super().decode(*args)
+
+    features = {"context": Context(b"some words")}
+    target = targets.Answers()
+    for _ in range(3):
+        assert target.read([("words", 5)], features) == [("words", 5)]
+    assert Context.count == 1
+    with pytest.raises(ValueError, match="is not at character 5"):
+        target.read([("words", 5)], {"context": b"other text"})

@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 LAYERS = [
     {"lazy", "names", "files", "attention_html", "generation"},
     {"parsing"},
-    {"registry", "sources"},
+    {"registry"},
+    {"sources"},
     {"layers"},
     {"models", "data", "metrics"},
     {"heads", "checkpoints"},

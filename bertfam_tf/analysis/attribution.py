@@ -54,7 +54,8 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
     Args:
         task: a classifier, regressor, tagger or question answering, whose example is one row.
         x: a text; a tuple or a dict of texts for tasks with several.
-        target: for classifiers a label, for taggers ``(word, tag)``, the word by its index; None
+        target: for classifiers a label, for taggers ``(word, tag)``, the word by its index in the
+            answer of ``predict``; None
             for the answer, for regressors and for question answering, whose score is the sum of
             the logits of start and end.
         steps: points of the integral.
@@ -127,6 +128,8 @@ def _target(
                 "target of a tagger must be (word, tag), the word by an index below "
                 f"{len(words)}, got {target!r}."
             )
+        if not words[word].tokens:
+            raise ValueError(f"Word {word}, {words[word].text!r}, has no token and no tag.")
         place = words[word].tokens[0]
         tag = names[int(logits[place].argmax())] if tag is None else tag
         if tag not in names:

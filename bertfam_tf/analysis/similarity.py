@@ -18,6 +18,10 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
     the vectors, which may have different widths. Vectors are means over the tokens of an example,
     so that two models may split texts in different ways.
 
+    This is the usual, biased estimate: with few examples it is too high, and near 1 if there are
+    fewer examples than dimensions, even for unrelated vectors. Use several times as many examples
+    as the width, and compare only values of the same number of examples.
+
     Args:
         first, second: tasks, such as a student and its teacher, or a model before and after
             fine-tuning.

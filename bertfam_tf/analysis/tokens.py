@@ -57,8 +57,8 @@ class Example(NamedTuple):
 def packed_example(task: Task, texts: dict[str, str]) -> Example:
     """Packs one example as the task does, and finds its words.
 
-    A word is a run of letters and digits; any other character, and each of Chinese and Japanese,
-    is a word of its own.
+    The words of a tagger are the ones that it tags. In other tasks, a word is a run of letters and
+    digits; any other character, and each of Chinese and Japanese, is a word of its own.
 
     Args:
         task: whose examples are one row of tokens each.
@@ -87,6 +87,9 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     real = tf.where(tf.reduce_any(real), real, True)
     inputs = {name: tf.boolean_mask(each, real, axis=1) for name, each in inputs.items()}
     ids = inputs["token_ids"][0].numpy()
+    shown = [preprocessor.tokenizer.id_to_token(int(i)) for i in ids]
+    if "words" in encoded:
+        return Example(inputs, shown, _tagged_words(encoded, names[0], real))
     prompted = {**texts, names[0]: prompt + texts[names[0]]}
     spans: list[tuple[str, int, int]] = []
     codes = []
@@ -97,7 +100,6 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
         codes.append(tf.ragged.constant([range(first, _FIRST_CODE + len(spans))], tf.int32, 1))
     places = pack(codes)["token_ids"][0][real].numpy() - _FIRST_CODE
     words: list[Word] = []
-    shown = [preprocessor.tokenizer.id_to_token(int(i)) for i in ids]
     for position, code in enumerate(places):
         if code < 0:
             continue
@@ -112,6 +114,24 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
         text = content[start:end].decode("utf-8", "replace").strip()
         words.append(Word(text, name, int(start), int(end), tokens))
     return Example(inputs, shown, words)
+
+
+def _tagged_words(encoded: dict[str, Any], feature: str, real: tf.Tensor) -> list[Word]:
+    """Returns all words of a tagger's text; one of which no token is left has none."""
+    words = encoded["words"]
+    word, piece = (tf.boolean_mask(encoded[name][0], real).numpy() for name in ("word", "piece"))
+    tokens: dict[int, list[int]] = {}
+    current = -1
+    for position in np.flatnonzero(piece >= 0):
+        current = int(word[position]) if word[position] >= 0 else current
+        tokens.setdefault(current, []).append(int(position))
+    columns = (each.values.numpy() for each in (words.text, words.first_byte, words.end_byte))
+    return [
+        Word(
+            text.decode("utf-8", "replace"), feature, int(start), int(end), tuple(tokens.get(i, ()))
+        )
+        for i, (text, start, end) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 def _joined(content: bytes, last: Word, start: int) -> bool:

@@ -85,8 +85,7 @@ class Checkpoint:
         if new_pooler:
             config = config.from_dict({**config.to_dict(), "pooler": True})
         shapes = declared(self.family, config, len(self._tensors), what)
-        table = self._weights("")
-        sources = table or {path: path for path in shapes}
+        sources = self._weights("") or {path: path for path in shapes}
         if new_pooler:
             shapes, sources = (
                 {path: value for path, value in each.items() if not path.startswith(_POOLER)}
@@ -96,16 +95,13 @@ class Checkpoint:
         heads = {name for head in self.family.heads for name in self._names(head)}
         ignored = (*self._source.ignored, *map(re.escape, heads))
         description = self._description("backbone")
-        # Without a table, not all variables are declared; the rest is compared when it is filled.
-        compare(shapes, self._tensors, sources, ignored if table else (".*",), description)
+        compare(shapes, self._tensors, sources, ignored, description)
         try:
             with filled_later():
                 backbone = Backbone(self.family.name, config, **kwargs)
         except ValueError as error:
             raise CheckpointError(f"{what}: {error}") from error
         stored = [w for w in backbone.weights if not (new_pooler and w.path.startswith(_POOLER))]
-        if not table:
-            sources = {variable.path: variable.path for variable in stored}
         fill(stored, self._tensors, sources, ignored, description)
         if new_pooler:
             _initialize_pooler(backbone)

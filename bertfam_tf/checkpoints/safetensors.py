@@ -1,10 +1,14 @@
 """Reads and writes ``model.safetensors``, a single file or shards with an index."""
 
+import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+import ml_dtypes
 import numpy as np
 import safetensors
 from safetensors.numpy import save_file
@@ -12,10 +16,22 @@ from safetensors.numpy import save_file
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import shards
 from bertfam_tf.checkpoints.tensors import Stored, Tensors
+from bertfam_tf.names import truncated
 from bertfam_tf.sources import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+# Bytes of the length of the header, which is JSON.
+_LENGTH = 8
+_TYPES = {
+    **{f"F{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
+    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BOOL": np.dtype(bool),
+}
+# Errors of a header that was changed after safetensors had checked it.
+_OF_A_HEADER = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def matches(directory: Path) -> bool:
@@ -59,21 +75,40 @@ def write(
 def _tensors(file: Path) -> Iterator[Stored]:
     parsing.check_regular(file, CheckpointError)
     try:
-        with safetensors.safe_open(file, framework="numpy") as opened:
-            for name in opened.keys():  # noqa: SIM118 (it is not a dict)
-                about = opened.get_slice(name)
-                yield Stored(
-                    file, name, tuple(about.get_shape()), about.get_dtype(), _reader(file, name)
-                )
-    except (safetensors.SafetensorError, OSError, MemoryError) as error:
+        with safetensors.safe_open(file, framework="numpy"):
+            pass  # checks the header, whose ranges of bytes are read below
+        with file.open("rb") as stream:
+            state = _state(stream)
+            size = int.from_bytes(stream.read(_LENGTH), "little")
+            header = json.loads(stream.read(size))
+        header.pop("__metadata__", None)
+        for name, about in header.items():
+            shape, dtype = tuple(about["shape"]), about["dtype"]
+            start = _LENGTH + size + about["data_offsets"][0]
+            yield Stored(file, name, shape, dtype, _reader(file, state, start, shape, dtype))
+    except (safetensors.SafetensorError, OSError, MemoryError, *_OF_A_HEADER) as error:
         raise CheckpointError(
-            f"{file} cannot be read as safetensors; it may be truncated or damaged: {error}"
+            f"{file} cannot be read as safetensors; it may be truncated or damaged: "
+            f"{truncated(error)}"
         ) from error
 
 
-def _reader(file: Path, name: str):
-    def read():
-        with safetensors.safe_open(file, framework="numpy") as opened:
-            return opened.get_tensor(name)
+def _state(stream: BinaryIO) -> tuple[int, ...]:
+    """Tells a file from another one in its place, and from itself after a change."""
+    stat = os.fstat(stream.fileno())
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _reader(file: Path, state: tuple[int, ...], start: int, shape: tuple[int, ...], dtype: str):
+    def read() -> np.ndarray:
+        if dtype not in _TYPES:
+            raise ValueError(f"the type {dtype} is not supported")
+        # safetensors maps files into memory: the process would die if one became shorter meanwhile.
+        with file.open("rb") as stream:
+            stream.seek(start)
+            values = np.fromfile(stream, _TYPES[dtype], math.prod(shape))
+            if _state(stream) != state:
+                raise ValueError("it was changed or replaced while it was read")
+        return values.reshape(shape)
 
     return read

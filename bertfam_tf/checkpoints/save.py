@@ -20,7 +20,12 @@ from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone, plain_weights
 from bertfam_tf.names import join_names, unknown
-from bertfam_tf.sources import CheckpointError, reject_external_links
+from bertfam_tf.sources import (
+    GENERATOR,
+    PRETRAINING_HEADS,
+    CheckpointError,
+    reject_external_links,
+)
 
 
 def save_pretrained(
@@ -112,7 +117,8 @@ def write(
 def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     """Converts any checkpoint that ``load_backbone`` reads to Hugging Face's format.
 
-    The family's heads, the tokenizer's files and the labels are converted too. Links to files
+    The family's heads, the tokenizer's files, the labels, and what pretraining wrote to go on
+    (ELECTRA's generator, the head for span boundaries) are converted too. Links to files
     outside of the directory are rejected, because these files would be copied.
 
     Args:
@@ -162,6 +168,10 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
         with_head = found or any(checkpoint.has_head(name) for name in record.heads)
         _write(temporary, values, tensors, found, names.prefix if with_head else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
+        if (checkpoint.directory / PRETRAINING_HEADS).is_file():
+            shutil.copyfile(checkpoint.directory / PRETRAINING_HEADS, temporary / PRETRAINING_HEADS)
+        if (checkpoint.directory / GENERATOR / huggingface.CONFIG).is_file():
+            convert(checkpoint.directory / GENERATOR, temporary / GENERATOR)
     return target
 
 

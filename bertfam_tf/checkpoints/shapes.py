@@ -22,8 +22,8 @@ def declared(
 ) -> dict[str, tuple[int, ...]]:
     """The path and shape of each variable of the backbone, without allocating them.
 
-    If the family has a table of paths, only two layers are built, because all layers but the first
-    have the same shapes unless heads were pruned.
+    If the family has a table of all paths, only two layers are built, because all layers but the
+    first have the same shapes unless heads were pruned.
 
     Args:
         family: the family.
@@ -39,21 +39,18 @@ def declared(
         count = 1
         for letter, each in family.counts(path, config).items():
             count *= each
-            if count > stored:
-                raise CheckpointError(
-                    f"{what} declares {family.indices[letter]} = {truncated_repr(each)}, "
-                    f"but only {stored} tensors are stored. Config and weights must belong to "
-                    "the same checkpoint."
-                )
+            _check_count(family.indices[letter], each, count, stored, what)
     fields = {field.name for field in dataclasses.fields(config)}
     capped = {"num_layers", *family.indices.values()} & fields
     if not table or getattr(config, "heads_per_layer", None):
         capped = set()
     two = dataclasses.replace(config, **{f: min(getattr(config, f), 2) for f in capped})
-    try:
-        shapes = _shapes(family, two)
-    except Exception as error:  # of any type, raised by Keras for invalid sizes
-        raise CheckpointError(f"{what} does not describe a {family.name} model: {error}") from error
+    shapes = _shapes(family, two, what)
+    if capped and shapes.keys() - family.expand(table, two).keys():
+        # Numbers of layers in other paths are not known.
+        for name in capped:
+            _check_count(name, getattr(config, name), getattr(config, name), stored, what)
+        return _shapes(family, config, what)
     found = dict(shapes)
     for path in table:
         counts = family.counts(path, config)
@@ -76,7 +73,15 @@ def _numbered(path: str, letters: Any, numbers: tuple[int, ...]) -> str:
     return path
 
 
-def _shapes(family: registry.Family, config: Any) -> dict[str, tuple[int, ...]]:
+def _check_count(name: str, value: Any, count: int, stored: int, what: str) -> None:
+    if count > stored:
+        raise CheckpointError(
+            f"{what} declares {name} = {truncated_repr(value)}, but only {stored} tensors are "
+            "stored. Config and weights must belong to the same checkpoint."
+        )
+
+
+def _shapes(family: registry.Family, config: Any, what: str) -> dict[str, tuple[int, ...]]:
     def shapes() -> dict[str, tuple[int, ...]]:
         with keras.StatelessScope(initialize_variables=False):
             model = keras.Model(*family.wire(config, Parts()))
@@ -84,4 +89,9 @@ def _shapes(family: registry.Family, config: Any) -> dict[str, tuple[int, ...]]:
 
     # In a separate thread, as in ``models.count_parameters``.
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(shapes).result()
+        try:
+            return thread.submit(shapes).result()
+        except Exception as error:  # of any type, raised by Keras for invalid sizes
+            raise CheckpointError(
+                f"{what} does not describe a {family.name} model: {error}"
+            ) from error

@@ -72,7 +72,10 @@ class Tensors(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = self._stored[name]
         try:
-            return tensor.read()
+            array = tensor.read()
+            if array.shape != tensor.shape:  # the file was replaced after it was opened
+                raise ValueError(f"its shape is {array.shape}, and was {tensor.shape} before")
+            return array
         except CheckpointError:
             raise
         except Exception as error:  # the error types depend on the format's library

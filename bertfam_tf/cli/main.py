@@ -168,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", required=True, metavar="DIR", help="of the page and the pictures"
     )
     analyze.add_argument("--task", metavar="NAME", help=several)
+    analyze.add_argument("--language", help=f"of the texts, {languages}")
     analyze.add_argument("--target", help="the label that is explained (default: the answer)")
     analyze.add_argument(
         "--word", type=int, metavar="N", help="of a tagger: the word that is explained, from 0"
@@ -227,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     index.add_argument("--input", required=True, metavar="FILE", help="the documents, one per row")
     index.add_argument("--output", required=True, metavar="DIR", help="the index")
+    index.add_argument("--language", help=f"of the documents, {languages}")
     index.add_argument(
         "--format", help="of the input (default: by file name); txt has one text per line"
     )
@@ -248,6 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("model", help="the embedder that made the index")
     search.add_argument("index", help="the directory of bertfam index")
     search.add_argument("query", nargs="*", help="texts (default: lines of standard input)")
+    search.add_argument("--language", help=f"of the queries, {languages}")
     search.add_argument("--top", type=int, default=10, metavar="K", help="(%(default)s)")
     search.add_argument("--prompt", help="its name; '' for none (default: query, if there is one)")
 
@@ -495,6 +498,7 @@ def _analyze(options: argparse.Namespace) -> None:
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     task = _saved_task(options.model, options.task)
+    _set_language(task, options)
     if options.heads:
         _analyze_heads(options, task, output)
         return
@@ -633,6 +637,7 @@ def _index(options: argparse.Namespace) -> None:
     }
     rows = read_rows(file, columns, format=kind)
     task = search.embedder(_model_directory(options.model))
+    _set_language(task, options)
     stat = file.stat()
     source = {
         "input": str(file),
@@ -640,6 +645,7 @@ def _index(options: argparse.Namespace) -> None:
         "changed_ns": stat.st_mtime_ns,
         "format": kind,
         "columns": columns,
+        **({} if options.language is None else {"language": options.language}),
     }
     count = search.build(
         task,
@@ -659,6 +665,7 @@ def _search(options: argparse.Namespace) -> None:
     index = search.Index(options.index)
     task = search.embedder(_model_directory(options.model))
     index.check(task)
+    _set_language(task, options)
     queries = options.query or [line.rstrip("\n") for line in sys.stdin]
     prompt = _prompt_name(task, options.prompt, _OF_QUERIES)
     found = index.search(task, queries, top=options.top, prompt=prompt)

@@ -23,6 +23,7 @@ from bertfam_tf import parsing
 from bertfam_tf.corpora.documents import Part, Texts, read_documents
 from bertfam_tf.corpora.examples import SEEDS, Format, FormedExamples, pass_seed
 from bertfam_tf.corpora.formats import Segments
+from bertfam_tf.data.tfrecords import read_tfrecords
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
 from bertfam_tf.names import join_names, truncated, truncated_repr
@@ -325,7 +326,7 @@ class Shards(FormedExamples):
         rows = [(f, row) for f, card in self.cards.items() for row in card["shards"]]
         self._files = [str(folder / row["file"]) for folder, row in rows]
         # The index of each shard's first example: masks stay with an example in any order.
-        numbers = [int(row["examples"]) for _, row in rows]
+        self._counts = numbers = [int(row["examples"]) for _, row in rows]
         self._first = np.cumsum([0, *numbers[:-1]], dtype="int64")
 
     def count(self) -> int:
@@ -356,8 +357,9 @@ class Shards(FormedExamples):
             order = tf.range(len(self._files))
             if self.shuffle > 1:
                 order = drawn(order, [seed, 0])
-            files, first = (tf.gather(each, order) for each in (self._files, self._first))
-            records = tf.data.Dataset.from_tensor_slices((first, files)).interleave(
+            shards = (self._files, self._first, np.asarray(self._counts, "int64"))
+            shards = tuple(tf.gather(each, order) for each in shards)
+            records = tf.data.Dataset.from_tensor_slices(shards).interleave(
                 _indexed, cycle_length=_IN_TURNS if self.shuffle > 1 else 1
             )
             blocks = records.batch(self.shuffle).enumerate()
@@ -371,10 +373,10 @@ class Shards(FormedExamples):
         return records.batch(batch_size).map(_parsed)
 
 
-def _indexed(first: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
+def _indexed(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
     """The records of a shard with their indices, which begin with ``first``."""
     indices = tf.data.Dataset.range(first, tf.int64.max, output_type=tf.int64)
-    return tf.data.Dataset.zip(indices, tf.data.TFRecordDataset(file))
+    return tf.data.Dataset.zip(indices, read_tfrecords(file, count, file))
 
 
 def _parsed(records: tf.Tensor, seeds: tf.Tensor) -> tuple:

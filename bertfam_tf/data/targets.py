@@ -149,6 +149,8 @@ class Answers(Target):
     def __init__(self, names: None = None):
         super().__init__()
         self._most = 1
+        # Hundreds of questions may have the same context, one after the other.
+        self._context = (b"", "")
 
     @property
     def spec(self) -> dict[str, tf.TensorSpec]:  # type: ignore[override]
@@ -158,7 +160,10 @@ class Answers(Target):
     def read(self, given: Any, features: Mapping[str, Any]) -> list[tuple[str, int]]:
         if not isinstance(given, list):
             raise ValueError("There is no list of answers.")
-        context = features["context"].decode("utf-8", "replace")
+        if self._context[0] != features["context"]:
+            encoded = features["context"]
+            self._context = (encoded, encoded.decode("utf-8", "replace"))
+        context = self._context[1]
         for text, start in given:
             if not isinstance(text, str) or not isinstance(start, int):
                 raise ValueError(

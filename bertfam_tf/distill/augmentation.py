@@ -24,6 +24,7 @@ import tensorflow as tf
 from bertfam_tf import parsing
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.shards import CARD, Unit
+from bertfam_tf.data.tfrecords import read_tfrecords
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.cache import model_digest
 from bertfam_tf.files import atomic, exclusive_lock, write
@@ -636,8 +637,11 @@ def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
         return {name: found[key] for name, key in keys.items()}, value
 
     files = [str(folder / row["file"]) for row in card["shards"]]
-    records = tf.data.TFRecordDataset(files).map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
-    return records.apply(tf.data.experimental.assert_cardinality(card["counts"]["written"]))
+    count = card["counts"]["written"]
+    records = read_tfrecords(files, count, str(folder)).map(
+        parsed, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    return records.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _sha256(content: bytes) -> str:

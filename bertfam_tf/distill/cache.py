@@ -20,6 +20,7 @@ from bertfam_tf import parsing
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.shards import CARD, tokenizer_digest
 from bertfam_tf.data.batching import training_options
+from bertfam_tf.data.tfrecords import read_tfrecords
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.models import Backbone
@@ -109,8 +110,10 @@ class Cache:
             shuffle: whether rows are shuffled, 16,384 at a time.
             seed: of an order that is the same in each pass; None for others.
         """
-        files = sorted(str(path) for path in self.folder.glob("rows-*.tfrecord"))
-        rows = tf.data.TFRecordDataset(files)
+        files = sorted(self.folder.glob("rows-*.tfrecord"))
+        for file in files:
+            parsing.check_regular(file)
+        rows = read_tfrecords([str(file) for file in files], self.count, str(self.folder))
         if shuffle:
             buffer = min(self.count, _SHUFFLED)
             rows = rows.shuffle(buffer, seed, reshuffle_each_iteration=seed is None)

@@ -323,6 +323,23 @@ def _permuted_tokens(
     )
 
 
+def _quarter(backbone: Backbone) -> dict[str, int]:
+    """Returns the fields of a generator with a quarter of a model's attention heads, and as wide.
+
+    Section 3.2 of arXiv 2003.10555 finds a quarter to a half of the discriminator's size best.
+    """
+    config = backbone.config
+    count = max(config.num_heads // 4, 1)
+    fields = {
+        "num_heads": count,
+        "hidden_size": config.hidden_size * count // config.num_heads,
+        "intermediate_size": max(config.intermediate_size * count // config.num_heads, 1),
+    }
+    described = ", ".join(f"{name} {value}" for name, value in fields.items())
+    _log.info("The recipe has no section generator: the generator has %s.", described)
+    return fields
+
+
 def _replaced_tokens(
     recipe: PretrainRecipe, backbone: Backbone, fields: dict[str, Any], masking: Masking
 ) -> Pretraining:
@@ -333,7 +350,7 @@ def _replaced_tokens(
     with keras.name_scope(pretrained.GENERATOR):
         generator = Backbone(
             family,
-            config.from_dict({**sizes, **fields, **recipe.generator}),
+            config.from_dict({**sizes, **fields, **(recipe.generator or _quarter(backbone))}),
             parts=backbone.parts.subset(*(name for name in _SHARED if name in backbone.parts)),
             name=pretrained.GENERATOR,
         )

@@ -27,11 +27,16 @@ from bertfam_tf.heads import Head
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
-from bertfam_tf.sources import CheckpointError, UnrepresentableError, resolve
+from bertfam_tf.sources import (
+    GENERATOR,
+    PRETRAINING_HEADS,
+    CheckpointError,
+    UnrepresentableError,
+    resolve,
+)
 from bertfam_tf.tasks import publish, storage
 from bertfam_tf.text import Tokenizer
 
-GENERATOR, OTHER_HEADS = "generator", "pretraining_heads.safetensors"
 # The task that ``bf.load`` makes of a model in our own format, by its head.
 _TASKS = {"masked_lm": "MaskedLM", "permutation_lm": "CausalLM"}
 _log = logging.getLogger(__name__)
@@ -97,12 +102,12 @@ def write(
         weights: dict[str, Any] = {}
         for other in made.other_heads.values():
             weights |= plain_weights(other)
-        safetensors.write(weights, directory / OTHER_HEADS)
+        safetensors.write(weights, directory / PRETRAINING_HEADS)
     found = list(made.heads.values())
     _write_model(directory, made.backbone, tokenizer, found, length, languages)
     if made.other_heads:
         # safetensors creates files that only the owner can read.
-        shutil.copymode(directory / safetensors.SINGLE, directory / OTHER_HEADS)
+        shutil.copymode(directory / safetensors.SINGLE, directory / PRETRAINING_HEADS)
 
 
 def _write_model(
@@ -171,7 +176,7 @@ def fill_rest(path: str | Path, made: Pretrained) -> None:
     directory = resolve(path)
     if made.generator is not None:
         _fill_generator(directory, *made.generator, made.backbone)
-    file = directory / OTHER_HEADS
+    file = directory / PRETRAINING_HEADS
     stored = safetensors.read_file(file) if file.is_file() else None
     for name, head in made.other_heads.items():
         paths = {weight.path: weight.path for weight in head.weights}

@@ -83,7 +83,9 @@ class PretrainRecipe(_Yaml):
             (replaced token detection), ``plm`` (permutation language modeling), or ``tlm``
             (translation language modeling).
         masking: for all objectives on sentences.
-        generator: of ``rtd``, the config fields in which the generator differs from the model.
+        generator: for ``rtd``, the config fields in which the generator differs from the model.
+            Without any, it has a quarter of the model's attention heads (at least one) and of its
+            width, as ELECTRA's generators have a quarter or a third.
         stages: on sentences, parts with lengths, batch sizes and numbers of layers of their own
             (progressive stacking), in place of ``train.epochs`` and ``train.steps``; see
             ``bertfam_tf.training.train_in_stages``.

@@ -33,11 +33,18 @@ def embedder(path: str | Path) -> TextEmbedder:
 
 
 def fingerprint(task: TextEmbedder) -> str:
-    """The sha256 of what an embedder computes: its config, options, tokenizer and weights."""
+    """The sha256 of what an embedder computes: its config, options, tokenizer and weights.
+
+    Queries may be in another language than the documents: it does not count.
+    """
     digest = hashlib.sha256()
     described = {**task.describe(), "tokenizer": task.tokenizer.get_config()}
     # Releases that read the same files compute the same.
     described.pop("bertfam_tf")
+    if task.language is not None:
+        described["options"] = {**described["options"], "language_id": None}
+        for name in ("language", "prefixes"):
+            described["tokenizer"].pop(name, None)
     digest.update(json.dumps(described, sort_keys=True, default=_plain).encode())
     for path, array in sorted(plain_weights(task).items()):
         digest.update(f"{path} {array.dtype} {array.shape}".encode())

@@ -8,6 +8,7 @@ that searches: files that others made cannot make it read or write where it must
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -19,7 +20,7 @@ import safetensors
 
 from bertfam_tf import files, parsing
 from bertfam_tf.checkpoints import safetensors as written
-from bertfam_tf.names import truncated_repr
+from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.tasks.precision import checked_ranges
 
 FILE = "index.json"
@@ -130,7 +131,7 @@ class Part:
 
     def __init__(self, file: Path, described: Description):
         self.file = file
-        self._described = described
+        self._tensors = written.read_file(file)
         about = self._about()
         self.count = about["rows"][1][0] if len(about["rows"][1]) == 1 else -1
         expected = {
@@ -157,7 +158,7 @@ class Part:
         Raises:
             ValueError: for values that are not finite.
         """
-        found = self._read("vectors")
+        found = self._tensors["vectors"]
         if found.dtype == np.float32 and not np.isfinite(found).all():
             raise ValueError(f"{self.file}: vectors contains NaN or infinity.")
         return found
@@ -168,12 +169,12 @@ class Part:
         Raises:
             ValueError: for texts or ids that the file does not have.
         """
-        rows = self._read("rows")
+        rows = self._tensors["rows"]
         texts, ids = (self._strings(name, places) for name in ("text", "id"))
         return [(int(rows[p]), i, t) for p, i, t in zip(places, ids, texts, strict=True)]
 
     def _strings(self, kind: str, places: Sequence[int]) -> list[str]:
-        ends, size = self._read(f"{kind}_ends"), self._sizes[f"{kind}s"]
+        ends, size = self._tensors[f"{kind}_ends"], self._sizes[f"{kind}s"]
         if len(ends) and (ends[-1] != size or ends[0] < 0 or (np.diff(ends) < 0).any()):
             raise ValueError(f"{self.file}: {kind}_ends does not divide {size:,} bytes.")
         with self._opened() as opened:
@@ -182,30 +183,26 @@ class Part:
             found = [stored[a:b].tobytes() if a < b else b"" for a, b in spans]
         return [each.decode("utf-8", "replace") for each in found]
 
-    def _read(self, name: str) -> np.ndarray:
-        with self._opened() as opened:
-            return opened.get_tensor(name)
-
-    def _opened(self) -> Any:
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
         parsing.check_regular(self.file)
         try:
-            return safetensors.safe_open(self.file, framework="numpy")
+            with safetensors.safe_open(self.file, framework="numpy") as opened:
+                yield opened
         except (safetensors.SafetensorError, OSError, MemoryError) as error:
             raise ValueError(
                 f"{self.file} cannot be read as safetensors; it may be missing, truncated or "
-                f"damaged: {error}"
+                f"damaged: {truncated(error)}"
             ) from error
 
     def _about(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         names = {"vectors", "rows", "texts", "text_ends", "ids", "id_ends"}
-        with self._opened() as opened:
-            if set(opened.keys()) != names:
-                raise ValueError(
-                    f"{self.file} has {', '.join(sorted(opened.keys()))[:200]}, expected "
-                    f"{', '.join(sorted(names))}."
-                )
-            found = {name: opened.get_slice(name) for name in names}
-            return {n: (each.get_dtype(), tuple(each.get_shape())) for n, each in found.items()}
+        if self._tensors.keys() != names:
+            raise ValueError(
+                f"{self.file} has {', '.join(sorted(self._tensors))[:200]}, expected "
+                f"{', '.join(sorted(names))}."
+            )
+        return {name: (self._tensors.dtype(name), self._tensors.shape(name)) for name in names}
 
 
 def write_part(

@@ -168,7 +168,8 @@ class CausalLM(Task):
             callback: called for each token with the pieces of text that it adds, one for each
                 prompt ("" where a character is not complete yet, or a continuation has ended).
             **options: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``num_beams``
-                and ``length_penalty``, as ``bertfam_tf.generation.Options`` takes them.
+                and ``length_penalty``, as ``bertfam_tf.generation.Options`` takes them;
+                ``max_new_tokens`` is at most half of ``max_length`` by default.
 
         Returns:
             The continuation, without the prompt and the stop token; a list for a list.
@@ -200,7 +201,9 @@ class CausalLM(Task):
         for name in given:
             if name not in fields:
                 raise ValueError(unknown("option of generation", name, fields))
-        options = GenerationOptions(**given)
+        # Room for a prompt, in models of few positions too.
+        default = min(GenerationOptions.max_new_tokens, max(self.max_length // 2, 1))
+        options = GenerationOptions(**{"max_new_tokens": default, **given})
         if options.max_new_tokens >= self.max_length:
             raise ValueError(
                 f"max_new_tokens must be below max_length, {self.max_length}, to leave room for a "

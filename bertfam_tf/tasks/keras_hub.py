@@ -36,8 +36,8 @@ def to_keras_hub(model: Backbone | Task) -> Any:
     ``from_pretrained`` of this package read.
 
     Args:
-        model: a backbone; or a task with KerasHub's kind of head, whose tokenizer and ``max_length``
-            become the preprocessor's.
+        model: a backbone; or a task with KerasHub's kind of head, whose tokenizer and
+            ``max_length`` become the preprocessor's.
 
     Returns:
         A ``keras_hub.models.Backbone`` such as ``BertBackbone``, or a ``keras_hub.models.Task``

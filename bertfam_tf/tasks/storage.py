@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,7 +199,9 @@ def load(
         tensors = safetensors.read(path)
         what = f"The weights in {path} and {DESCRIPTION}"
         with filled_later():
-            backbone = _backbone(file, family, config, tensors, what)
+            heads = stored.get("other_weights")
+            ignored = (".*",) if heads is None else (*map(re.escape, heads), *beside)
+            backbone = _backbone(file, family, config, tensors, ignored, what)
             tasks = {
                 name: cls(backbone, tokenizer, **described[name][1])
                 for name, cls in classes.items()
@@ -219,12 +221,14 @@ def load(
     return task
 
 
-def _backbone(file: Path, family: Any, config: Any, tensors: Tensors, what: str) -> Backbone:
-    """The backbone that a description names, if its weights are there."""
+def _backbone(
+    file: Path, family: Any, config: Any, tensors: Tensors, ignored: Iterable[str], what: str
+) -> Backbone:
+    """The backbone that a description names, if its weights are there, and no unknown ones."""
     if not isinstance(family, str) or not isinstance(config, dict):
         raise CheckpointError(f"{file} is not the description of a task: it has no config.")
     record = registry.get(family)
     typed = record.config.from_dict(config)
     shapes = declared(record, typed, len(tensors), str(file))
-    compare(shapes, tensors, {path: path for path in shapes}, (".*",), what)
+    compare(shapes, tensors, {path: path for path in shapes}, ignored, what)
     return Backbone(family, typed)

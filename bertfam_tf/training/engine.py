@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import keras
 import tensorflow as tf
 
-from bertfam_tf.data import TokenBatches, shuffled_batches
+from bertfam_tf.data import TokenBatches, as_value_errors, shuffled_batches
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.callbacks.backup import Backup, remaining
@@ -167,16 +167,17 @@ def fit(
     for part in remaining(done, steps, phase.epochs):
         if best is not None and best.exhausted:
             break
-        history = model.fit(
-            phase.batches(done),
-            initial_epoch=phase.epochs_before + part.first,
-            epochs=phase.epochs_before + part.last,
-            steps_per_epoch=part.steps,
-            validation_data=phase.validation_data,
-            callbacks=called,
-            # The order is that of the batches; Keras warns that it cannot shuffle them.
-            **{"shuffle": False, **options},
-        ).history
+        with as_value_errors():
+            history = model.fit(
+                phase.batches(done),
+                initial_epoch=phase.epochs_before + part.first,
+                epochs=phase.epochs_before + part.last,
+                steps_per_epoch=part.steps,
+                validation_data=phase.validation_data,
+                callbacks=called,
+                # The order is that of the batches; Keras warns that it cannot shuffle them.
+                **{"shuffle": False, **options},
+            ).history
         done += part.steps * (part.last - part.first)
         if model.stop_training:
             break

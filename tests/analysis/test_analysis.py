@@ -219,6 +219,22 @@ def test_attributions_add_up(classifier):
         assert name in (None, found.target)
 
 
+def test_words_of_a_tagger(classifier):
+    """They are the ones that it tags, and have the tags of its answer."""
+    tagger = bf.TokenTagger(classifier.backbone, classifier.tokenizer, ["O", "B"], max_length=20)
+    text = "isn't a good\u200b film \u200b good."
+    answer = tagger.predict([text])[0]
+    found = analysis.explain(tagger, text, (0, None))
+    assert [word.text for word, _ in found.words] == [word["word"] for word in answer]
+    for number, word in enumerate(answer):
+        if found.example.words[number].tokens:
+            target = analysis.explain(tagger, text, (number, None), steps=1).target
+            assert target == f"{word['word']}: {word['tag']}"
+        else:
+            with pytest.raises(ValueError, match=f"Word {number}, .* has no token and no tag"):
+                analysis.explain(tagger, text, (number, None), steps=1)
+
+
 @pytest.mark.extended
 def test_pictures_and_page(classifier, tmp_path):
     text = "</script><b>$5 & a good film"

@@ -169,6 +169,16 @@ REPOSITORIES = {
         "model.ckpt-best.index",
         "model.ckpt-best.data-00000-of-00001",
     },
+    "this package": {
+        "bertfam.json",
+        "model.safetensors",
+        "tokenizer/vocab.txt",
+        "tokenizer/spiece.model",
+        "tokenizer/tokenizer_config.json",
+        "generator/bertfam.json",
+        "generator/model.safetensors",
+        "pretraining_heads.safetensors",
+    },
     "Model Garden": {"params.yaml", "ckpt-7.index", "ckpt-7.data-00000-of-00001", "checkpoint"},
 }
 

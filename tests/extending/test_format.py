@@ -80,6 +80,10 @@ def test_every_tensor_is_accounted_for(written):
     np.savez(directory / WEIGHTS, **weights)
     with pytest.raises(CheckpointError, match="Missing tensors: pooler/"):
         bf.load_backbone(directory)
+    np.savez(directory / WEIGHTS, **weights, adapter=np.ones(2, "f4"))
+    both = r"Missing tensors: pooler/dense/bias\.\nUnexpected tensors: adapter\."
+    with pytest.raises(CheckpointError, match=both):
+        bf.load_backbone(directory)
 
 
 def test_errors_list_it(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.distill import cache
+from bertfam_tf.files import exclusive_lock
 from bertfam_tf.recipes import distill
 from bertfam_tf.recipes.distillation import terms_of
 from bertfam_tf.recipes.reading import load_recipe
@@ -58,6 +59,12 @@ def recipe(files, tmp_path):
         return load_recipe(file, kind=DistillRecipe)
 
     return made
+
+
+def test_two_processes_do_not_distil_one_run(recipe, tmp_path):
+    lock = exclusive_lock(tmp_path / "run", tmp_path / "run" / ".lock")
+    with lock, pytest.raises(BlockingIOError, match="run is being written by another process"):
+        distill(recipe())
 
 
 @pytest.fixture(scope="module", autouse=True)

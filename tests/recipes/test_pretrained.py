@@ -12,6 +12,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import convert
 from bertfam_tf.cli import main
+from bertfam_tf.files import exclusive_lock
 from bertfam_tf.recipes import pretrain, pretrained
 from bertfam_tf.recipes.objectives import OBJECTIVES, build
 from bertfam_tf.recipes.reading import load_recipe
@@ -121,6 +122,12 @@ def test_a_model_that_hugging_face_cannot_represent(make, tmp_path, caplog, caps
     assert reason in capsys.readouterr().err
 
 
+def test_two_processes_do_not_pretrain_one_model(make, tmp_path):
+    lock = exclusive_lock(tmp_path / "run", tmp_path / "run" / ".lock")
+    with lock, pytest.raises(BlockingIOError, match="run is being written by another process"):
+        pretrain(make("bert", {"mlm": 1.0}))
+
+
 @pytest.mark.extended
 def test_a_model_without_a_task(make, tmp_path):
     """Heads that no task has: bf.load says what reads it."""
@@ -193,8 +200,21 @@ def test_generator_is_saved(make, tmp_path):
     }
     changes = {"generator": GENERATOR, "model": {"checkpoint": str(model)}}
     again = written(make("electra", {"rtd": 50.0}, overrides, **changes), tmp_path / "again")
+    converted = convert(model, tmp_path / "converted")
     for folder in (".", "generator"):
-        assert_same(*(weights_in(each / folder) for each in (model, again)))
+        for each in (again, converted):
+            assert_same(weights_in(model / folder), weights_in(each / folder))
+
+
+def test_generator_of_a_recipe_that_does_not_describe_it(make, tiny, caplog):
+    overrides = {"num_layers": 2, "num_heads": 8, "hidden_size": 64, "intermediate_size": 128}
+    recipe = make("electra", {"rtd": 50.0}, {**overrides, "embedding_size": 8})
+    with caplog.at_level(logging.INFO):
+        generator, _ = build(recipe, load_tokenizer(tiny)).generator
+    config = generator.config
+    sizes = (config.num_layers, config.num_heads, config.hidden_size, config.intermediate_size)
+    assert sizes == (2, 2, 16, 32)
+    assert "the generator has num_heads 2, hidden_size 16, intermediate_size 32" in caplog.text
 
 
 @pytest.mark.extended
@@ -228,6 +248,8 @@ def test_span_boundary_head_is_saved(make, tmp_path, caplog):
     changes = {"model": {"checkpoint": str(model)}, **span}
     again = written(make("spanbert", objectives, **changes), tmp_path / "again")
     assert_same(stored, load_file(again / "pretraining_heads.safetensors"))
+    converted = convert(model, tmp_path / "converted")
+    assert_same(stored, load_file(converted / "pretraining_heads.safetensors"))
     # Without the objective, its head is left out.
     masked = written(make("spanbert", {"mlm": 1.0}, **changes), tmp_path / "masked")
     assert not (masked / "pretraining_heads.safetensors").exists()

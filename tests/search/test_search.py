@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 from bertfam_tf import cli, search
 from bertfam_tf.data import read_rows
+from bertfam_tf.files import exclusive_lock
 from bertfam_tf.search.storage import Part, read_description
 from tests.selection import in_full
 
@@ -159,6 +161,23 @@ def test_a_killed_build_resumes(task, file, built, tmp_path, monkeypatch, precis
         assert (target / part.name).read_bytes() == part.read_bytes()
     assert _build(task, file, target, precision=precision) == len(DOCUMENTS)
     assert embedded == [8, 1]
+
+
+def test_two_processes_do_not_write_one_index(task, file, tmp_path):
+    target = tmp_path / "index"
+    lock = exclusive_lock(target, tmp_path / ".index.lock")
+    with lock, pytest.raises(BlockingIOError, match="index is being written by another process"):
+        _build(task, file, target)
+    assert not target.exists()
+
+
+def test_an_index_that_is_replaced_while_it_is_searched(copy):
+    found = search.Index(copy)
+    part = copy / "part-00000.safetensors"
+    other = Path(shutil.copy(part, part.with_name("other")))
+    other.rename(part)
+    with pytest.raises(ValueError, match=r"part-00000\.safetensors; .* changed or replaced"):
+        found._parts[0].documents([0])
 
 
 def test_another_build_is_refused(task, file, copy, tmp_path):

@@ -165,6 +165,12 @@ def test_streaming_holds_back_half_characters():
     assert pieces == [[""], ["é"], [""], [""], ["日"], [""]]
 
 
+def test_defaults_fit_a_model_of_few_positions():
+    model = _model()
+    assert model.max_length == 48
+    assert model.generate("a") == model.generate("a", max_new_tokens=24)
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import Checkpoint, convert
+from bertfam_tf.cli import main
+from bertfam_tf.metrics import unit_length
 from bertfam_tf.recipes import evaluate, run
 from bertfam_tf.recipes.directory import MODEL
 from bertfam_tf.recipes.reading import load_recipe
@@ -59,6 +61,23 @@ def test_embeddings_too(checkpoint):
     german = bf.TextEmbedder.from_pretrained(checkpoint, language="de").predict(TEXTS)
     english = bf.TextEmbedder.from_pretrained(checkpoint, language="en").predict(TEXTS)
     assert np.abs(german - english).max() > 1e-3
+
+
+def test_commands_of_search(checkpoint, tmp_path, capsys):
+    """Documents in one language and queries in another."""
+    (tmp_path / "texts.txt").write_text("das h a b\nh a\n")
+    task = bf.TextEmbedder.from_pretrained(checkpoint)
+    task.save(tmp_path / "task")
+    model, index = str(tmp_path / "task"), str(tmp_path / "index")
+    files = ["--input", str(tmp_path / "texts.txt"), "--output", index]
+    assert main(["index", model, *files, "--language", "de"]) == 0
+    assert main(["search", model, index, "das h a b", "--language", "fr"]) == 0
+    best = json.loads(capsys.readouterr().out.splitlines()[-1])["results"][0]
+    task.language = "de"
+    documents = unit_length(task.predict(["das h a b", "h a"]))
+    task.language = "fr"
+    query = unit_length(task.predict(["das h a b"]))[0]
+    assert best["score"] == pytest.approx(max(documents @ query), abs=1e-5)
 
 
 @pytest.mark.extended
