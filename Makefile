@@ -56,7 +56,7 @@ data: .venv/installed
 browser: .venv/installed-browser
 	command -v chromium && command -v chromedriver || \
 		(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
-	$(PYTEST) tests/serve/test_serve_page.py
+	$(PYTEST) tests/serving/test_serve_page.py
 
 # Its reference is gone from later transformers.
 transformer-xl-goldens: build/references/installed

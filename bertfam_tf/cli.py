@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertfam_serve.__main__ import add_flags as add_serve_flags
 from bertfam_tf.files import write
 from bertfam_tf.names import unknown
-from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
 
 # Features that are read from one column each.
 _FEATURES = ("text", "text_pair", "question", "context")
@@ -61,8 +61,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
 def _is_user_error(error: Exception) -> bool:
     if isinstance(error, ValueError | OSError):
         return True
+    from bertfam_serve import ServingError
     from bertfam_tf.export import ExportError
-    from bertfam_tf.serve import ServingError
 
     return isinstance(error, ExportError | ServingError)
 
@@ -722,7 +722,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from bertfam_tf.serve.__main__ import run
+    from bertfam_serve.__main__ import run
 
     run(options)
 

@@ -505,9 +505,9 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
         )
         config = Path(folder) / "models.config"
         config.write_text(f"model_config_list {{ {models} }}")
-        command = [sys.executable, "-m", "bertfam_tf.serve", "--model-config-file", str(config)]
+        command = [sys.executable, "-m", "bertfam_serve", "--model-config-file", str(config)]
         help_text = subprocess.run(
-            [sys.executable, "-m", "bertfam_tf.serve", "--help"],
+            [sys.executable, "-m", "bertfam_serve", "--help"],
             capture_output=True, text=True, check=True, cwd=root,
         ).stdout  # fmt: skip
         speaks_grpc = "--grpc-port" in help_text

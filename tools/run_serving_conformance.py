@@ -61,8 +61,8 @@ runpy.run_path({test!r}, run_name="__main__")
 def launch(arguments: list[str]) -> int:
     """Starts the server with the flags of tensorflow_model_server; unsupported flags are printed to
     stderr and ignored."""
-    from bertfam_tf.serve.__main__ import add_flags, run
-    from bertfam_tf.serve.status import ServingError
+    from bertfam_serve.__main__ import add_flags, run
+    from bertfam_serve.status import ServingError
 
     translated = [
         "--allow-reload-config"

@@ -87,7 +87,7 @@ def server(base: Path, *flags: str) -> Iterator[Server]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
 
-    command = [sys.executable, "-m", "bertfam_tf.serve", str(base)]
+    command = [sys.executable, "-m", "bertfam_serve", str(base)]
     command += ["--rest-port", "0", "--grpc-port", "0", *flags]
     with subprocess.Popen(
         command,

@@ -13,6 +13,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bertfam_serve.servable import DEFAULT_SIGNATURE, Servable
+from bertfam_serve.servable_loader import load
+from bertfam_serve.status import Code, ServingError
 from bertfam_tf import files
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.export import guards
@@ -23,9 +26,6 @@ from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.model_card import write_card
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
-from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable
-from bertfam_tf.serve.servable_loader import load
-from bertfam_tf.serve.status import Code, ServingError
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.text import Tokenizer
 

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
+from bertfam_serve.ui_answers import run_attention
 from bertfam_tf import analysis
-from bertfam_tf.serve.ui_answers import run_attention
-from tests.serve.test_serve_answers import servable
+from tests.serving.test_serve_answers import servable
 
 TEXTS = ["a good film", "it is a very dull plot, isn't it?", ""]
 

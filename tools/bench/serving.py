@@ -91,7 +91,7 @@ def server(
 ) -> Iterator[tuple[dict[str, str], int]]:
     """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
     ports = ["--rest-port", "0", "--grpc-port", "0"]
-    command = [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports, *flags]
+    command = [sys.executable, "-m", "bertfam_serve", str(base), *ports, *flags]
     variables = {**os.environ, "PYTHONPATH": str(tree)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=tree, env=variables

@@ -110,7 +110,7 @@ def _server(checkout: Path, base: Path, environment: dict[str, str]) -> Seconds:
     begin = time.perf_counter()
     ports = ["--rest-port", "0", "--grpc-port", "-1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports],
+        [sys.executable, "-m", "bertfam_serve", str(base), *ports],
         cwd=checkout,
         env=environment,
         stdout=subprocess.PIPE,

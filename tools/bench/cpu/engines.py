@@ -84,7 +84,7 @@ class Ours:
     """An exported SavedModel, loaded and run as the server does."""
 
     def __init__(self, folder: Path, variant: str, threads: int):
-        from bertfam_tf.serve import servable_loader
+        from bertfam_serve import servable_loader
 
         self._load, self._folder, self._variant = servable_loader.load, folder, variant
 
