@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 import bertfam_tf as bf
-from bertfam_serve import load
 from bertfam_tf import registry
 from bertfam_tf.cli import _parsed, main
 from bertfam_tf.export import BatchingOptions, ExportError
+from bertfam_tf.export.runtime import load
 from bertfam_tf.train import as_json
 from tests.selection import in_full
 from tests.test_families import PUBLISHED

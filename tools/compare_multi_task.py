@@ -25,9 +25,9 @@ import keras
 import numpy as np
 
 import bertfam_tf as bf
-from bertfam_serve import load
 from bertfam_tf import optimizers
 from bertfam_tf.config import load_recipe
+from bertfam_tf.export.runtime import load
 from bertfam_tf.files import write
 from bertfam_tf.train import read_split
 from tools.bench import machine

@@ -34,8 +34,8 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_serve import load
 from bertfam_tf import optimizers
+from bertfam_tf.export.runtime import load
 from bertfam_tf.files import write
 from bertfam_tf.metrics import nearest, retrieval_scores
 from bertfam_tf.sources import resolve

@@ -30,9 +30,9 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import bertfam_tf as bf
-from bertfam_serve import load
 from bertfam_tf.config import load_recipe
 from bertfam_tf.export import tflite
+from bertfam_tf.export.runtime import load
 from bertfam_tf.metrics import entity_scores, squad_scores
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.train import read_split

@@ -62,7 +62,7 @@ def launch(arguments: list[str]) -> int:
     """Starts the server with the flags of tensorflow_model_server; unsupported flags are printed to
     stderr and ignored."""
     from bertfam_serve.__main__ import add_flags, run
-    from bertfam_serve.status import ServingError
+    from bertfam_tf.export.runtime.status import ServingError
 
     translated = [
         "--allow-reload-config"

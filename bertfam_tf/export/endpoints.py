@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_serve.servable import DEFAULT_SIGNATURE
 from bertfam_tf.export.guards import InputLimits, with_input_checks
 from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE
 from bertfam_tf.export.weights import StoredWeights
 from bertfam_tf.names import unexpected
 from bertfam_tf.tasks import MultiTask, Task

@@ -10,11 +10,11 @@ import tensorflow as tf
 import yaml
 
 import bertfam_tf as bf
-from bertfam_serve import load as load_export
 from bertfam_tf import heads
 from bertfam_tf.config import load_recipe
 from bertfam_tf.data import read_rows, targets
 from bertfam_tf.data.inputs import Fields
+from bertfam_tf.export.runtime import load as load_export
 from bertfam_tf.learner import mean_loss
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.options import Options, option

@@ -9,7 +9,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 import bertfam_tf as bf
-from bertfam_serve import load, running_server
+from bertfam_serve import running_server
+from bertfam_tf.export.runtime import load
 from tests.serving import half_plus
 
 ECHOED = [

@@ -12,7 +12,7 @@ PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "serving" / "server")))
 
 
 def start(*arguments, **options) -> subprocess.Popen:
-    """Starts Python with these arguments and these packages on its path; pipes output by default."""
+    """Starts Python with these arguments, and our packages on its path; pipes output by default."""
     # NiceGUI serves nothing where it sees that pytest runs.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     return subprocess.Popen(

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_serve import Code, ServingError
 from bertfam_serve.ui_answers import (
     Field,
     MarkedText,
@@ -20,6 +19,7 @@ from bertfam_serve.ui_answers import (
     run_example,
 )
 from bertfam_serve.ui_html import markup
+from bertfam_tf.export.runtime import Code, ServingError
 
 
 def strings(*items):

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_serve import Code, ServingError, load, running_server
+from bertfam_serve import running_server
 from bertfam_serve.batching import Batcher, BatchingParameters, read_parameters
+from bertfam_tf.export.runtime import Code, ServingError, load
 
 MESSAGE_OF_MIXED_SHAPES = "different tasks have different shapes and padding is turned off"
 

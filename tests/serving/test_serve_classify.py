@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import classification_pb2, regression_pb2
 
-from bertfam_serve import Code, ServingError
 from bertfam_serve.json_examples import decode_examples, encode_classes, encode_values
+from bertfam_tf.export.runtime import Code, ServingError
 from tests.serving.half_plus import example, regress_request
 
 

@@ -15,8 +15,9 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from bertfam_serve import Code, Models, ServingError, load, running_server
+from bertfam_serve import Models, running_server
 from bertfam_serve.model_server_config import read_config, versions_wanted
+from bertfam_tf.export.runtime import Code, ServingError, load
 from tests.serving import half_plus
 from tests.serving.half_plus import Stubs, predict_request
 

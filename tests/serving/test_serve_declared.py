@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_serve import Code, ServingError, load
 from bertfam_serve.batching import Batcher, BatchingParameters
-from bertfam_serve.capi import declares_too_much
+from bertfam_tf.export.runtime import Code, ServingError, load
+from bertfam_tf.export.runtime.capi import declares_too_much
 
 
 def declared(dtype, *shape, **values):

@@ -23,8 +23,9 @@ from tensorflow_serving.apis import (
     prediction_log_pb2,
 )
 
-from bertfam_serve import Code, inference, running_server, tensor_protos
+from bertfam_serve import running_server
 from bertfam_serve.grpc_api import parse_channel_arguments
+from bertfam_tf.export.runtime import Code, requests, tensor_protos
 from tests.serving.half_plus import (
     CLASSIFY,
     REGRESS,
@@ -155,7 +156,7 @@ def test_examples_are_merged_as_protos_are():
     given = classification_pb2.ClassificationRequest().input
     given.example_list_with_context.context.CopyFrom(context)
     given.example_list_with_context.examples.append(own)
-    (serialized,) = inference.serialized_examples(given)
+    (serialized,) = requests.serialized_examples(given)
     merged = tf.train.Example.FromString(serialized)
     context.MergeFrom(own)
     assert merged == context == example(a=[1], b=[b"own"], d=[2.0])

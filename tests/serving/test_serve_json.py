@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from bertfam_serve import Code, ServingError
 from bertfam_serve.json_tensor import encode_predict
+from bertfam_tf.export.runtime import Code, ServingError
 
 
 def read_float32(text):

@@ -16,10 +16,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_serve import Code, ServingError, capi, memory_trimmer, running_server
+from bertfam_serve import memory_trimmer, running_server
 from bertfam_serve.__main__ import add_flags
 from bertfam_serve.chunks import run_in_chunks
 from bertfam_serve.request_limits import RequestLimits
+from bertfam_tf.export.runtime import Code, ServingError, capi
 from tests.serving.half_plus import (
     Stubs,
     classify_request,

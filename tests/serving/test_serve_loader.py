@@ -9,7 +9,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from bertfam_serve import Code, Models, ServingError, load
+from bertfam_serve import Models
+from bertfam_tf.export.runtime import Code, ServingError, load
 
 
 @pytest.fixture(scope="module")

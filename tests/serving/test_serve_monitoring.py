@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 pytest.importorskip("prometheus_client")
 from prometheus_client.parser import text_string_to_metric_families
 
-from bertfam_serve import Code, ServingError, load
 from bertfam_serve.monitoring import DEFAULT_PATH, Metrics, read_path, route
+from bertfam_tf.export.runtime import Code, ServingError, load
 
 LATENCIES = ["request_latency", "runtime_latency", "model_warmup_latency"]
 

@@ -53,7 +53,7 @@ def test_serves_text_without_any_framework_until_a_signal(base_path, number):
         finally:
             process.kill()
     assert process.returncode == 0, err
-    assert out == "imported: []\nrooms: ['lazy', 'names', 'parsing', 'serve']\n"
+    assert out == "imported: []\nrooms: ['export', 'lazy', 'names', 'parsing']\n"
     assert "Traceback" not in err
 
 

@@ -22,7 +22,6 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from bertfam_serve import Code, ServingError
 from bertfam_serve.security import (
     ApiKeyInterceptor,
     ApiKeyMiddleware,
@@ -30,6 +29,7 @@ from bertfam_serve.security import (
     Tls,
     read_keys,
 )
+from bertfam_tf.export.runtime import Code, ServingError
 from tests.serving.half_plus import predict_request
 from tests.serving.process import start
 

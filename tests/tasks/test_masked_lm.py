@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_serve import load
 from bertfam_tf import registry
+from bertfam_tf.export.runtime import load
 from bertfam_tf.text import load_tokenizer
 from tests.selection import WIRINGS, in_full
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_serve import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.sources import CheckpointError
 
 QUERIES = ["was the film good ?", "", "who played"]

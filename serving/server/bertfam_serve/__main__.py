@@ -360,7 +360,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bertfam_serve", description=__doc__)
     add_flags(parser)
     options = parser.parse_args()
-    from bertfam_serve.status import ServingError
+    from bertfam_tf.export.runtime.status import ServingError
 
     try:
         run(options)

@@ -23,10 +23,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_serve import merging, tensor_protos
+from bertfam_serve import merging
 from bertfam_serve.batching_parameters import BatchingParameters, read_parameters
-from bertfam_serve.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime import tensor_protos
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 __all__ = ["BatchedServable", "Batcher", "BatchingParameters", "read_parameters"]
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from bertfam_serve import text_format
-from bertfam_serve.status import ServingError, invalid
+from bertfam_tf.export.runtime.status import ServingError, invalid
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_serve import merging, tensor_protos
-from bertfam_serve.status import Code, ServingError
+from bertfam_serve import merging
+from bertfam_tf.export.runtime import capi, tensor_protos
+from bertfam_tf.export.runtime.servable import Inputs, Servable
+from bertfam_tf.export.runtime.status import Code, ServingError
 
 MAX_ROWS_PER_RUN = 32
 # The largest size of a chunk's inputs, unless a single row is larger: 3,000 to 4,000 tokens.
@@ -17,7 +19,49 @@ MAX_ROWS_PER_RUN = 32
 _BYTES_PER_RUN = 16 << 10
 
 Arrays = Mapping[str, np.ndarray]
-Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
+
+
+class ChunkedServable(Servable):
+    """A servable that runs large requests in chunks of rows.
+
+    Only for models whose outputs for a row do not depend on other rows.
+    """
+
+    def __init__(self, session: capi.Session, model: str, *, rows_per_run: int) -> None:
+        """Initializes the servable.
+
+        Args:
+            session: the session that holds the model.
+            model: the model's name.
+            rows_per_run: as for ``run_in_chunks``.
+        """
+        super().__init__(session, model)
+        self._rows_per_run = rows_per_run
+
+    def run(
+        self,
+        signature: str,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = (),
+        timeout_ms: int = 0,
+    ) -> dict[str, np.ndarray]:
+        def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
+            whole = super(ChunkedServable, self).run
+            return [whole(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)]
+
+        rows = self._rows_per_run
+        return run_in_chunks(run, inputs, rows_per_run=rows, timeout_ms=timeout_ms)[0]
+
+    def run_together(
+        self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
+    ) -> list[dict[str, np.ndarray]]:
+        def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
+            whole = super(ChunkedServable, self).run_together
+            return whole(signatures, inputs, timeout_ms=timeout_ms)
+
+        rows = self._rows_per_run
+        return run_in_chunks(run, inputs, rows_per_run=rows, timeout_ms=timeout_ms)
 
 
 def run_in_chunks(

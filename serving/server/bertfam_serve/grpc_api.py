@@ -16,9 +16,10 @@ from tensorflow_serving.apis import (
 )
 
 from bertfam_serve import inference
+from bertfam_serve.http_status import shortened
 from bertfam_serve.models import Models
 from bertfam_serve.request_limits import RequestLimits
-from bertfam_serve.status import Code, ServingError, invalid, shortened
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
 

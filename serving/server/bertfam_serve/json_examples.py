@@ -17,7 +17,7 @@ from bertfam_serve.json_text import (
     signature_name,
 )
 from bertfam_serve.request_limits import RequestLimits
-from bertfam_serve.status import invalid
+from bertfam_tf.export.runtime.status import invalid
 
 
 def decode_examples(body: bytes, request: Any, limits: RequestLimits | None = None) -> None:

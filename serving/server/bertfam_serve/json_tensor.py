@@ -27,7 +27,7 @@ from bertfam_serve.json_text import (
     signature_name,
 )
 from bertfam_serve.request_limits import RequestLimits
-from bertfam_serve.status import ServingError, invalid, unimplemented
+from bertfam_tf.export.runtime.status import ServingError, invalid, unimplemented
 
 _NO_LIMITS = RequestLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 Arrays = Mapping[str, np.ndarray]
 _RANKS_PADDED = range(1, 7)

@@ -12,7 +12,7 @@ from tensorflow_serving.config.model_server_config_pb2 import (
 )
 
 from bertfam_serve import text_format
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 PLATFORM = "tensorflow"
 MAX_VERSION = 2**63 - 1

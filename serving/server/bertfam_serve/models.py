@@ -15,9 +15,9 @@ from tensorflow_serving.apis import get_model_status_pb2, model_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
 from bertfam_serve import model_server_config
-from bertfam_serve.servable import Servable, ServableLike
 from bertfam_serve.servable_loader import AroundWarmUp, Wrap, load_for
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime.servable import Servable, ServableLike
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bertfam_serve import text_format
-from bertfam_serve.servable import DEFAULT_SIGNATURE, Inputs, Pending, ServableLike
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_serve.queued import Pending
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 # Microseconds, from 10 to about 24 minutes.

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import input_pb2
 
-from bertfam_serve import capi
-from bertfam_serve.servable import Inputs
-from bertfam_serve.status import ServingError, invalid
+from bertfam_tf.export.runtime import capi
+from bertfam_tf.export.runtime.servable import Inputs
+from bertfam_tf.export.runtime.status import ServingError, invalid
 
 _STRING = tf.string.as_datatype_enum
 _CHUNK = 1 << 20

@@ -24,11 +24,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb2
 
 from bertfam_serve import inference, json_examples, json_tensor
+from bertfam_serve.http_status import HTTP_STATUS, shortened
 from bertfam_serve.model_server_config import MAX_VERSION
 from bertfam_serve.models import Models
+from bertfam_serve.queued import Pending
 from bertfam_serve.request_limits import RequestLimits
-from bertfam_serve.servable import DEFAULT_SIGNATURE, Pending, ServableLike
-from bertfam_serve.status import HTTP_STATUS, Code, ServingError, invalid, shortened
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, ServableLike
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
 

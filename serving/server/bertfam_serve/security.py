@@ -14,7 +14,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bertfam_serve.status import HTTP_STATUS, Code, ServingError, invalid
+from bertfam_serve.http_status import HTTP_STATUS
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 _MIN_CHARACTERS = 16
 _REFUSAL = "A valid API key is required, as 'x-api-key: KEY' or 'authorization: Bearer KEY'"

@@ -16,7 +16,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "tensorflow.serving"

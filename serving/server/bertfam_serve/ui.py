@@ -20,9 +20,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from bertfam_serve import ui_answers
-from bertfam_serve.status import ServingError
 from bertfam_serve.ui_html import STYLE, markup
 from bertfam_tf.attention_html import attention_html, page
+from bertfam_tf.export.runtime.status import ServingError
 
 _PATH = "/ui"
 _TIMEOUT_MS = 30_000

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_serve.servable import DEFAULT_SIGNATURE, ServableLike
-from bertfam_serve.status import ServingError, invalid
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, ServableLike
+from bertfam_tf.export.runtime.status import ServingError, invalid
 
 _ENTITIES, _CLASSIFY, _ATTENTION = "entities", "classify", "attention"
 _PREDICT = "tensorflow/serving/predict"

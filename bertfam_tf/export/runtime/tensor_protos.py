@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from bertfam_serve import capi
+from bertfam_tf.export.runtime import capi
 
 
 def read(proto: tensor_pb2.TensorProto) -> np.ndarray | None:

@@ -1,15 +1,14 @@
 """Runs the signatures of a loaded SavedModel."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bertfam_serve import capi, chunks, tensor_protos
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime import capi, tensor_protos
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -17,7 +16,7 @@ Inputs = Mapping[str, np.ndarray | tensor_pb2.TensorProto]
 
 
 class ServableLike(Protocol):
-    """The interface of a loaded model: a `Servable`, or a wrapper that `wrap` makes of one.
+    """The interface of a loaded model: a ``Servable``, or a server's wrapper around one.
 
     A wrapper, for example for dynamic batching, is created before the warm-up requests run, and
     they run in it. When its version is unloaded, requests in progress may still hold a reference.
@@ -49,36 +48,6 @@ class ServableLike(Protocol):
         """As `Servable.run_together`."""
 
 
-class Pending(Protocol):
-    """A request in a queue.
-
-    Attributes:
-        future: output name to array, or an exception that all requests of a batch share; it cannot
-            be cancelled.
-        deadline: seconds of the monotonic clock; infinity for no limit.
-    """
-
-    future: Future[dict[str, np.ndarray]]
-    deadline: float
-
-    def timeout_error(self) -> ServingError:
-        """The error of the request if its deadline passes before it is answered."""
-
-
-class QueuedServable(ServableLike, Protocol):
-    """A servable with queues, so that requests can wait without a thread for each of them."""
-
-    def submit(
-        self,
-        signature: str,
-        inputs: Inputs,
-        *,
-        outputs: Sequence[str] = (),
-        timeout_ms: int = 0,
-    ) -> Pending | None:
-        """As `run`, but returns immediately; None if this request has to be passed to `run`."""
-
-
 class Servable:
     """A loaded SavedModel. Thread-safe; it is unloaded with its last reference.
 
@@ -87,15 +56,14 @@ class Servable:
         model: the name under which a server serves it; empty outside of servers.
     """
 
-    def __init__(self, session: capi.Session, model: str = "", *, rows_per_run: int = 0) -> None:
-        """Args:
-        session: the model.
-        model: its name.
-        rows_per_run: larger requests run in chunks of this number of rows. 0 disables it, for
-            models whose outputs for a row depend on other rows.
+    def __init__(self, session: capi.Session, model: str = "") -> None:
+        """Initializes the servable.
+
+        Args:
+            session: the session that holds the model.
+            model: the model's name.
         """
         self.model = model
-        self._rows_per_run = rows_per_run
         meta_graph = meta_graph_pb2.MetaGraphDef.FromString(session.meta_graph)
         self.signatures = dict(meta_graph.signature_def)
         self._session = session
@@ -126,11 +94,7 @@ class Servable:
         """
         definition = self._definition(signature)
         fetches = [_fetches(definition, outputs)]
-
-        def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
-            return self._run(_feeds(definition, inputs), fetches, timeout_ms)
-
-        return self._in_chunks(run, inputs, timeout_ms)[0]
+        return self._run(_feeds(definition, inputs), fetches, timeout_ms)[0]
 
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
@@ -150,13 +114,9 @@ class Servable:
         """
         definitions = [self._definition(signature) for signature in signatures]
         fetches = [_fetches(definition, ()) for definition in definitions]
-
-        def run(inputs: Inputs, timeout_ms: int) -> list[dict[str, np.ndarray]]:
-            # Signatures of a SavedModel may share placeholders, which can be fed only once.
-            feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
-            return self._run(list(feeds.values()), fetches, timeout_ms)
-
-        return self._in_chunks(run, inputs, timeout_ms)
+        # Signatures of a SavedModel may share placeholders, which can be fed only once.
+        feeds = {feed.tensor: feed for d in definitions for feed in _feeds(d, inputs)}
+        return self._run(list(feeds.values()), fetches, timeout_ms)
 
     def close(self) -> None:
         """Cancels runs in progress with CANCELLED; later runs fail."""
@@ -169,18 +129,6 @@ class Servable:
                 Code.FAILED_PRECONDITION, f'Serving signature key "{signature}" not found.'
             )
         return self.signatures[signature]
-
-    def _in_chunks(
-        self,
-        run: Callable[[Inputs, int], list[dict[str, np.ndarray]]],
-        inputs: Inputs,
-        timeout_ms: int,
-    ) -> list[dict[str, np.ndarray]]:
-        if not self._rows_per_run:
-            return run(inputs, timeout_ms)
-        return chunks.run_in_chunks(
-            run, inputs, rows_per_run=self._rows_per_run, timeout_ms=timeout_ms
-        )
 
     def _run(
         self, feeds: Sequence[capi.Feed], fetches: Sequence[Mapping[str, str]], timeout_ms: int

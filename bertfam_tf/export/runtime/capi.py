@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from bertfam_serve.status import Code, ServingError, invalid
+from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 
 class _Buffer(ctypes.Structure):
