@@ -106,49 +106,38 @@ def test_context_is_read(text):
 BIG = b"9" * 400
 
 REFUSED = [
-    (b"", "JSON Parse error: The document is empty"),
-    (b"{", "JSON Parse error: Missing a name for object member. at offset: 1"),
-    (b"[]", "JSON Value: [] Is not object"),
-    (b'{"signature_name": 3, "examples": [{}]}',
-     'JSON Value: {\n    "signature_name": 3,\n    "examples": [{}]\n} '
-     "not formatted correctly. 'signature_name' key must be a string value."),
-    (b"{}", "JSON Value: {} When method is classify, key 'examples' is expected and was not found"),
-    (b'{"examples": {}}',
-     "JSON Value: {\n    \"examples\": {}\n} Expecting 'examples' value to be an list/array"),
-    (b'{"examples": []}',
-     "JSON Value: {\n    \"examples\": []\n} 'examples' value is an empty array"),
-    (b'{"examples": [1]}', "Example must be JSON object but got JSON Number"),
-    (b'{"examples": [{}, "a"]}', "Example must be JSON object but got JSON String"),
-    (b'{"context": [], "examples": [{}]}', "Example must be JSON object but got JSON Array"),
-    (b'{"context": null, "examples": [{}]}', "Example must be JSON object but got JSON Null"),
-    (b'{"examples": [{"a": null}]}', "Feature: a has element with unexpected JSON type: Null"),
-    (b'{"examples": [{"a": [[1]]}]}', "Feature: a has element with unexpected JSON type: Array"),
-    (b'{"examples": [{"a": {"x": 1}}]}',
-     "Feature: a has element with unexpected JSON type: Object"),
-    (b'{"examples": [{"a": [1, 1.5]}]}',
-     "Unexpected element type in feature: a expecting type: int64"),
-    (b'{"examples": [{"a": [1.5, 1]}]}',
-     "Unexpected element type in feature: a expecting type: float"),
-    (b'{"examples": [{"a": ["x", true]}]}',
-     "Unexpected element type in feature: a expecting type: bytes"),
-    (b'{"examples": [{"a": [1, {"b64": ""}]}]}',
-     "Unexpected element type in feature: a expecting type: int64"),
-    (b'{"examples": [{"a": {"b64": "="}}]}', "Unable to base64 decode"),
-    (b'{"examples": [{"a": 9223372036854775808}]}',
-     "Feature: a has uint64_t element. Only int64_t is supported."),
-    (b'{"examples": [{"a": ' + BIG + b"}]}",
-     "JSON Parse error: Number too big to be stored in double."),
-    (b'{"examples": [{"\\ud800": 1}]}', "The name of a feature is not valid UTF-8"),
-    (b'{"signature_name": "\\ud800", "examples": [{}]}',
-     "The name of the signature is not valid UTF-8"),
-]  # fmt: skip
+    (b"", "not JSON: Expecting value (byte 0)"),
+    (b"{", "(byte 1)"),
+    (b"[]", "must be a JSON object, got an empty array"),
+    (b'{"signature_name": 3, "examples": [{}]}', "'signature_name' must be a string, got 3"),
+    (b"{}", "'examples' must be a non-empty array, got none"),
+    (b'{"examples": {}}', "'examples' must be a non-empty array, got an object"),
+    (b'{"examples": []}', "'examples' must be a non-empty array, got an empty array"),
+    (b'{"examples": [1]}', "examples[0] is 1, expected an object"),
+    (b'{"examples": [{}, "a"]}', 'examples[1] is "a", expected an object'),
+    (b'{"context": [], "examples": [{}]}', "context is an empty array, expected an object"),
+    (b'{"context": null, "examples": [{}]}', "context is null, expected an object"),
+    (b'{"examples": [{"a": null}]}', 'examples[0]["a"]: null'),
+    (b'{"examples": [{}, {"a": [[1]]}]}', 'examples[1]["a"]: an array of 1'),
+    (b'{"examples": [{"a": {"x": 1}}]}', 'examples[0]["a"]: an object'),
+    (b'{"examples": [{"a": [1, 1.5]}]}', "of type int64, a later one of type float"),
+    (b'{"examples": [{"a": [1.5, 1]}]}', "of type float, a later one of type int64"),
+    (b'{"examples": [{"a": ["x", true]}]}', "of type bytes, a later one of type int64"),
+    (b'{"examples": [{"a": [1, {"b64": ""}]}]}', "of type int64, a later one of type bytes"),
+    (b'{"examples": [{"a": {"b64": "="}}]}', "is not base64"),
+    (b'{"examples": [{"a": 9223372036854775808}]}', "9223372036854775808 is too large"),
+    (b'{"examples": [{"a": ' + BIG + b"}]}", "a number that is too large"),
+    (b'{"examples": [{"\\ud800": 1}]}', "examples[0]: the name of a feature is not valid UTF-8"),
+    (b'{"signature_name": "\\ud800", "examples": [{}]}', "'signature_name' is not valid UTF-8"),
+]
 
 
 @pytest.mark.parametrize("verb", ["classify", "regress"])
 @pytest.mark.parametrize(("content", "error"), REFUSED)
 def test_refused_bodies(post, verb, content, error):
     response = post(verb, content)
-    assert (response.status_code, response.json()) == (400, {"error": error})
+    assert response.status_code == 400
+    assert error in response.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +170,7 @@ def test_unknown_models(half, verb, path, status, error):
     assert (response.status_code, response.json()) == (status, {"error": error})
     # What is wrong with the body comes first.
     response = httpx.post(f"{half.url}/v1/models/{path}:{verb}", content=b"{", timeout=60)
-    assert "JSON Parse error" in response.json()["error"]
+    assert "not JSON" in response.json()["error"]
 
 
 def test_numbers_follow_the_rule():
@@ -196,17 +185,17 @@ def test_numbers_follow_the_rule():
 
 
 @pytest.mark.parametrize(
-    ("encode", "result", "kind"),
+    ("encode", "result"),
     [
-        (encode_classes, classification_pb2.ClassificationResult(), "Classification"),
-        (encode_values, regression_pb2.RegressionResult(), "Regression"),
+        (encode_classes, classification_pb2.ClassificationResult()),
+        (encode_values, regression_pb2.RegressionResult()),
     ],
 )
-def test_no_results(encode, result, kind):
+def test_no_results(encode, result):
     with pytest.raises(ServingError) as caught:
         encode(result)
     assert caught.value.code == Code.INVALID_ARGUMENT
-    assert caught.value.message == f"Cannot convert empty {kind}Results to JSON"
+    assert caught.value.message.startswith("The model returned no ")
 
 
 def test_labels_are_quoted():
@@ -222,7 +211,7 @@ def test_deep_nesting_is_refused(post):
     content = b'{"examples": [' + b'{"a": ' + b"[" * 100_000
     response = post("regress", content)
     assert response.status_code == 400
-    assert "JSON Parse error" in response.json()["error"]
+    assert "nested too deeply" in response.json()["error"]
 
 
 def test_rest_and_protos_agree(post, stubs):

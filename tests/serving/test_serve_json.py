@@ -63,18 +63,16 @@ def test_numbers_read_back_as_they_were(dtype):
 
 
 @pytest.mark.parametrize("row", [True, False])
-@pytest.mark.parametrize(
-    ("dtype", "name"), [(np.float16, "half"), (np.uint16, "uint16"), (np.complex64, "complex64")]
-)
-def test_unwritable_dtypes(dtype, name, row):
+@pytest.mark.parametrize("dtype", [np.float16, np.uint16, np.complex64])
+def test_unwritable_dtypes(dtype, row):
     with pytest.raises(ServingError) as caught:
         encode_predict({"y": np.ones(2, dtype)}, row)
     assert caught.value.code == Code.INVALID_ARGUMENT
-    assert caught.value.message == f"Failed to write JSON value for tensor type: {name}"
+    assert f"'y' has the type {dtype.__name__}" in caught.value.message
 
 
 def test_no_outputs():
-    with pytest.raises(ServingError, match="Cannot convert empty tensor map to JSON"):
+    with pytest.raises(ServingError, match="no outputs"):
         encode_predict({}, row=True)
 
 

@@ -1,4 +1,4 @@
-"""Predict over REST: JSON requests, JSON answers, and the text of every refusal."""
+"""Predict over REST: JSON requests, JSON answers, and the place and reason of every refusal."""
 
 import base64
 import json
@@ -161,113 +161,83 @@ def test_short_names_of_infinity_inside_strings_are_text(predict):
     assert response.json() == {"outputs": "Inf"}
 
 
-ROW = "Failed to process element: 0 of 'instances' list. Error: INVALID_ARGUMENT: "
-ROW_1 = ROW.replace("0", "1")
-ONLY_ONE = "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist "
-PLAIN = "but expecting {} as multiple input tensors required as per tensorinfo_map"
-
-
-def json_error(reason, offset):
-    return f"JSON Parse error: {reason} at offset: {offset}"
-
-
 @pytest.mark.parametrize(
     ("signature", "body", "error"),
     [
-        ("", "", "JSON Parse error: The document is empty"),
-        ("", " \n", json_error("The document is empty.", 2)),
-        ("", "instances = [1, 2]", json_error("Invalid value.", 0)),
-        ("", '{"é": [1,]}', json_error("Invalid value.", 10)),
-        ("", '{"a": [1 2]}', json_error("Missing a comma or ] after an array element.", 9)),
-        ("", '{"[": 1 "b"}', json_error("Missing a comma or } after an object member.", 8)),
-        ("", "{1: 2}", json_error("Missing a name for object member.", 1)),
-        ("", '{"a" 2}', json_error("Missing a colon after a name of object member.", 5)),
-        ("", '{"a": "b', json_error("Missing a closing quotation mark in string.", 6)),
-        ("", '{"a": 1e999}', json_error("Number too big to be stored in double.", 0)),
-        ("", '{"a": ' + "9" * 5000 + "}", json_error("Number too big to be stored in double.", 0)),
-        ("", "[1, 2]", "JSON Value: [1, 2] Is not object"),
-        ("", "3", "JSON Value: 3 Is not object"),
-        ("", "{}", "Missing 'inputs' or 'instances' key"),
-        ("", '{"instances": 1}', "JSON Value: {\n    \"instances\": 1\n} "
-         "Expecting 'instances' to be an list/array"),
-        ("", '{"instances": []}', "JSON Value: {\n    \"instances\": []\n} "
-         "No values in 'instances' array"),
-        ("", '{"instances": [1], "inputs": [1]}',
-         f'JSON Value: {{\n    "instances": [1],\n    "inputs": [1]\n}} {ONLY_ONE}'),
-        ("", '{"signature_name": 100}', 'JSON Value: {\n    "signature_name": 100\n} '
-         "not formatted correctly. 'signature_name' key must be a string value."),
+        ("", "", "not JSON: Expecting value (byte 0)"),
+        ("", " \n", "not JSON: Expecting value (byte 2)"),
+        ("", "instances = [1, 2]", "not JSON: Expecting value (byte 0)"),
+        ("", '{"é": [1 2]}', "Expecting ',' delimiter (byte 10)"),
+        ("", '{"é": [1,]}', "(byte "),
+        ("", '{"[": 1 "b"}', "Expecting ',' delimiter (byte 8)"),
+        ("", "{1: 2}", "Expecting property name enclosed in double quotes (byte 1)"),
+        ("", '{"a" 2}', "Expecting ':' delimiter (byte 5)"),
+        ("", '{"a": "b', "Unterminated string starting at (byte 6)"),
+        ("", '{"a": 1e999}', "a number that is too large"),
+        ("", '{"a": ' + "9" * 5000 + "}", "a number that is too large"),
+        ("", '{"inputs": [Inf]]}', "Expecting ',' delimiter"),
+        ("", '{"inputs": ' + "9" * 400 + "}", "inputs has a number that is too large"),
+        ("", "[1, 2]", "must be a JSON object, got an array of 2"),
+        ("", "3", "must be a JSON object, got 3"),
+        ("", "{}", "either 'instances' or 'inputs'"),
+        ("", '{"instances": 1}', "'instances' must be a non-empty array, got 1"),
+        ("", '{"instances": []}', "'instances' must be a non-empty array, got an empty array"),
+        ("", '{"instances": [1], "inputs": [1]}', "either 'instances' or 'inputs'"),
+        ("", '{"signature_name": 100}', "'signature_name' must be a string, got 100"),
         ("", '{"signature_name": "x", "instances": [1]}',
          'Serving signature name: "x" not found in signature def'),
         ("", '{"signature_name": "__saved_model_init_op", "instances": [1]}',
-         "Failed to get input map for signature: __saved_model_init_op"),
-        ("", '{"instances": ["x"]}',
-         ROW + 'JSON Value: "x" Type: String is not of expected type: float'),
-        ("", '{"instances": [1, null]}',
-         ROW_1 + "JSON Value: null Type: Null is not of expected type: float"),
-        ("", '{"instances": [1, true]}',
-         ROW_1 + "JSON Value: true Type: True is not of expected type: float"),
-        ("", '{"instances": [1, {"b64": "aGVsbG8="}]}', ROW_1
-         + 'JSON Value: {\n    "b64": "aGVsbG8="\n} Type: Object is not of expected type: float'),
-        ("", '{"instances": [[1, 2], [1]]}', ROW_1 + "Expecting tensor size: 2 but got: 1"),
-        ("", '{"instances": [[1], 1]}', ROW_1 + "Expecting shape [1] but got: []"),
+         "'__saved_model_init_op' has no inputs"),
+        ("", '{"instances": ["x"]}', 'instances[0] is "x", expected a number (float32)'),
+        ("", '{"instances": [1, null]}', "instances[1] is null, expected a number"),
+        ("", '{"instances": [1, true]}', "instances[1] is true, expected a number"),
+        ("", '{"instances": [1, {"b64": "aGVsbG8="}]}',
+         "instances[1] is an object, expected a number"),
+        ("", '{"instances": [[1, 2], [1]]}',
+         "instances[1] is an array of 1, expected an array of 2"),
+        ("", '{"instances": [[1], 1]}', "instances[1] is 1, expected an array of 1"),
         ("", '{"instances": [[[1, 2]], [[1], [2]]]}',
-         ROW_1 + "Expecting shape [1,2] but got: [2,1]"),
+         "instances[1] is an array of 2, expected an array of 1"),
         ("", '{"instances": [[[1, 2], [1]]]}',
-         ROW + "Encountered list at unexpected size: 1 at level: 1 expected size: 2"),
-        ("", '{"instances": [[1, [2]]]}',
-         ROW + "Encountered list at unexpected level: 1 expected < 1"),
-        ("", '{"instances": [[[1], 2]]}',
-         ROW + "JSON Value: 2 found at incorrect level: 2 in the JSON DOM. Expected at level: 2"),
-        ("", '{"instances": [{"x": 1}, 2]}',
-         "Expecting object but got list at item 1 of input list"),
-        ("", '{"instances": [1, {"x": 2}]}',
-         "Expecting value/list but got object at item 1 of input list"),
-        ("", '{"instances": [{"z": 1}]}',
-         "Failed to process element: 0 key: z of 'instances' list. Error: INVALID_ARGUMENT: "
-         "JSON object: does not have named input: z"),
+         "instances[0][1] is an array of 1, expected an array of 2"),
+        ("", '{"instances": [[1, [2]]]}', "instances[0][1] is an array of 1, expected a number"),
+        ("", '{"instances": [[[1], 2]]}', "instances[0][1] is 2, expected an array of 1"),
+        ("", '{"instances": [{"x": 1}, 2]}', "instances[1] is 2, expected an object"),
+        ("", '{"instances": [1, {"x": 2}]}', "instances[1] is an object, expected a value"),
+        ("", '{"instances": [{"z": 1}]}', 'instances[0] has the names "z", expected "x"'),
         ("", '{"instances": [{"x": 1, "z": 1}]}',
-         "Failed to process element: 0 key: z of 'instances' list. Error: INVALID_ARGUMENT: "
-         "JSON object: does not have named input: z"),
-        ("", '{"inputs": {"z": 1}}', "Missing named input: x in 'inputs' object."),
-        ("", '{"inputs": [[1], [2, 3]]}',
-         "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
-        ("pair", '{"instances": [{"a": 1}]}', "Failed to process element: 0 of 'instances' list. "
-         'JSON object: {\n    "a": 1\n} keys must be equal to: a,b'),
-        ("pair", '{"instances": [1]}',
-         "instances is a plain list, " + PLAIN.format("list of objects")),
-        ("pair", '{"inputs": [1]}', "inputs is a plain value/list, " + PLAIN.format("an object")),
-        ("pair", '{"inputs": {"a": 1}}', "Missing named input: b in 'inputs' object."),
-        ("echo_int32", '{"inputs": [1.0]}',
-         "JSON Value: 1.0 Type: Number is not of expected type: int32"),
-        ("echo_int32", '{"inputs": [2147483648]}',
-         "JSON Value: 2147483648 Type: Number is not of expected type: int32"),
+         'instances[0] has the names "x", "z", expected "x"'),
+        ("", '{"inputs": {"z": 1}}', '"x"'),
+        ("", '{"inputs": [[1], [2, 3]]}', "inputs[1] is an array of 2, expected an array of 1"),
+        ("pair", '{"instances": [{"a": 1}]}',
+         'instances[0] has the names "a", expected "a", "b"'),
+        ("pair", '{"instances": [{"a": 1, "b": 2}, {"a": 3, "b": [4]}]}',
+         'instances[1]["b"] is an array of 1, expected an integer'),
+        ("pair", '{"instances": [1]}', 'must be an object with the names "a", "b"'),
+        ("pair", '{"inputs": [1]}', 'must be an object with the names "a", "b"'),
+        ("pair", '{"inputs": {"a": 1}}', '"b"'),
+        ("pair", '{"inputs": {"a": 1, "b": [2, 0.5]}}',
+         'inputs["b"][1] is 0.5, expected an integer'),
+        ("echo_int32", '{"inputs": [1.0]}', "inputs[0] is 1.0, expected an integer"),
+        ("echo_int32", '{"inputs": [2147483648]}', "inputs[0] is 2147483648, expected an integer"),
         ("echo_int64", '{"inputs": 9223372036854775808}',
-         "JSON Value: 9223372036854775808 Type: Number is not of expected type: int64"),
-        ("echo_uint8", '{"inputs": 1e30}',
-         "JSON Value: 1e30 Type: Number is not of expected type: uint8"),
-        ("echo_uint32", '{"inputs": -1}',
-         "JSON Value: -1 Type: Number is not of expected type: uint32"),
-        ("echo_uint64", '{"inputs": -1}',
-         "JSON Value: -1 Type: Number is not of expected type: uint64"),
-        ("echo_bool", '{"inputs": 1}',
-         "JSON Value: 1 Type: Number is not of expected type: bool"),
-        ("echo_string", '{"inputs": 1}',
-         "JSON Value: 1 Type: Number is not of expected type: string"),
-        ("echo_string", '{"inputs": [{"b64": 1}]}',
-         'JSON Value: {\n    "b64": 1\n} not formatted correctly for base64 data'),
-        ("echo_string", '{"inputs": [{"b64": "?"}]}', "Unable to base64 decode"),
-        ("echo_string", r'{"inputs": "\ud800"}',
-         "JSON Parse error: The surrogate pair in string is invalid."),
-        ("scalar", '{"instances": [1]}', "Tensor name: total has no shape information "),
-        ("uneven", '{"instances": [1]}',
-         "Tensor name: b has inconsistent batch size: 2 expecting: 1"),
-        ("echo_float16", '{"instances": [1]}', "Failed to process element: 0 of 'instances' list. "
-         "Error: UNIMPLEMENTED: Conversion of JSON Value: 1 to type: half"),
+         "inputs is 9223372036854775808, expected an integer"),
+        ("echo_uint8", '{"inputs": 1e30}', "inputs is 1e+30, expected an integer"),
+        ("echo_uint32", '{"inputs": -1}', "inputs is -1, expected an integer from 0 to"),
+        ("echo_uint64", '{"inputs": -1}', "inputs is -1, expected an integer from 0 to"),
+        ("echo_bool", '{"inputs": 1}', "inputs is 1, expected true or false (bool)"),
+        ("echo_string", '{"inputs": 1}', "inputs is 1, expected a string"),
+        ("echo_string", '{"inputs": [{"b64": 1}]}', 'inputs[0]: An object in place of a string'),
+        ("echo_string", '{"inputs": ["a", {"b64": "?"}]}', 'inputs[1]: The value of "b64"'),
+        ("echo_string", r'{"inputs": "\ud800"}', "half of a surrogate pair"),
+        ("scalar", '{"instances": [1]}', "The output 'total' is a scalar"),
+        ("uneven", '{"instances": [1]}', "The output 'b' has 2 rows, expected 1"),
+        ("echo_float16", '{"instances": [1]}', "instances[0]: JSON cannot carry"),
     ],
 )  # fmt: skip
 def test_refusals(predict, signature, body, error):
     response = predict(body, signature)
-    assert response.json() == {"error": error}
+    assert error in response.json()["error"]
     assert response.status_code == 400
     assert response.headers["content-type"] == "application/json"
 
@@ -276,21 +246,22 @@ def test_refusals(predict, signature, body, error):
 def test_dtypes_json_cannot_carry(predict, dtype):
     response = predict('{"inputs": [1]}', f"echo_{dtype}")
     assert response.status_code == 501
-    name = {"float16": "half"}.get(dtype, dtype)
-    assert response.json() == {"error": f"Conversion of JSON Value: 1 to type: {name}"}
+    assert f"inputs[0]: JSON cannot carry tensors of type {dtype}" in response.json()["error"]
+    # Without values there is nothing to carry, until the answer.
+    response = predict('{"inputs": []}', f"echo_{dtype}")
+    assert (response.status_code, response.json()) == (200, {"outputs": []})
 
 
 def test_error_layout(predict):
-    assert predict("[").text.startswith('{\n    "error": "JSON Parse error: ')
+    assert predict("[").text.startswith('{\n    "error": "The body is not JSON: ')
 
 
-def test_errors_quote_at_most_256_bytes_and_one_token(predict):
-    error = predict(json.dumps({"instances": 1, "pad": [0] * 1000})).json()["error"]
-    quoted = error.removeprefix("JSON Value: ").removesuffix(
-        " Expecting 'instances' to be an list/array"
-    )
-    assert quoted.startswith('{\n    "instances": 1,\n    "pad": [0, 0, ')
-    assert 256 <= len(quoted) < 260
+def test_errors_quote_little_of_a_request(predict):
+    error = predict(json.dumps({"instances": ["x" * 1000]})).json()["error"]
+    assert "xxx…, expected a number" in error
+    assert len(error) < 200
+    error = predict(json.dumps({"instances": [{"y" * 1000 + str(i): 0 for i in range(99)}]}))
+    assert len(error.json()["error"]) < 3000
 
 
 def test_a_graph_that_fails_is_answered_with_its_own_text(predict):
@@ -315,7 +286,7 @@ def test_bytes_that_are_not_utf8_pass_through_strings(client):
 def test_bytes_that_are_not_utf8_elsewhere(client):
     response = client.post(PREDICT, content=b"\xff{}")
     assert response.status_code == 400
-    assert response.json() == {"error": json_error("Invalid value.", 0)}
+    assert "(byte 0)" in response.json()["error"]
 
 
 @pytest.mark.parametrize("body", ['{"instances": %s1%s}', '{"signature_name": %s%s}'])

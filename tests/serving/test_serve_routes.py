@@ -145,7 +145,7 @@ def test_refused_paths(client, method, path, status, error):
 def test_malformed_json_is_reported_before_an_unknown_model(client):
     response = client.post("/v1/models/foo:predict", content="{")
     assert response.status_code == 400
-    assert "JSON Parse error" in response.json()["error"]
+    assert "not JSON" in response.json()["error"]
 
 
 def test_preflight(client):

@@ -9,15 +9,15 @@ from tensorflow_serving.apis import classification_pb2, regression_pb2
 from bertfam_serve.json_numbers import format_floats
 from bertfam_serve.json_tensor import decode_base64, encode_text, is_base64
 from bertfam_serve.json_text import (
-    TOO_BIG,
-    format_error,
-    json_type,
+    TOO_LARGE,
+    describe,
+    non_empty_array,
     parse,
     quote,
     signature_name,
 )
 from bertfam_serve.request_limits import RequestLimits
-from bertfam_tf.export.runtime.status import invalid
+from bertfam_tf.export.runtime.status import ServingError, invalid
 
 
 def decode_examples(body: bytes, request: Any, limits: RequestLimits | None = None) -> None:
@@ -33,70 +33,58 @@ def decode_examples(body: bytes, request: Any, limits: RequestLimits | None = No
     Raises:
         ServingError: INVALID_ARGUMENT for a malformed body.
     """
-    try:
-        _decode_examples(body, request, limits)
-    except RecursionError:
-        raise invalid("JSON Parse error: The document is nested too deeply.") from None
-
-
-def _decode_examples(body: bytes, request: Any, limits: RequestLimits | None) -> None:
     if limits is not None:
         limits.check_json(body)
     document = parse(body)
     try:
         request.model_spec.signature_name = signature_name(document)
     except UnicodeEncodeError:
-        raise invalid("The name of the signature is not valid UTF-8") from None
+        raise invalid("'signature_name' is not valid UTF-8.") from None
     given = request.input
     target = given.example_list
     if "context" in document:
         target = given.example_list_with_context
-        _fill(document["context"], target.context)
-    if "examples" not in document:
-        raise format_error(
-            document, "When method is classify, key 'examples' is expected and was not found"
-        )
-    examples = document["examples"]
-    if not isinstance(examples, list):
-        raise format_error(document, "Expecting 'examples' value to be an list/array")
-    if not examples:
-        raise format_error(document, "'examples' value is an empty array")
+        _fill(document["context"], "context", target.context)
+    examples = non_empty_array(document, "examples")
     if limits is not None:
         limits.check_rows(len(examples), "the request")
-    for example in examples:
-        _fill(example, target.examples.add())
+    for i, example in enumerate(examples):
+        _fill(example, f"examples[{i}]", target.examples.add())
 
 
-def _fill(value: Any, example: example_pb2.Example) -> None:
+def _fill(value: Any, where: str, example: example_pb2.Example) -> None:
     if not isinstance(value, dict):
-        raise invalid(f"Example must be JSON object but got JSON {json_type(value)}")
+        raise invalid(f"{where} is {describe(value)}, expected an object.")
     example.SetInParent()  # also for an empty context
     for name, content in value.items():
         try:
             feature = example.features.feature[name]
         except UnicodeEncodeError:
-            raise invalid("The name of a feature is not valid UTF-8") from None
+            raise invalid(f"{where}: the name of a feature is not valid UTF-8.") from None
         for item in content if isinstance(content, list) else [content]:
-            _add(item, name, feature)
+            try:
+                _add(item, feature)
+            except ServingError as error:
+                raise invalid(f"{where}[{quote(name[:100])}]: {error.message}") from None
 
 
-def _add(item: Any, name: str, feature: feature_pb2.Feature) -> None:
+def _add(item: Any, feature: feature_pb2.Feature) -> None:
     if isinstance(item, str):
-        _values(feature, name, "bytes").append(encode_text(item))
+        _values(feature, "bytes").append(encode_text(item))
     elif is_base64(item):
-        _values(feature, name, "bytes").append(decode_base64(item))
+        _values(feature, "bytes").append(decode_base64(item))
     elif isinstance(item, bool):
-        _values(feature, name, "int64").append(int(item))
+        _values(feature, "int64").append(int(item))
     elif isinstance(item, float) or (isinstance(item, int) and not -(2**63) <= item < 2**64):
-        # RapidJSON reads integers of more than 64 bits as floats.
-        _values(feature, name, "float").append(_float32(item))
+        # Serving reads integers of more than 64 bits as floats.
+        _values(feature, "float").append(_float32(item))
     elif isinstance(item, int):
-        values = _values(feature, name, "int64")
+        values = _values(feature, "int64")
         if item >= 2**63:
-            raise invalid(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
+            raise invalid(f"{item} is too large for an int64.")
         values.append(item)
     else:
-        raise invalid(f"Feature: {name} has element with unexpected JSON type: {json_type(item)}")
+        raise invalid(f"{describe(item)} cannot be a value of a feature.")
 
 
 def _float32(number: float) -> float:
@@ -104,17 +92,15 @@ def _float32(number: float) -> float:
         with np.errstate(over="ignore"):  # overflow silently becomes infinity
             return float(np.float32(number))
     except OverflowError:
-        raise invalid(f"JSON Parse error: {TOO_BIG}") from None
+        raise invalid(f"The feature has {TOO_LARGE}.") from None
 
 
-def _values(feature: feature_pb2.Feature, name: str, kind: str) -> Any:
+def _values(feature: feature_pb2.Feature, kind: str) -> Any:
     """The feature's list of this kind; a feature has values of a single kind."""
     chosen = feature.WhichOneof("kind")
     if chosen not in (None, f"{kind}_list"):
-        raise invalid(
-            f"Unexpected element type in feature: {name} "
-            f"expecting type: {chosen.removesuffix('_list')}"
-        )
+        first = chosen.removesuffix("_list")
+        raise invalid(f"The first value is of type {first}, a later one of type {kind}.")
     return getattr(feature, f"{kind}_list").value
 
 
@@ -125,7 +111,7 @@ def encode_classes(result: classification_pb2.ClassificationResult) -> bytes:
         ServingError: INVALID_ARGUMENT if there are no results.
     """
     if not result.classifications:
-        raise invalid("Cannot convert empty ClassificationResults to JSON")
+        raise invalid("The model returned no classifications.")
     rows = []
     for row in result.classifications:
         scores = format_floats(np.array([c.score for c in row.classes], np.float32))
@@ -141,6 +127,6 @@ def encode_values(result: regression_pb2.RegressionResult) -> bytes:
         ServingError: INVALID_ARGUMENT if there are no results.
     """
     if not result.regressions:
-        raise invalid("Cannot convert empty RegressionResults to JSON")
+        raise invalid("The model returned no values.")
     values = format_floats(np.array([r.value for r in result.regressions], np.float32))
     return f'{{\n    "results": [{", ".join(values)}]\n}}'.encode()

@@ -1,7 +1,7 @@
 """The JSON of Predict: requests to tensors, outputs to JSON.
 
-Serving uses RapidJSON. What clients see of that library (error texts, offsets, layout, number
-formats) is reproduced here.
+TensorFlow Serving accepts the same requests, and answers them with the same layout and number
+formats. Error messages are this server's own.
 """
 
 import base64
@@ -9,7 +9,7 @@ import binascii
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,9 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bertfam_serve.json_numbers import format_floats
 from bertfam_serve.json_text import (
-    TOO_BIG,
-    debug_string,
-    format_error,
-    json_type,
+    TOO_LARGE,
+    describe,
+    non_empty_array,
     parse,
     quote,
     signature_name,
@@ -29,9 +28,13 @@ from bertfam_serve.json_text import (
 from bertfam_serve.request_limits import RequestLimits
 from bertfam_tf.export.runtime.status import ServingError, invalid, unimplemented
 
+# Of names in an error, and of their characters.
+_MOST_SHOWN = 20
 _NO_LIMITS = RequestLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 
 InputMap = Mapping[str, meta_graph_pb2.TensorInfo]
+Place = Callable[[Sequence[int]], str]
+"""Names a value in the request by its index in a tensor, for errors."""
 
 
 class PredictRequest(NamedTuple):
@@ -55,7 +58,7 @@ class PredictRequest(NamedTuple):
 def decode_predict(
     body: bytes, inputs_of: Callable[[str], InputMap], limits: RequestLimits | None = None
 ) -> PredictRequest:
-    """Parses a Predict body.
+    """Parses the body of a Predict request.
 
     Args:
         body: JSON text. Strings may contain bytes that are not UTF-8, as in Serving.
@@ -66,67 +69,113 @@ def decode_predict(
         ServingError: INVALID_ARGUMENT for a malformed body; UNIMPLEMENTED for a dtype that is not
             supported in JSON.
     """
-    try:
-        return _decode_predict(body, inputs_of, limits or _NO_LIMITS)
-    except RecursionError:
-        # Serving's parser is not recursive and has no such limit.
-        raise invalid("JSON Parse error: The document is nested too deeply.") from None
-
-
-def _decode_predict(
-    body: bytes, inputs_of: Callable[[str], InputMap], limits: RequestLimits
-) -> PredictRequest:
+    limits = limits or _NO_LIMITS
     limits.check_json(body)
     document = parse(body)
     signature = signature_name(document)
     info = dict(sorted(inputs_of(signature).items()))
     if not info:
-        raise invalid(f"Failed to get input map for signature: {signature or 'DEFAULT'}")
-    if "instances" in document and "inputs" in document:
-        raise format_error(
-            document,
-            "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ",
-        )
-    if "instances" in document:
-        instances = document["instances"]
-        if not isinstance(instances, list):
-            raise format_error(document, "Expecting 'instances' to be an list/array")
-        if not instances:
-            raise format_error(document, "No values in 'instances' array")
+        raise invalid(f"The signature {signature!r} has no inputs.")
+    row = "instances" in document
+    if row == ("inputs" in document):
+        raise invalid("The body must have either 'instances' or 'inputs'.")
+    if row:
+        instances = non_empty_array(document, "instances")
         limits.check_rows(len(instances), "the request")
-        return _checked(PredictRequest(signature, True, _from_rows(instances, info)), limits)
-    if "inputs" in document:
+        try:
+            inputs = _from_rows(instances, info)
+        except ServingError as error:  # as in Serving, never UNIMPLEMENTED
+            raise invalid(error.message) from None
+    else:
         inputs = _from_columns(document["inputs"], info)
-        return _checked(PredictRequest(signature, False, inputs), limits)
-    raise invalid("Missing 'inputs' or 'instances' key")
+    limits.check_inputs(inputs)
+    return PredictRequest(signature, row, inputs)
 
 
-def _checked(request: PredictRequest, limits: RequestLimits) -> PredictRequest:
-    limits.check_inputs(request.inputs)
-    return request
+def _from_columns(value: Any, info: InputMap) -> dict[str, np.ndarray]:
+    if not _is_named(value):
+        if len(info) > 1:
+            raise invalid(f"'inputs' must be an object with the names {_listed(info)}.")
+        (name,) = info
+        return {name: _tensor(value, _dtype(info, name), lambda at: f"inputs{_index(at)}")}
+
+    def place(name: str) -> Place:
+        return lambda at: f"inputs[{quote(name)}]{_index(at)}"
+
+    tensors = {}
+    for name in info:
+        if name not in value:
+            raise invalid(f"'inputs' has no value for {quote(name)}.")
+        tensors[name] = _tensor(value[name], _dtype(info, name), place(name))
+    return tensors
+
+
+def _from_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
+    named = _is_named(instances[0])
+    if not named and len(info) > 1:
+        raise invalid(f"Each of 'instances' must be an object with the names {_listed(info)}.")
+    expected = "an object" if named else "a value"
+    for i, row in enumerate(instances):
+        if _is_named(row) != named:
+            raise invalid(
+                f"instances[{i}] is {describe(row)}, expected {expected} as in instances[0]."
+            )
+        if named and row.keys() != info.keys():
+            raise invalid(f"instances[{i}] has the names {_listed(row)}, expected {_listed(info)}.")
+    if not named:
+        (name,) = info
+        return {name: _tensor(instances, _dtype(info, name), lambda at: f"instances{_index(at)}")}
+
+    def place(name: str) -> Place:
+        return lambda at: f"instances{_index(at[:1])}[{quote(name)}]{_index(at[1:])}"
+
+    columns = {name: [row[name] for row in instances] for name in info}
+    return {
+        name: _tensor(column, _dtype(info, name), place(name)) for name, column in columns.items()
+    }
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a value is an object with inputs by name."""
+    return isinstance(value, dict) and not is_base64(value)
+
+
+def _dtype(info: InputMap, name: str) -> tf.DType:
+    return tf.as_dtype(info[name].dtype)
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = [quote(name[:_MOST_SHOWN]) for name in itertools.islice(names, _MOST_SHOWN)]
+    return ", ".join(shown) or "none"
+
+
+def _index(at: Sequence[int]) -> str:
+    return "".join(f"[{i}]" for i in at)
 
 
 # ------------------------------------------------------------------------ values to arrays
 
 
 class _Leaf(NamedTuple):
-    """The Python types that a dtype accepts, and the range of integers."""
+    """The values that a dtype accepts: Python types and the range of integers."""
 
     types: frozenset[type]
     wide: type
+    expected: str
     low: int = 0
     high: int = 0
 
 
 def _integers(wide: type, low: int, high: int) -> _Leaf:
-    return _Leaf(frozenset({int}), wide, low, high)
+    return _Leaf(frozenset({int}), wide, f"an integer from {low} to {high}", low, high)
 
 
+_FLOAT = _Leaf(frozenset({int, float}), np.float64, "a number")
 # As in Serving, small integers are parsed as int32 and then cast, so 300 is a valid int8 (44).
 _INT32 = _integers(np.int64, -(2**31), 2**31 - 1)
 _LEAVES = {
-    tf.float32: _Leaf(frozenset({int, float}), np.float64),
-    tf.float64: _Leaf(frozenset({int, float}), np.float64),
+    tf.float32: _FLOAT,
+    tf.float64: _FLOAT,
     tf.int8: _INT32,
     tf.uint8: _INT32,
     tf.int16: _INT32,
@@ -134,124 +183,98 @@ _LEAVES = {
     tf.int64: _integers(np.int64, -(2**63), 2**63 - 1),
     tf.uint32: _integers(np.int64, 0, 2**32 - 1),
     tf.uint64: _integers(np.uint64, 0, 2**64 - 1),
-    tf.bool: _Leaf(frozenset({bool}), np.bool_),
-    tf.string: _Leaf(frozenset({str}), object),
+    tf.bool: _Leaf(frozenset({bool}), np.bool_, "true or false"),
+    tf.string: _Leaf(frozenset({str, dict}), object, 'a string or {"b64": "…"}'),
 }
+# Of other dtypes only empty arrays can be sent.
+_UNSUPPORTED = _Leaf(frozenset(), np.float64, "nothing")
 _MAX_DIMENSIONS = 64  # numpy's limit; TensorFlow's is 254
 
 
-def _tensor(value: Any, dtype: tf.DType) -> np.ndarray:
-    """Converts a JSON value, a scalar or nested lists, to an array; raises for the first error."""
-    array = _uniform_tensor(value, dtype)
-    if array is None:
-        shape = _shape(value)
-        array = _array(list(_leaves(value, dtype, shape)), shape, dtype)
-    return array
-
-
-def _uniform_tensor(value: Any, dtype: tf.DType) -> np.ndarray | None:
-    """As `_tensor`, but level by level, which is fast; None if there is any error."""
-    leaf = _LEAVES.get(dtype)
-    if leaf is None:
-        return None
-    flat, shape = [value], []
+def _tensor(value: Any, dtype: tf.DType, place: Place) -> np.ndarray:
+    """Converts a JSON value, a scalar or nested arrays, to an array."""
+    if dtype not in _LEAVES:
+        _refuse_first_leaf(value, dtype, place)
+    leaf = _LEAVES.get(dtype, _UNSUPPORTED)
+    # Level by level: this is fast.
+    flat: list[Any] = [value]
+    shape: list[int] = []
     while flat and type(flat[0]) is list:
         size = len(flat[0])
         if set(map(type, flat)) != {list} or set(map(len, flat)) != {size}:
-            return None
+            wrong = [type(item) is not list or len(item) != size for item in flat]
+            raise _misfit(flat, shape, place, wrong, f"{describe(flat[0])} like the first")
         shape.append(size)
+        if len(shape) > _MAX_DIMENSIONS:
+            raise invalid(f"A tensor may have at most {_MAX_DIMENSIONS} dimensions.")
         flat = list(itertools.chain.from_iterable(flat))
+    expected = f"{leaf.expected} ({dtype.name})"
     if not set(map(type, flat)) <= leaf.types:
-        return None
+        wrong = [type(item) not in leaf.types for item in flat]
+        raise _misfit(flat, shape, place, wrong, expected)
     if leaf.low != leaf.high and flat and not leaf.low <= min(flat) <= max(flat) <= leaf.high:
-        return None
-    return _array(flat, shape, dtype)
-
-
-def _array(flat: list[Any], shape: Sequence[int], dtype: tf.DType) -> np.ndarray:
-    if len(shape) > _MAX_DIMENSIONS:
-        raise invalid(f"A tensor of {len(shape)} dimensions is more than this server handles")
+        wrong = [not leaf.low <= item <= leaf.high for item in flat]
+        raise _misfit(flat, shape, place, wrong, expected)
     if dtype == tf.string:
-        array = np.empty(len(flat), object)
-        array[:] = [item if isinstance(item, bytes) else encode_text(item) for item in flat]
-        return array.reshape(shape)
+        return _strings(flat, shape, place)
     try:
-        wide: np.ndarray = np.array(flat, _LEAVES[dtype].wide)
+        wide: np.ndarray = np.array(flat, leaf.wide)
     except OverflowError:
-        raise invalid(f"JSON Parse error: {TOO_BIG}") from None
+        raise invalid(f"{place([])} has {TOO_LARGE}.") from None
     with np.errstate(over="ignore"):  # overflow silently becomes infinity
         return wide.astype(dtype.as_numpy_dtype).reshape(shape)
 
 
+def _refuse_first_leaf(value: Any, dtype: tf.DType, place: Place) -> None:
+    depth = 0
+    while isinstance(value, list) and value:
+        value, depth = value[0], depth + 1
+    if not isinstance(value, list | dict):
+        raise unimplemented(
+            f"{place([0] * depth)}: JSON cannot carry tensors of type {dtype.name}."
+        )
+
+
+def _misfit(
+    flat: list[Any], shape: Sequence[int], place: Place, wrong: list[bool], expected: str
+) -> ServingError:
+    """The error for the first wrong value of a level."""
+    i = wrong.index(True)
+    where = place(_unraveled(i, shape))
+    return invalid(f"{where} is {describe(flat[i])}, expected {expected}.")
+
+
+def _unraveled(i: int, shape: Sequence[int]) -> list[int]:
+    return [int(axis) for axis in np.unravel_index(i, shape)]
+
+
+def _strings(flat: list[Any], shape: Sequence[int], place: Place) -> np.ndarray:
+    array = np.empty(len(flat), object)
+    for i, item in enumerate(flat):
+        try:
+            array[i] = encode_text(item) if isinstance(item, str) else decode_base64(item)
+        except ServingError as error:
+            raise invalid(f"{place(_unraveled(i, shape))}: {error.message}") from None
+    return array.reshape(shape)
+
+
 def encode_text(text: str) -> bytes:
-    """The bytes of a JSON string, which need not be UTF-8."""
+    """Returns the bytes of a JSON string, which need not be UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise invalid("JSON Parse error: The surrogate pair in string is invalid.") from None
-
-
-def _shape(value: Any) -> list[int]:
-    """The shape according to the first element of each level."""
-    shape = []
-    while isinstance(value, list):
-        shape.append(len(value))
-        if not value:
-            break
-        value = value[0]
-    return shape
-
-
-def _leaves(value: Any, dtype: tf.DType, shape: Sequence[int], level: int = 0) -> Iterator[Any]:
-    """Yields the elements in order and checks every value and list size."""
-    if not isinstance(value, list):
-        if level != len(shape):
-            raise invalid(
-                f"JSON Value: {debug_string(value)} found at incorrect level: {level + 1} "
-                f"in the JSON DOM. Expected at level: {len(shape)}"
-            )
-        yield _leaf(value, dtype)
-        return
-    if level >= len(shape):
-        raise invalid(f"Encountered list at unexpected level: {level} expected < {len(shape)}")
-    if len(value) != shape[level]:
-        raise invalid(
-            f"Encountered list at unexpected size: {len(value)} at level: {level} "
-            f"expected size: {shape[level]}"
-        )
-    for item in value:
-        yield from _leaves(item, dtype, shape, level + 1)
-
-
-def _leaf(value: Any, dtype: tf.DType) -> Any:
-    leaf = _LEAVES.get(dtype)
-    if isinstance(value, dict) and dtype == tf.string:
-        return decode_base64(value)
-    if leaf is None and not isinstance(value, dict):
-        raise unimplemented(
-            f"Conversion of JSON Value: {debug_string(value)} to type: {_type_name(dtype)}"
-        )
-    if (
-        leaf is None
-        or type(value) not in leaf.types
-        or (leaf.low != leaf.high and not leaf.low <= value <= leaf.high)
-    ):
-        raise invalid(
-            f"JSON Value: {debug_string(value)} Type: {json_type(value)} "
-            f"is not of expected type: {_type_name(dtype)}"
-        )
-    return value
+        raise invalid("The string has half of a surrogate pair.") from None
 
 
 def is_base64(value: Any) -> bool:
-    """Whether a JSON value is of the form {"b64": "…"}."""
+    """Returns whether a JSON value is of the form {"b64": "…"}."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
 def decode_base64(value: Any) -> bytes:
-    """The bytes of {"b64": "…"}."""
+    """Returns the bytes of {"b64": "…"}."""
     if not is_base64(value):
-        raise format_error(value, "not formatted correctly for base64 data")
+        raise invalid('An object in place of a string must be {"b64": "…"}.')
     # Whitespace is ignored. Padding is optional, but must be correct.
     text = "".join(value["b64"].split())
     try:
@@ -259,111 +282,14 @@ def decode_base64(value: Any) -> bytes:
             text += "=" * (-len(text) % 4)
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise invalid("Unable to base64 decode") from None
-
-
-def _from_columns(value: Any, info: InputMap) -> dict[str, np.ndarray]:
-    if not isinstance(value, dict) or is_base64(value):
-        if len(info) > 1:
-            raise invalid(
-                "inputs is a plain value/list, but expecting an object as multiple "
-                "input tensors required as per tensorinfo_map"
-            )
-        value = {next(iter(info)): value}
-    tensors = {}
-    for name in info:
-        if name not in value:
-            raise invalid(f"Missing named input: {name} in 'inputs' object.")
-        tensors[name] = _tensor(value[name], _dtype(info, name))
-    return tensors
-
-
-def _from_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
-    if not isinstance(instances[0], dict) and len(info) > 1:
-        raise invalid(
-            "instances is a plain list, but expecting list of objects as multiple "
-            "input tensors required as per tensorinfo_map"
-        )
-    return _from_uniform_rows(instances, info) or _from_checked_rows(instances, info)
-
-
-def _from_uniform_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray] | None:
-    """As `_from_checked_rows`, but column by column, which is fast; None if there is any error."""
-    if not isinstance(instances[0], dict):
-        columns = {next(iter(info)): instances}
-    elif all(isinstance(row, dict) and row.keys() == info.keys() for row in instances):
-        columns = {name: [row[name] for row in instances] for name in info}
-    else:
-        return None
-    tensors = {}
-    for name, column in columns.items():
-        tensor = _uniform_tensor(column, _dtype(info, name))
-        if tensor is None:
-            return None
-        tensors[name] = tensor
-    return tensors
-
-
-def _from_checked_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
-    def is_named(row: Any) -> bool:
-        return isinstance(row, dict) and not is_base64(row)
-
-    named = is_named(instances[0])
-    columns: dict[str, list[np.ndarray]] = {}
-    for position, row in enumerate(instances):
-        if named and not is_named(row):
-            raise invalid(f"Expecting object but got list at item {position} of input list")
-        if not named and is_named(row):
-            raise invalid(f"Expecting value/list but got object at item {position} of input list")
-        for name, value in (row if named else {next(iter(info)): row}).items():
-            try:
-                _add_row(value, name, info, columns)
-            except ServingError as error:
-                key = f" key: {name}" if named else ""
-                raise invalid(
-                    f"Failed to process element: {position}{key} of 'instances' list. "
-                    f"Error: {error}"
-                ) from None
-        if named and row.keys() != info.keys():
-            raise invalid(
-                f"Failed to process element: {position} of 'instances' list. JSON object: "
-                f"{debug_string(row)} keys must be equal to: {','.join(info)}"
-            )
-    return {name: np.stack(rows) for name, rows in columns.items()}
-
-
-def _add_row(value: Any, name: str, info: InputMap, columns: dict[str, list[np.ndarray]]) -> None:
-    if name not in info:
-        raise invalid(f"JSON object: does not have named input: {name}")
-    row = _tensor(value, _dtype(info, name))
-    rows = columns.setdefault(name, [])
-    rows.append(row)
-    if rows[0].size != row.size:
-        raise invalid(f"Expecting tensor size: {rows[0].size} but got: {row.size}")
-    if rows[0].shape != row.shape:
-        raise invalid(f"Expecting shape {_shape_string(rows[0])} but got: {_shape_string(row)}")
-
-
-def _dtype(info: InputMap, name: str) -> tf.DType:
-    return tf.as_dtype(info[name].dtype)
-
-
-def _shape_string(array: np.ndarray) -> str:
-    return f"[{','.join(map(str, array.shape))}]"
-
-
-_CPP_NAMES = {tf.float16: "half", tf.float32: "float", tf.float64: "double"}
-
-
-def _type_name(dtype: tf.DType) -> str:
-    return _CPP_NAMES.get(dtype, dtype.name)
+        raise invalid('The value of "b64" is not base64.') from None
 
 
 # --------------------------------------------------------------------------------- answers
 
 
 def encode_predict(outputs: Mapping[str, np.ndarray], row: bool) -> bytes:
-    """Formats a Predict response: {"predictions": …} in row format, {"outputs": …} in columnar.
+    """Returns a Predict response: {"predictions": …} in row format, {"outputs": …} in columnar.
 
     Args:
         outputs: output name to array; strings are object arrays of bytes. The name of a single
@@ -375,25 +301,24 @@ def encode_predict(outputs: Mapping[str, np.ndarray], row: bool) -> bytes:
             in JSON, and, in row format, for scalars and outputs with different numbers of rows.
     """
     if not outputs:
-        raise invalid("Cannot convert empty tensor map to JSON")
+        raise invalid("The model returned no outputs.")
     outputs = dict(sorted(outputs.items()))
     text = _rows(outputs) if row else _columns(outputs)
     return text.encode("utf-8", "surrogateescape")
-
-
-def encode_error(message: str) -> bytes:
-    """The body of an error response."""
-    return f'{{\n    "error": {quote(message)}\n}}'.encode("utf-8", "replace")
 
 
 def _rows(outputs: Mapping[str, np.ndarray]) -> str:
     batch = -1
     for name, array in outputs.items():
         if array.ndim == 0:
-            raise invalid(f"Tensor name: {name} has no shape information ")
+            raise invalid(
+                f"The output {name!r} is a scalar, which the row format cannot have. "
+                "Send 'inputs' instead of 'instances'."
+            )
         if batch not in (-1, len(array)):
             raise invalid(
-                f"Tensor name: {name} has inconsistent batch size: {len(array)} expecting: {batch}"
+                f"The output {name!r} has {len(array)} rows, expected {batch} as in other outputs. "
+                "Send 'inputs' instead of 'instances'."
             )
         batch = len(array)
     several = len(outputs) > 1
@@ -474,4 +399,4 @@ def _tokens(name: str, array: np.ndarray, depth: int) -> list[str]:
         return list(map(str, flat.tolist()))
     if not flat.size:
         return []
-    raise invalid(f"Failed to write JSON value for tensor type: {_type_name(dtype)}")
+    raise invalid(f"The output {name!r} has the type {dtype.name}, which JSON cannot carry.")

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb2
 
-from bertfam_serve import inference, json_examples, json_tensor
+from bertfam_serve import inference, json_examples, json_tensor, json_text
 from bertfam_serve.http_status import HTTP_STATUS, shortened
 from bertfam_serve.model_server_config import MAX_VERSION
 from bertfam_serve.models import Models
@@ -141,7 +141,7 @@ def answering_503(app: ASGIApp) -> ASGIApp:
         except asyncio.CancelledError:
             if started or scope["type"] != "http":
                 return
-            response = _json(json_tensor.encode_error(_STOPPED), HTTP_STATUS[Code.UNAVAILABLE])
+            response = _json(json_text.encode_error(_STOPPED), HTTP_STATUS[Code.UNAVAILABLE])
             response.headers["connection"] = "close"
             await response(scope, receive, send)
 
@@ -186,12 +186,12 @@ class _Api:
             return _json(await self._dispatch(request, path))
         except ServingError as error:
             status = 413 if isinstance(error, _TooLarge) else HTTP_STATUS[error.code]
-            return _json(json_tensor.encode_error(shortened(error.message)), status)
+            return _json(json_text.encode_error(shortened(error.message)), status)
         except ClientDisconnect:
             return _json(b"", HTTP_STATUS[Code.CANCELLED])  # the client has gone
         except Exception:
             logger.exception("%s %s failed", request.method, path)
-            return _json(json_tensor.encode_error("Internal error"), 500)
+            return _json(json_text.encode_error("Internal error"), 500)
 
     async def _dispatch(self, request: Request, path: str) -> bytes:
         if request.method == "OPTIONS":

@@ -253,12 +253,12 @@ class _Protocol(H11Protocol):
         awaits_body = self.conn.our_state is h11.SEND_RESPONSE
         flag = "--body-timeout-seconds" if awaits_body else "--header-timeout-seconds"
         what = "body" if awaits_body else "headers"
-        text = json_text.quote(f"The request's {what} did not arrive in time ({flag})")
+        body = json_text.encode_error(f"The request's {what} did not arrive in time ({flag}).")
         headers = [("content-type", "application/json"), ("connection", "close")]
         with contextlib.suppress(h11.LocalProtocolError):
             for event in (
                 h11.Response(status_code=408, headers=headers, reason=b"Request Timeout"),
-                h11.Data(data=f'{{\n    "error": {text}\n}}'.encode()),
+                h11.Data(data=body),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
