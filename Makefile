@@ -1,5 +1,6 @@
 # make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python.
 # make test: checks, and each family, task, export, format and tokenizer once.
+# make test-serving: the local server, clients and deployments.
 # make test-all: checks and every test.
 # make docs: the documentation, as pages in build/docs.
 # make data: the public data sets that some tests, recipes and measurements read, into data/.
@@ -9,14 +10,17 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart test test-serving test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
 	$(BIN)/python -m tools.quickstart
 
 test: .venv/installed-test lint
-	$(PYTEST) -n 2 --dist loadfile
+	$(PYTEST) -n 2 --dist loadfile --ignore tests/serving
+
+test-serving: .venv/installed-test
+	$(PYTEST) -n 2 --dist loadfile tests/serving
 
 test-all: .venv/installed-test lint
 	$(PYTEST) -n 2 --dist loadfile -m "not live and not slow"

@@ -26,7 +26,7 @@ def test_import_is_light():
     "statement",
     [
         "import bertfam_tf as bf; bf.TextClassifier, bf.TextEmbedder, bf.load, bf.load_tokenizer",
-        "import bertfam_tf.export, bertfam_tf.train, bertfam_tf.cli, bertfam_serve.server",
+        "import bertfam_tf.export.tflite, bertfam_tf.train, bertfam_tf.cli, bertfam_serve.server",
     ],
 )
 def test_no_room_loads_the_reference_or_keras_2(statement):

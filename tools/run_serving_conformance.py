@@ -40,7 +40,7 @@ _NO_MODEL = "the model's saved_model.pb is missing in the checkout, so this case
 
 _LAUNCHER = """#!{python}
 import sys
-sys.path.insert(0, {root!r})
+sys.path[:0] = [{root!r}, {root!r} + "/serving/server"]
 from tools.run_serving_conformance import launch
 sys.exit(launch(sys.argv[1:]))
 """

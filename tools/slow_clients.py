@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools.checkout import environment
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,7 +96,7 @@ def server(base: Path, *flags: str) -> Iterator[Server]:
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=limit,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
     ) as process:
         try:
             said = process.stdout.readline() + process.stdout.readline()  # type: ignore[union-attr]

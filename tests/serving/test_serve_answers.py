@@ -16,6 +16,7 @@ from bertfam_serve.ui_answers import (
     TextPart,
     input_fields,
     questions,
+    run_attention,
     run_example,
 )
 from bertfam_serve.ui_html import markup
@@ -244,3 +245,18 @@ def test_bars_stay_in_their_place():
     html = markup([Scores("s", [("a", 1.5), ("b", 0.123), ("c", -1.0), ("d", float("nan"))])])
     assert re.findall("width: ([^%]*)%", html)[:3] == ["100.0", "12.3", "0.0"]
     assert "12.3%" in html
+
+
+def test_attention_on_the_page():
+    layers = np.zeros((1, 2, 2, 4, 4), "float32")
+    layers[0, :, 0, :2, :2] = 0.5  # the second head is missing
+    outputs = {
+        "tokens": np.array([[b"[CLS]", b"<b>", b"", b""]], object),
+        "count": np.array([2]),
+        "attention": layers,
+    }
+    model = servable({"text": 1}, {}, attention=outputs)
+    tokens, found = run_attention(model, {"text": "<b>"})
+    assert tokens == ["[CLS]", "<b>"]
+    assert [each.shape for each in found] == [(1, 2, 2)] * 2
+    assert run_attention(servable({"text": 1}, {}), {"text": "a"}) is None

@@ -34,6 +34,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
 from serving.clients import rest_client
+from tools.checkout import environment
 from tools.texts import DATA, ROOT
 
 RESULT = ROOT / "tools" / "results" / "serving_load.md"
@@ -92,7 +93,7 @@ def server(
     """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
     ports = ["--rest-port", "0", "--grpc-port", "0"]
     command = [sys.executable, "-m", "bertfam_serve", str(base), *ports, *flags]
-    variables = {**os.environ, "PYTHONPATH": str(tree)}
+    variables = environment(tree)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=tree, env=variables
     ) as process:
