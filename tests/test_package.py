@@ -85,6 +85,31 @@ def test_the_check_finds_a_cycle_within_a_package(tmp_path):
     assert check_imports.problems(package) == ["2 files in a cycle: text.a, text.b"]
 
 
+@pytest.mark.parametrize(
+    ("file", "line", "wrong"),
+    [
+        ("export/runtime/a.py", "from bertfam_tf.export import saved_model", "export.saved_model"),
+        ("export/a.py", "def run():\n    import bertfam_serve", "export imports bertfam_serve"),
+    ],
+)
+def test_the_check_keeps_what_runs_exports_apart(file, line, wrong, tmp_path):
+    package = tmp_path / "bertfam_tf"
+    (package / file).parent.mkdir(parents=True)
+    (package / file).write_text(f"{line}\nfrom bertfam_tf.export.runtime import capi\n")
+    [problem] = check_imports.problems(package)
+    assert problem.endswith(wrong)
+
+
+def test_the_check_finds_what_the_server_may_not_import(tmp_path):
+    server = tmp_path / "bertfam_serve"
+    server.mkdir()
+    (server / "a.py").write_text("from bertfam_tf.export.runtime import capi\nimport grpc\n")
+    (server / "b.py").write_text("def run():\n    from bertfam_tf.tasks import Task\n")
+    [problem] = check_imports.server_problems(server)
+    assert "b.py: imports bertfam_tf.tasks.Task" in problem
+    assert check_imports.server_problems() == []
+
+
 def test_every_exception_is_needed():
     for exception in check_imports.ALLOWED:
         assert check_imports.problems(allowed=check_imports.ALLOWED - {exception}) != []

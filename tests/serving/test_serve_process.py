@@ -57,6 +57,18 @@ def test_serves_text_without_any_framework_until_a_signal(base_path, number):
     assert "Traceback" not in err
 
 
+def test_the_previous_name_warns():
+    code = "import bertfam_tf.serve as s; print(s.running_server.__module__, s.load.__module__)"
+    with start("-c", code) as process:
+        out, err = process.communicate(timeout=60)
+    assert out == "bertfam_serve.server bertfam_tf.export.runtime.loader\n"
+    assert "FutureWarning: bertfam_tf.serve is now bertfam_serve" in err
+    with start("-m", "bertfam_tf.serve", "--help") as process:
+        out, err = process.communicate(timeout=60)
+    assert out.startswith("usage: python -m bertfam_serve")
+    assert "FutureWarning" in err
+
+
 class Endless(tf.Module):
     """Writes the file that a request names, and waits for a queue that stays empty."""
 

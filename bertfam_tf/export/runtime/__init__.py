@@ -2,7 +2,7 @@
 
 The graph runs in the C++ SavedModel loader of TensorFlow Serving, without batching, and errors have
 Serving's codes and texts. Neither Keras nor the code that created the model is needed. Exports are
-compared with their tasks this way, and batch inference and the server run them.
+compared with their tasks this way, and the local server (``bertfam_serve``) runs them.
 
     servable = load("exports/sentiment/1")
     servable.run("serving_default", {"text": np.array([b"a fine film"], object)})

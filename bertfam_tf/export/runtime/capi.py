@@ -85,12 +85,12 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 @functools.cache
 def _library() -> ctypes.CDLL:
     """Loads the C library of the installed TensorFlow and registers tensorflow-text's ops."""
-    found = sorted(pathlib.Path(tf.__file__).parent.glob("libtensorflow_cc.*"))
-    if not found:
+    libraries = sorted(pathlib.Path(tf.__file__).parent.glob("libtensorflow_cc.*"))
+    if not libraries:
         raise ServingError(
             Code.UNIMPLEMENTED, "this TensorFlow ships no libtensorflow_cc; serve on Linux or macOS"
         )
-    lib = ctypes.CDLL(os.fspath(found[0]))
+    lib = ctypes.CDLL(os.fspath(libraries[0]))
     for name, (result, arguments) in _PROTOTYPES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
@@ -112,9 +112,9 @@ def _library() -> ctypes.CDLL:
 class _XlaSwitch:
     """Disables XLA compilation while any session runs.
 
-    TensorFlow Serving disables XLA in the whole process: a SavedModel with a `jit_compile` function
-    loads, but its requests fail. This class reproduces that. This process may also train models,
-    so XLA is enabled again when no session is running.
+    TensorFlow Serving disables XLA in the whole process: a SavedModel with a ``jit_compile``
+    function loads, but its requests fail. This class reproduces that. This process may also train
+    models, so XLA is enabled again when no session is running.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ def _buffer(content: bytes) -> Iterator[Any]:
 
 
 def has_kernel(op: str) -> bool:
-    """Whether this build of TensorFlow has a kernel for an operation."""
+    """Returns whether this build of TensorFlow has a kernel for an operation."""
     lib = _library()
     with _status() as status:
         buffer = lib.TF_GetRegisteredKernelsForOp(op.encode(), status)
@@ -192,7 +192,7 @@ def _destroy(session: int, graph: int) -> None:
 
 
 class Feed(NamedTuple):
-    """One input of a run: name in the signature, tensor name (`"op:0"`), value."""
+    """One input of a run: name in the signature, tensor name (``"op:0"``), value."""
 
     alias: str
     tensor: str
@@ -200,7 +200,7 @@ class Feed(NamedTuple):
 
 
 class Session:
-    """A SavedModel in a TensorFlow session. `run` is thread-safe.
+    """A SavedModel in a TensorFlow session. ``run`` is thread-safe.
 
     The session is deleted with the last reference; a run in progress holds one.
 
@@ -264,7 +264,7 @@ class Session:
 
         Args:
             feeds: the inputs; dtypes are checked and shapes are not, as in Serving.
-            fetches: names of the tensors to compute (`"op:0"`).
+            fetches: names of the tensors to compute (``"op:0"``).
             timeout_ms: the run is cancelled with DEADLINE_EXCEEDED after this time; 0 means no
                 limit.
 
@@ -303,17 +303,17 @@ class Session:
     def _output(self, name: str, missing: str) -> _Output:
         if name in self._outputs:
             return self._outputs[name]
-        operation, _, index = name.partition(":")
+        operation_name, _, index = name.partition(":")
         lib = _library()
-        found = lib.TF_GraphOperationByName(self._graph, operation.encode())
-        if not found or int(index or 0) >= lib.TF_OperationNumOutputs(found):
+        operation = lib.TF_GraphOperationByName(self._graph, operation_name.encode())
+        if not operation or int(index or 0) >= lib.TF_OperationNumOutputs(operation):
             raise ServingError(Code.NOT_FOUND, missing.format(name))
-        self._outputs[name] = _Output(found, int(index or 0))
+        self._outputs[name] = _Output(operation, int(index or 0))
         return self._outputs[name]
 
 
 def declares_too_much(proto: tensor_pb2.TensorProto) -> bool:
-    """Whether a proto declares a much larger tensor than it has values for.
+    """Returns whether a proto declares a much larger tensor than it has values for.
 
     TensorFlow would allocate the declared size. The process would run out of memory, or crash if
     the size overflows 64 bits.

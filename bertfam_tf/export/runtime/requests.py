@@ -43,8 +43,8 @@ def run(
             MultiInferenceRequest.
         version: the servable's version, for the response.
         timeout_ms: the run is cancelled after this time; 0 means no limit.
-        as_content: whether tensors of a PredictResponse are written as bytes (`tensor_content`)
-            instead of in the field of their dtype (`float_val`, `string_val`, …).
+        as_content: whether tensors of a PredictResponse are written as bytes (``tensor_content``)
+            instead of in the field of their dtype (``float_val``, ``string_val``, …).
 
     Returns:
         The corresponding response.
@@ -207,7 +207,7 @@ def _response_spec(spec: model_pb2.ModelSpec, version: int | None) -> model_pb2.
 
 
 def serialized_examples(given: input_pb2.Input) -> np.ndarray:
-    """The serialized tf.Examples of an Input, as an object array of bytes, (examples,).
+    """Returns the serialized tf.Examples of an Input, as an object array of bytes, (examples,).
 
     The context is prepended to each example: concatenated serialized protos are merged when they
     are parsed, and features of the example override features of the context.

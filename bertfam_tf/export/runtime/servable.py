@@ -21,16 +21,16 @@ class ServableLike(Protocol):
     A wrapper, for example for dynamic batching, is created before the warm-up requests run, and
     they run in it. When its version is unloaded, requests in progress may still hold a reference.
     A wrapper therefore has to free its resources (threads, queues) with its last reference, for
-    example with `weakref.finalize`.
+    example with ``weakref.finalize``.
     """
 
     @property
     def signatures(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
-        """As `Servable.signatures`."""
+        """As ``Servable.signatures``."""
 
     @property
     def model(self) -> str:
-        """As `Servable.model`."""
+        """As ``Servable.model``."""
 
     def run(
         self,
@@ -40,19 +40,19 @@ class ServableLike(Protocol):
         outputs: Sequence[str] = (),
         timeout_ms: int = 0,
     ) -> dict[str, np.ndarray]:
-        """As `Servable.run`."""
+        """Runs a signature; see ``Servable.run``."""
 
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
     ) -> list[dict[str, np.ndarray]]:
-        """As `Servable.run_together`."""
+        """Runs several signatures; see ``Servable.run_together``."""
 
 
 class Servable:
     """A loaded SavedModel. Thread-safe; it is unloaded with its last reference.
 
     Attributes:
-        signatures: name to SignatureDef, including `__saved_model_init_op` if there is one.
+        signatures: name to SignatureDef, including ``__saved_model_init_op`` if there is one.
         model: the name under which a server serves it; empty outside of servers.
     """
 
@@ -79,7 +79,7 @@ class Servable:
         """Runs a signature and returns its outputs.
 
         Args:
-            signature: the key; empty means `serving_default`.
+            signature: the key; empty means ``serving_default``.
             inputs: input name to value. Shapes are not compared with the signature.
             outputs: names of the outputs to compute; empty means all.
             timeout_ms: the run is cancelled after this time; 0 means no limit.
@@ -104,13 +104,13 @@ class Servable:
         Args:
             signatures: their keys, not empty.
             inputs: input name to value, for each of the signatures.
-            timeout_ms: as in `run`.
+            timeout_ms: as in ``run``.
 
         Returns:
-            The outputs of each signature, as `run` returns them.
+            The outputs of each signature, as ``run`` returns them.
 
         Raises:
-            ServingError: as `run`.
+            ServingError: as ``run``.
         """
         definitions = [self._definition(signature) for signature in signatures]
         fetches = [_fetches(definition, ()) for definition in definitions]
@@ -134,8 +134,8 @@ class Servable:
         self, feeds: Sequence[capi.Feed], fetches: Sequence[Mapping[str, str]], timeout_ms: int
     ) -> list[dict[str, np.ndarray]]:
         tensors = sorted({tensor for some in fetches for tensor in some.values()})
-        found = dict(zip(tensors, self._session.run(feeds, tensors, timeout_ms), strict=True))
-        return [{name: found[tensor] for name, tensor in some.items()} for some in fetches]
+        arrays = dict(zip(tensors, self._session.run(feeds, tensors, timeout_ms), strict=True))
+        return [{name: arrays[tensor] for name, tensor in some.items()} for some in fetches]
 
 
 def _fetches(signature: meta_graph_pb2.SignatureDef, outputs: Sequence[str]) -> Mapping[str, str]:

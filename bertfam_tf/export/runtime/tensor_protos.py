@@ -42,7 +42,7 @@ def _strings(proto: tensor_pb2.TensorProto, shape: list[int]) -> np.ndarray | No
 
 
 def dtype_of(array: np.ndarray) -> tf.DType | None:
-    """The TensorFlow dtype of an array; None if there is none."""
+    """Returns the TensorFlow dtype of an array; None if there is none."""
     if array.dtype == object:
         return tf.string
     if array.dtype.kind in "SU":  # fixed-width strings
@@ -66,13 +66,13 @@ _FIELDS = {
 
 
 def write(array: np.ndarray, proto: tensor_pb2.TensorProto, *, as_content: bool) -> None:
-    """Writes an array as C++'s `Tensor::AsProtoTensorContent` or `AsProtoField` does.
+    """Writes an array as C++'s ``Tensor::AsProtoTensorContent`` or ``AsProtoField`` does.
 
     Args:
         array: an array with a TensorFlow dtype; strings are object arrays of bytes.
         proto: an empty proto to write to.
-        as_content: whether values other than strings are written as bytes (`tensor_content`)
-            instead of the field of their dtype (`float_val`, …).
+        as_content: whether values other than strings are written as bytes (``tensor_content``)
+            instead of the field of their dtype (``float_val``, …).
     """
     dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
     proto.dtype = dtype.as_datatype_enum

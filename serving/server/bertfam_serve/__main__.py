@@ -1,4 +1,4 @@
-"""`python -m bertfam_serve <base_path>`: serves models over REST and gRPC."""
+"""``python -m bertfam_serve <base_path>``: serves models over REST and gRPC."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the server; `run` takes the parsed result."""
+    """Adds the flags of the server; ``run`` takes the parsed result."""
     add = parser.add_argument
     add("base_path", nargs="?", help="directory with the versions 1/, 2/, …")
     add(
@@ -298,7 +298,7 @@ def _session_config(options: argparse.Namespace) -> Any:
 
 
 def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
-    """Arguments of `serve` for batching, metrics, API keys, TLS and the page."""
+    """Arguments of ``serve`` for batching, metrics, API keys, TLS and the page."""
     from starlette.middleware import Middleware
 
     found: dict[str, Any] = {"routes": []}

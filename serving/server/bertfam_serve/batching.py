@@ -5,8 +5,8 @@
         servable.run("serving_default", {"text": texts})  # from many threads
 
 Each signature has a queue. A thread pool, shared by all queues, runs a batch as soon as it is full
-or its first request has waited `batch_timeout_micros`. As in Serving, an error of the graph on the
-rows of one request fails all requests of the batch.
+or its first request has waited ``batch_timeout_micros``. As in Serving, an error of the graph on
+the rows of one request fails all requests of the batch.
 """
 
 import collections
@@ -35,7 +35,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class _Request:
-    """One call of `run` or `submit`: its inputs, and a future of its outputs.
+    """One call of ``run`` or ``submit``: its inputs, and a future of its outputs.
 
     The outputs are computed in one or more parts.
     """
@@ -148,7 +148,7 @@ class _Queue:
             self._batches[-1].add(task)
 
     def due(self) -> float:
-        """When the next batch may run, in seconds of the monotonic clock; infinity if none."""
+        """Returns when the next batch may run, in monotonic seconds; infinity if there is none."""
         first = self._batches[0]
         if len(self._batches) > 1 or first.size >= self._parameters.rows_executed:
             return 0.0
@@ -203,14 +203,14 @@ class Batcher:
             thread.join()
 
     def add_queue(self, run: Callable[[Inputs, int], Arrays]) -> _Queue:
-        """Creates a queue; `run` takes the inputs of a batch and a timeout in milliseconds."""
+        """Creates a queue; ``run`` takes the inputs of a batch and a timeout in milliseconds."""
         queue = _Queue(self.parameters, run)
         with self._changed:
             self._queues.append(weakref.ref(queue))
         return queue
 
     def submit(self, queue: _Queue, request: _Request, size: int) -> None:
-        """Adds a request with `size` rows, at least one, to the queue.
+        """Adds a request with ``size`` rows, at least one, to the queue.
 
         Raises:
             ServingError: INVALID_ARGUMENT for too many rows, UNAVAILABLE for a full queue.
@@ -310,17 +310,17 @@ class BatchedServable:
     def run(
         self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
     ) -> dict[str, np.ndarray]:
-        """As `Servable.run`, but batched with requests from other threads.
+        """Runs a signature as ``Servable.run`` does, batched with requests from other threads.
 
         Args:
-            signature: the key; empty means `serving_default`.
+            signature: the key; empty means ``serving_default``.
             inputs: input name to value, (rows, …), with the same number of rows in all inputs.
             outputs: names of the outputs to compute; empty means all. Requests for different
                 outputs are in different batches.
             timeout_ms: milliseconds until the answer; 0 means no limit.
 
         Raises:
-            ServingError: as `Servable.run`; INVALID_ARGUMENT for a scalar, different numbers of
+            ServingError: as ``Servable.run``; INVALID_ARGUMENT for a scalar, different numbers of
                 rows, or more rows than a batch may have; UNAVAILABLE for a full queue;
                 RESOURCE_EXHAUSTED if the request timed out in the queue; FAILED_PRECONDITION if
                 dimensions differ from those of other requests in the batch, or an output does not
@@ -341,13 +341,13 @@ class BatchedServable:
     def submit(
         self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
     ) -> _Request | None:
-        """As `run`, but returns when the request is in its queue.
+        """Queues a request and returns when it is in its queue.
 
         Returns:
-            The request; None if it is not batched and has to be passed to `run`.
+            The request; None if it is not batched and has to be passed to ``run``.
 
         Raises:
-            ServingError: as `run`, for requests that no queue takes.
+            ServingError: as ``run``, for requests that no queue takes.
         """
         signature = signature or DEFAULT_SIGNATURE
         found = self._arrays(signature, inputs, outputs)
@@ -362,7 +362,7 @@ class BatchedServable:
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, *, timeout_ms: int = 0
     ) -> list[dict[str, np.ndarray]]:
-        """As `Servable.run_together`, without batching."""
+        """Runs several signatures as ``Servable.run_together`` does, without batching."""
         return self._servable.run_together(signatures, inputs, timeout_ms=timeout_ms)
 
     def _arrays(self, signature: str, inputs: Inputs, outputs: Sequence[str]) -> Arrays | None:

@@ -22,13 +22,13 @@ class BatchingParameters:
             are refused with UNAVAILABLE.
         num_batch_threads: the number of batches that run concurrently, over all models.
         thread_pool_name: the prefix of the threads' names.
-        allowed_batch_sizes: ascending; the last must be `max_batch_size`. A batch is padded to the
-            next of these sizes with copies of a row. Empty allows all sizes.
+        allowed_batch_sizes: ascending; the last must be ``max_batch_size``. A batch is padded to
+            the next of these sizes with copies of a row. Empty allows all sizes.
         pad_variable_length_inputs: whether inputs that differ in dimensions other than the first
             are padded with their first element; otherwise they fail the batch.
         enable_large_batch_splitting: whether a request may be split into several batches.
         max_execution_batch_size: the largest number of rows in a batch if requests are split; 0
-            means `max_batch_size`.
+            means ``max_batch_size``.
 
     Raises:
         ServingError: INVALID_ARGUMENT for invalid or inconsistent values.
@@ -78,9 +78,9 @@ class BatchingParameters:
 
 
 def read_parameters(path: str | os.PathLike[str]) -> BatchingParameters:
-    """Reads a file as Serving's `--batching_parameters_file` takes it.
+    """Reads a file as Serving's ``--batching_parameters_file`` takes it.
 
-    The format is BatchingParameters in protobuf text format, e.g. `max_batch_size { value: 32 }`.
+    The format is BatchingParameters in protobuf text format, e.g. ``max_batch_size { value: 32 }``.
 
     Raises:
         ServingError: NOT_FOUND if the file does not exist; INVALID_ARGUMENT if it does not parse

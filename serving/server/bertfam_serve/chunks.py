@@ -86,10 +86,10 @@ def run_in_chunks(
         timeout_ms: for all chunks together; 0 means no limit.
 
     Returns:
-        As `run`, with the rows of all chunks.
+        As ``run``, with the rows of all chunks.
 
     Raises:
-        ServingError: DEADLINE_EXCEEDED between two chunks; any error of `run`.
+        ServingError: DEADLINE_EXCEEDED between two chunks; any error of ``run``.
     """
     deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
     found = _as_arrays(inputs)

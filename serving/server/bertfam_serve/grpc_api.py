@@ -54,7 +54,7 @@ class IncompleteCalls(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[[Any], Any], handler_call_details: Any
     ) -> Any:
-        """As grpc calls it for every RPC."""
+        """Returns the handler of an RPC; grpc calls it for every RPC."""
         handler = continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
@@ -71,7 +71,7 @@ class IncompleteCalls(grpc.ServerInterceptor):
         )
 
     def cancel(self, left: int = 0) -> None:
-        """Cancels the calls that have waited longest until `left` remain."""
+        """Cancels the calls that have waited longest until ``left`` remain."""
         with self._lock:
             surplus = list(self._waiting.items())[: max(0, len(self._waiting) - left)]
             for key, _ in surplus:
@@ -112,7 +112,7 @@ def server(
 
     Args:
         models: the models to serve; ModelService can change them.
-        limits: limits of one request; None for the defaults of `RequestLimits`.
+        limits: limits of one request; None for the defaults of ``RequestLimits``.
         max_message_bytes: longer messages are refused with RESOURCE_EXHAUSTED.
         max_calls: the number of calls in progress or waiting; further calls are refused with
             RESOURCE_EXHAUSTED.
@@ -123,13 +123,13 @@ def server(
         observe: called once per inference request.
         interceptors: gRPC interceptors, for example for API keys.
         channel_arguments: options of gRPC's core, such as ("grpc.max_connection_age_ms", 2000).
-        as_content: see `inference.run`.
-        health: whether to serve `grpc.health.v1.Health/Check` for "", "ModelService" and
+        as_content: see ``inference.run``.
+        health: whether to serve ``grpc.health.v1.Health/Check`` for "", "ModelService" and
             "PredictionService"; needs grpcio-health-checking.
         threads: the number of requests that are handled concurrently.
 
     Raises:
-        ValueError: `health` is set and grpcio-health-checking is not installed.
+        ValueError: ``health`` is set and grpcio-health-checking is not installed.
     """
     grpc_server = grpc.server(
         futures.ThreadPoolExecutor(threads, "bertfam_tf.grpc"),

@@ -25,15 +25,15 @@ duration in seconds."""
 
 
 class ModelFinder(Protocol):
-    """Looks up the model of a request: `Models`."""
+    """Looks up the model of a request: ``Models``."""
 
     def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
-        """The version that a request asks for, and its servable."""
+        """Returns the version that a request asks for, and its servable."""
 
 
 @contextlib.contextmanager
 def observed(observe: Observer | None, model: str, api: str, entrypoint: str) -> Iterator[None]:
-    """A context that reports the status and duration of the request in it to an observer."""
+    """Reports the status and duration of the request in a context to an observer."""
     start = time.perf_counter()
     code = Code.INTERNAL
     try:
@@ -48,7 +48,7 @@ def observed(observe: Observer | None, model: str, api: str, entrypoint: str) ->
 
 
 def model_spec(request: Any) -> model_pb2.ModelSpec:
-    """The ModelSpec of an inference request.
+    """Returns the ModelSpec of an inference request.
 
     Raises:
         ServingError: INVALID_ARGUMENT if there is none.
@@ -61,7 +61,7 @@ def model_spec(request: Any) -> model_pb2.ModelSpec:
 
 
 def model_name(request: Any) -> str:
-    """The model's name in an inference request; empty if there is none."""
+    """Returns the model's name in an inference request; empty if there is none."""
     try:
         name: str = model_spec(request).name
     except ServingError:
@@ -70,7 +70,7 @@ def model_name(request: Any) -> str:
 
 
 def signature_map(servable: ServableLike) -> get_model_metadata_pb2.SignatureDefMap:
-    """The signatures of a servable, as GetModelMetadata returns them."""
+    """Returns the signatures of a servable, as GetModelMetadata returns them."""
     signatures = get_model_metadata_pb2.SignatureDefMap()
     for name, signature in servable.signatures.items():
         signatures.signature_def[name].CopyFrom(signature)

@@ -293,7 +293,7 @@ def encode_predict(outputs: Mapping[str, np.ndarray], row: bool) -> bytes:
 
     Args:
         outputs: output name to array; strings are object arrays of bytes. The name of a single
-            output is omitted. String outputs whose names end in `_bytes` are written as base64.
+            output is omitted. String outputs whose names end in ``_bytes`` are written as base64.
         row: whether the response is in row format.
 
     Raises:
@@ -380,7 +380,7 @@ def _nest_in_lines(items: list[str], shape: Sequence[int], depth: int) -> str:
 
 
 def _tokens(name: str, array: np.ndarray, depth: int) -> list[str]:
-    """The elements in order, as JSON; `depth` is their nesting level, for base64 objects."""
+    """The elements in order, as JSON; ``depth`` is their nesting level, for base64 objects."""
     flat = array.ravel()
     if array.dtype == object:
         if name.endswith("_bytes"):

@@ -8,7 +8,7 @@ _GROWTH_KIB = 128 << 10
 
 
 class MemoryTrimmer:
-    """Watches the memory of this process; `trim` is meant to be called periodically.
+    """Watches the memory of this process; ``trim`` is meant to be called periodically.
 
     glibc keeps freed memory in each of its arenas. After a request with hundreds of rows this can
     be gigabytes, and glibc does not return them on its own.

@@ -11,7 +11,7 @@ _RANKS_PADDED = range(1, 7)
 
 
 def rows(inputs: Arrays) -> int:
-    """The number of rows of a request: dimension 0 of its inputs.
+    """Returns the number of rows of a request: dimension 0 of its inputs.
 
     Raises:
         ServingError: INVALID_ARGUMENT if there are no inputs, one of them is a scalar, or their
@@ -30,7 +30,7 @@ def rows(inputs: Arrays) -> int:
 
 
 def allowed_size(size: int, allowed: Sequence[int]) -> int:
-    """The smallest allowed size of at least `size` rows; `size` if there is none."""
+    """Returns the smallest allowed size of at least ``size`` rows; ``size`` if there is none."""
     return next((candidate for candidate in allowed if candidate >= size), size)
 
 
@@ -76,13 +76,13 @@ def split(outputs: Arrays, sizes: Sequence[int], size: int) -> list[dict[str, np
     Args:
         outputs: output name to array (size, …).
         sizes: the number of rows of each request.
-        size: the number of rows of the batch, at least `sum(sizes)`.
+        size: the number of rows of the batch, at least ``sum(sizes)``.
 
     Returns:
         For each request, output name to array (rows, …).
 
     Raises:
-        ServingError: FAILED_PRECONDITION for an output that is a scalar or has not `size` rows.
+        ServingError: FAILED_PRECONDITION for an output that is a scalar or has not ``size`` rows.
     """
     for array in outputs.values():
         if array.ndim == 0:

@@ -29,7 +29,7 @@ def read_config(path: str | os.PathLike[str]) -> ModelServerConfig:
 
 
 def model_config(name: str, base_path: str | os.PathLike[str]) -> ModelConfig:
-    """The configuration that serves the latest version of a model."""
+    """Returns the configuration that serves the latest version of a model."""
     absolute = os.fspath(pathlib.Path(base_path).resolve())
     return ModelConfig(name=name, base_path=absolute, model_platform=PLATFORM)
 
@@ -96,7 +96,7 @@ def _platform(model: ModelConfig) -> str:
 
 
 def versions_wanted(config: ModelConfig) -> dict[int, pathlib.Path]:
-    """The versions under a model's base path that its version policy selects.
+    """Returns the versions under a model's base path that its version policy selects.
 
     Versions are children of the base path whose names are integers, with or without leading zeros;
     other children are ignored. If two names mean the same version ("1" and "01"), the one that

@@ -47,19 +47,19 @@ class _Version:
 class Models:
     """The models of a server, by name. Thread-safe.
 
-    Look-ups take no lock and never wait. Changes (`add`, `configure`, `poll`) are serialized and
-    load models in the calling thread. A new version is loaded before the version that it replaces
-    is unloaded; requests in progress keep the old version alive.
+    Look-ups take no lock and never wait. Changes (``add``, ``configure``, ``poll``) are serialized
+    and load models in the calling thread. A new version is loaded before the version that it
+    replaces is unloaded; requests in progress keep the old version alive.
 
     Args:
-        wrap: wraps each `Servable`, for example to batch requests; see `ServableLike`.
+        wrap: wraps each ``Servable``, for example to batch requests; see ``ServableLike``.
         around_warm_up: takes a version directory and makes a context manager in which its warm-up
             requests run, for example to measure their duration.
         max_load_retries: how often loading a version is retried.
         retry_wait_s: seconds between two attempts.
         labels_for_unavailable: whether new labels may refer to versions that are not available.
-        rows_per_run: as in `servable_loader.load_for`.
-        session_config: as in `capi.Session`.
+        rows_per_run: as in ``servable_loader.load_for``.
+        session_config: as in ``capi.Session``.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Models:
     # ----------------------------------------------------------------------------- look-ups
 
     def names(self) -> list[str]:
-        """The names of the configured models, available or not."""
+        """Returns the names of the configured models, available or not."""
         return list(self._configs)
 
     def find(
@@ -124,10 +124,10 @@ class Models:
         return version, versions[version]
 
     def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
-        """As `find`, for a ModelSpec.
+        """Returns what ``find`` returns, for a ModelSpec.
 
         Raises:
-            ServingError: as `find`; INVALID_ARGUMENT if the spec has no name.
+            ServingError: as ``find``; INVALID_ARGUMENT if the spec has no name.
         """
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
@@ -139,7 +139,7 @@ class Models:
     def status(
         self, name: str, version: int | None = None
     ) -> get_model_status_pb2.GetModelStatusResponse:
-        """The state of one version of a model, or of all versions.
+        """Returns the state of one version of a model, or of all versions.
 
         A version is START, LOADING, AVAILABLE, UNLOADING (while requests in progress use a
         replaced version) and END. A version that fails to load is LOADING with the error while
@@ -169,14 +169,14 @@ class Models:
     # ------------------------------------------------------------------------------ changes
 
     def add(self, name: str, base_path: str | os.PathLike[str]) -> int:
-        """Loads the latest version under `base_path` and serves it as `name`.
+        """Loads the latest version under ``base_path`` and serves it as ``name``.
 
         Returns:
             The version.
 
         Raises:
             ServingError: INVALID_ARGUMENT if the base path does not exist or the name is in use,
-                NOT_FOUND if there is no version, and any error of `load`. The model is not added.
+                NOT_FOUND if there is no version, and any error of ``load``. The model is not added.
                 (Serving would retry, or wait for a version to appear.)
         """
         with self._changing:

@@ -46,7 +46,7 @@ class _Histogram:
         self.sum += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """The upper limit of each bucket, and the number of values up to it."""
+        """Returns the upper limit of each bucket, and the number of values up to it."""
         limits = [f"{limit:.6g}" for limit in _LIMITS] + ["+Inf"]
         return list(zip(limits, np.cumsum(self.counts).astype(float).tolist(), strict=True))
 
@@ -102,13 +102,13 @@ class Metrics(Collector):
             _add(self._runs, (model, api, "TF1"), seconds)
 
     def observe_warm_up(self, path: str, code: Code, seconds: float) -> None:
-        """Records the duration and status of the warm-up of the version at `path`."""
+        """Records the duration and status of the warm-up of the version at ``path``."""
         with self._lock:
             _add(self._warm_ups, (path, code.name), seconds)
 
     @contextlib.contextmanager
     def time_warm_up(self, path: str | os.PathLike[str]) -> Iterator[None]:
-        """A context that records the duration of the warm-up of the version at `path`."""
+        """Returns a context that records the duration of the warm-up of the version at ``path``."""
         code, start = Code.OK, time.perf_counter()
         try:
             yield
@@ -119,7 +119,7 @@ class Metrics(Collector):
             self.observe_warm_up(os.fspath(path), code, time.perf_counter() - start)
 
     def collect(self) -> Iterator[Metric]:
-        """The current metrics, for prometheus_client."""
+        """Returns the current metrics, for prometheus_client."""
         with self._lock:
             yield from list(self._collect())
 
@@ -138,7 +138,7 @@ class Metrics(Collector):
             yield metric
 
     def page(self) -> bytes:
-        """The current metrics in Prometheus' text format, UTF-8."""
+        """Returns the current metrics in Prometheus' text format, UTF-8."""
         registry = CollectorRegistry()
         registry.register(self)
         # prometheus_client appends _total to the names of counters; Serving does not.
@@ -172,14 +172,14 @@ class TimedServable:
         self._servable = servable
 
     def run(self, signature: str, inputs: Inputs, **options: Any) -> dict[str, np.ndarray]:
-        """As `Servable.run`."""
+        """Runs a signature; see ``Servable.run``."""
         start = time.perf_counter()
         outputs = self._servable.run(signature, inputs, **options)
         self._observe(signature, start)
         return outputs
 
     def submit(self, signature: str, inputs: Inputs, **options: Any) -> Pending | None:
-        """As `QueuedServable.submit`; None if the servable has no queues."""
+        """Queues a request if the servable has queues, otherwise returns None."""
         submit = getattr(self._servable, "submit", None)
         start = time.perf_counter()
         pending: Pending | None = None if submit is None else submit(signature, inputs, **options)
@@ -195,7 +195,7 @@ class TimedServable:
     def run_together(
         self, signatures: Sequence[str], inputs: Inputs, **options: Any
     ) -> list[dict[str, np.ndarray]]:
-        """As `Servable.run_together`."""
+        """Runs several signatures; see ``Servable.run_together``."""
         start = time.perf_counter()
         outputs = self._servable.run_together(signatures, inputs, **options)
         self._metrics.observe_run(self.model, "MultiInference", time.perf_counter() - start)
@@ -208,9 +208,9 @@ class TimedServable:
 
 
 def read_path(path: str | os.PathLike[str]) -> str | None:
-    """Reads the path of the metrics from a file as Serving's `--monitoring_config_file` takes it.
+    """Reads the path of the metrics from a file as Serving's ``--monitoring_config_file`` takes it.
 
-    The format is MonitoringConfig in protobuf text format: `prometheus_config { enable: true }`.
+    The format is MonitoringConfig in protobuf text format: ``prometheus_config { enable: true }``.
 
     Returns:
         The path of the URL; None if Prometheus is not enabled.
@@ -229,7 +229,7 @@ def read_path(path: str | os.PathLike[str]) -> str | None:
 
 
 def route(metrics: Metrics, path: str = DEFAULT_PATH) -> Route:
-    """A Starlette route that answers GET with the metrics."""
+    """Returns a Starlette route that answers GET with the metrics."""
 
     async def endpoint(_: Request) -> Response:
         return PlainTextResponse(metrics.page())

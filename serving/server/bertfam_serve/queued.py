@@ -23,7 +23,7 @@ class Pending(Protocol):
     deadline: float
 
     def timeout_error(self) -> ServingError:
-        """The error of the request if its deadline passes before it is answered."""
+        """Returns the error of the request if its deadline passes before it is answered."""
 
 
 class QueuedServable(ServableLike, Protocol):
@@ -37,4 +37,4 @@ class QueuedServable(ServableLike, Protocol):
         outputs: Sequence[str] = (),
         timeout_ms: int = 0,
     ) -> Pending | None:
-        """As `run`, but returns immediately; None if this request has to be passed to `run`."""
+        """As ``run``, but returns immediately; None if this request has to be passed to ``run``."""

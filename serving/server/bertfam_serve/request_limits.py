@@ -1,7 +1,7 @@
 """Limits on the rows, text and JSON values of a request, checked before tensors are created.
 
-Each error names the limit and the flag of `bertfam serve` that raises it. The fields of
-`serve.Options` have the same names as the flags.
+Each error names the limit and the flag of ``bertfam serve`` that raises it. The fields of
+``bertfam_serve.Options`` have the same names as the flags.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class RequestLimits:
         self._check_text(text)
 
     def check_examples(self, given: input_pb2.Input) -> None:
-        """As `check_inputs` for tf.Examples; the context counts once for each example."""
+        """Checks tf.Examples as ``check_inputs`` does; the context counts once for each example."""
         context = 0
         examples = given.example_list.examples
         if given.WhichOneof("kind") == "example_list_with_context":
@@ -83,7 +83,7 @@ class RequestLimits:
             raise _limit_exceeded(f"{count} JSON values", self.max_json_values, "--max-json-values")
 
     def check_rows(self, rows: int, where: str) -> None:
-        """Checks a number of rows or strings; `where` names the input for the error.
+        """Checks a number of rows or strings; ``where`` names the input for the error.
 
         Raises:
             ServingError: INVALID_ARGUMENT for too many rows.
@@ -111,7 +111,7 @@ def _array_size(array: np.ndarray) -> tuple[int, int]:
 
 
 def _proto_size(proto: tensor_pb2.TensorProto) -> tuple[int, int]:
-    """As `_array_size`, for the tensor that a proto declares; the last string fills the rest."""
+    """As ``_array_size``, for the tensor that a proto declares; the last string fills the rest."""
     if capi.declares_too_much(proto):
         return 0, 0  # refused later, with Serving's text
     shape = [dim.size for dim in proto.tensor_shape.dim]

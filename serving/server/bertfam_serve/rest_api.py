@@ -107,7 +107,7 @@ def app(
         timeout_s: predictions that take longer are cancelled and answered with 504.
         max_body_bytes: larger bodies, before or after gunzipping, are answered with 413. (Serving
             does not limit the body, and limits gunzipped bodies to 100 MiB.)
-        limits: limits of one request; None for the defaults of `RequestLimits`.
+        limits: limits of one request; None for the defaults of ``RequestLimits``.
         observe: called once per inference request.
         cors: whether responses have CORS headers that allow pages of any origin to read them.
         routes: Starlette routes that are tried before the API's, for example for metrics.
@@ -266,7 +266,7 @@ class _Api:
         return self._handlers[target.verb](target, body)
 
     async def _predict_small(self, target: _Target, body: bytes) -> bytes:
-        """As `_predict`; only requests that are not in a batching queue occupy a thread."""
+        """As ``_predict``; only requests that are not in a batching queue occupy a thread."""
         request, servable = self._decode(target, body)
         submit: Callable[..., Pending | None] | None = getattr(servable, "submit", None)
         pending = submit and submit(request.signature, request.inputs, timeout_ms=self._timeout_ms)
@@ -349,7 +349,7 @@ def _target(match: re.Match[str] | None) -> _Target | None:
 
 
 def _result_or_error(work: functools.partial[bytes]) -> bytes | ServingError:
-    """Calls `work` and returns its result or its error.
+    """Calls ``work`` and returns its result or its error.
 
     An exception raised through anyio is part of a reference cycle. Its traceback would keep the
     request in memory until the next garbage collection.

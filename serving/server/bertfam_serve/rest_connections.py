@@ -43,7 +43,7 @@ def raise_file_limit(connections: int) -> None:
 
 
 def connections_per_port(maximum: int, ports: int) -> int:
-    """The number of connections that the limit on file descriptors allows on each port.
+    """Returns the number of connections that the limit on file descriptors allows on each port.
 
     Args:
         maximum: the largest number to return.
@@ -76,17 +76,17 @@ class Connections:
             self._make_room()
 
     def mark_busy(self, number: int) -> None:
-        """The connection with this file descriptor has received a request."""
+        """Records that the connection with this file descriptor has received a request."""
         if number in self._waiting:
             self._busy[number] = self._waiting.pop(number)
 
     def mark_waiting(self, number: int) -> None:
-        """The connection waits for its client again."""
+        """Records that the connection waits for its client again."""
         if number in self._busy:
             self._waiting[number] = self._busy.pop(number)
 
     def remove(self, number: int) -> None:
-        """The connection is closed."""
+        """Records that the connection is closed."""
         self._waiting.pop(number, None)
         self._busy.pop(number, None)
 
@@ -112,13 +112,13 @@ class Listener(socket.socket):
         self._connections = connections
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As `socket.accept`."""
+        """Accepts a connection as ``socket.accept`` does."""
         connection, address = super().accept()
         self._connections.add(connection)
         return connection, address
 
     def listen(self, backlog: int = BACKLOG) -> None:
-        """As `socket.listen`, with a larger backlog in the kernel than asyncio asks for."""
+        """Listens with a larger backlog in the kernel than asyncio asks for."""
         super().listen(max(backlog, _KERNEL_BACKLOG))
 
 
@@ -135,7 +135,7 @@ class ClientTimeouts(NamedTuple):
 
 
 def protocol(connections: Connections, timeouts: ClientTimeouts) -> Any:
-    """HTTP/1.1 with these limits, for `uvicorn.Config(http=…)`."""
+    """Returns HTTP/1.1 with these limits, for ``uvicorn.Config(http=…)``."""
 
     def make(**arguments: Any) -> asyncio.Protocol:
         return _Protocol(connections, timeouts, **arguments)

@@ -34,7 +34,7 @@ class ApiKeys:
             raise invalid("There are no API keys: every request would be refused")
 
     def valid(self, key: bytes) -> bool:
-        """Whether the key is one of the valid keys."""
+        """Returns whether the key is one of the valid keys."""
         digest = _digest(key)
         found = False
         for one in self._digests:
@@ -42,7 +42,11 @@ class ApiKeys:
         return found
 
     def valid_headers(self, get: Callable[[str], str | None]) -> bool:
-        """As `valid`, for request headers; `get` takes a header name in lower case."""
+        """Returns whether a request has a valid key.
+
+        Args:
+            get: takes the name of a header in lower case.
+        """
         scheme, _, token = (get("authorization") or "").partition(" ")
         bearer = token.strip() if scheme.lower() == "bearer" else None
         # Checks both headers: a proxy may add one of its own.
@@ -51,7 +55,7 @@ class ApiKeys:
 
 
 def read_keys(path: str | os.PathLike[str]) -> ApiKeys:
-    """Reads keys from a file, one per line; empty lines and lines starting with `#` are ignored.
+    """Reads keys from a file, one per line; empty lines and lines starting with ``#`` are ignored.
 
     Raises:
         ServingError: NOT_FOUND if the file does not exist; INVALID_ARGUMENT, with the line, for a
@@ -109,8 +113,8 @@ class ApiKeyMiddleware:
 class ApiKeyInterceptor(grpc.ServerInterceptor):
     """Refuses calls without a valid key with UNAUTHENTICATED, except health checks.
 
-    The metadata keys are those of the HTTP headers: `x-api-key`, or `authorization` with
-    `Bearer KEY`.
+    The metadata keys are those of the HTTP headers: ``x-api-key``, or ``authorization`` with
+    ``Bearer KEY``.
     """
 
     def __init__(self, keys: ApiKeys) -> None:
@@ -119,7 +123,7 @@ class ApiKeyInterceptor(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[[Any], Any], handler_call_details: Any
     ) -> Any:
-        """As grpc calls it for every RPC."""
+        """Returns the handler of an RPC; grpc calls it for every RPC."""
         metadata = {
             name: value if isinstance(value, str) else value.decode("latin-1")
             for name, value in handler_call_details.invocation_metadata
@@ -174,7 +178,7 @@ class Tls:
             raise invalid(f"TLS client authority {self.client_authority}: {error}") from None
 
     def uvicorn(self) -> dict[str, Any]:
-        """Arguments of `uvicorn.Config`."""
+        """Arguments of ``uvicorn.Config``."""
         options: dict[str, Any] = {
             "ssl_certfile": os.fspath(self.certificate),
             "ssl_keyfile": os.fspath(self.key),
@@ -185,7 +189,7 @@ class Tls:
         return options
 
     def grpc(self) -> grpc.ServerCredentials:
-        """Credentials for `grpc.Server.add_secure_port`."""
+        """Credentials for ``grpc.Server.add_secure_port``."""
         authority = self.client_authority
         return grpc.ssl_server_credentials(
             [(Path(self.key).read_bytes(), Path(self.certificate).read_bytes())],

@@ -1,4 +1,4 @@
-"""Runs the REST and gRPC servers: `serve` in the foreground, `running_server` in a thread."""
+"""Runs the REST and gRPC servers: ``serve`` in the foreground, ``running_server`` in a thread."""
 
 import contextlib
 import dataclasses
@@ -33,10 +33,10 @@ _TRIM_S = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options of a server. Each field is a keyword of `serve` and `running_server`.
+    """Options of a server. Each field is a keyword of ``serve`` and ``running_server``.
 
     Attributes:
-        model_name: the name of the model under `base_path`.
+        model_name: the name of the model under ``base_path``.
         host: the address to listen on; "0.0.0.0" for all addresses.
         rest_port: 0 picks a free port.
         grpc_port: 0 picks a free port; None disables it.
@@ -69,18 +69,18 @@ class Options:
         cors: whether REST responses have CORS headers that allow pages of any origin.
         config_poll_s: seconds between two reads of the configuration file; 0 reads it once.
         file_system_poll_s: seconds between two scans for new versions; 0 scans once.
-        max_load_retries: as in `Models`.
-        retry_wait_s: as in `Models`.
-        labels_for_unavailable: as in `Models`.
-        wrap: as in `Models`; wraps each `Servable`, for example for dynamic batching.
-        around_warm_up: as in `Models`.
-        observe: called once per inference request: see `inference.Observer`.
+        max_load_retries: as in ``Models``.
+        retry_wait_s: as in ``Models``.
+        labels_for_unavailable: as in ``Models``.
+        wrap: as in ``Models``; wraps each ``Servable``, for example for dynamic batching.
+        around_warm_up: as in ``Models``.
+        observe: called once per inference request: see ``inference.Observer``.
         routes: Starlette routes that are tried before the REST API, for example for metrics.
-        middleware: Starlette middleware around the REST API and `routes`, outermost first.
+        middleware: Starlette middleware around the REST API and ``routes``, outermost first.
         interceptors: gRPC server interceptors, outermost first.
-        ssl: uvicorn's settings that start with `ssl_`, such as {"ssl_certfile": …, "ssl_keyfile":
-            …}; they enable HTTPS.
-        grpc_credentials: from `grpc.ssl_server_credentials`; None for plain text.
+        ssl: uvicorn's settings that start with ``ssl_``, such as {"ssl_certfile": …,
+            "ssl_keyfile": …}; they enable HTTPS.
+        grpc_credentials: from ``grpc.ssl_server_credentials``; None for plain text.
         grpc_channel_arguments: options of gRPC's core, as pairs.
         grpc_threads: the number of gRPC requests that are handled concurrently.
         tensor_content: whether gRPC responses contain tensors as bytes instead of typed fields.
@@ -158,7 +158,7 @@ class RunningServer(NamedTuple):
         url: without a path, for example "http://127.0.0.1:8501".
         port: the REST port.
         grpc_port: the gRPC port; None if disabled.
-        grpc_target: for `grpc.insecure_channel`, "127.0.0.1:8500"; empty if disabled.
+        grpc_target: for ``grpc.insecure_channel``, "127.0.0.1:8500"; empty if disabled.
         model_name: the model's name; empty unless there is exactly one model.
         version: the model's version; 0 unless there is exactly one model.
         models: the served models; changes take effect immediately.
@@ -183,17 +183,17 @@ def serve(
     """Serves models until SIGTERM or SIGINT, then returns.
 
     Args:
-        base_path: a directory with one child per version: `1/`, `2/`, …; the latest version is
-            served, and replaced by newer versions when they appear.
-        config: for several models, instead of `base_path`: a ModelServerConfig, or the path of
-            one in text format, which is read again every `config_poll_s`.
+        base_path: a directory with one child per version: ``1/``, ``2/``, …; the latest version
+            is served, and replaced by newer versions when they appear.
+        config: for several models, instead of ``base_path``: a ModelServerConfig, or the path of
+            one in text format, which is read again every ``config_poll_s``.
         ready: called once requests are accepted, after the addresses are printed.
-        **options: fields of `Options`.
+        **options: fields of ``Options``.
 
     Raises:
         ServingError: a model does not load; no port has been opened. (Serving retries first.)
         OSError: a port is in use.
-        ValueError: neither or both of `base_path` and `config` are given.
+        ValueError: neither or both of ``base_path`` and ``config`` are given.
     """
 
     def announce(running: RunningServer) -> None:
@@ -218,7 +218,7 @@ def running_server(
     config: ModelServerConfig | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Iterator[RunningServer]:
-    """As `serve`, in a background thread, while the context is open.
+    """Serves as ``serve`` does, in a background thread, while the context is open.
 
     Free ports are picked unless they are given.
     """

@@ -66,7 +66,7 @@ _POOL = _pool()
 
 
 def message(name: str) -> Any:
-    """An empty "BatchingParameters" or "MonitoringConfig"."""
+    """Returns an empty "BatchingParameters" or "MonitoringConfig"."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))()
 
 

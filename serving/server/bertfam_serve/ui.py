@@ -3,7 +3,7 @@
     page = Page()
     serve("/exports/sentiment", routes=page.routes, ready=lambda running: page.show(running.models))
 
-It uses NiceGUI (the extra `ui`), which includes its scripts and fonts: the page requests nothing
+It uses NiceGUI (the extra ``ui``), which includes its scripts and fonts: the page requests nothing
 from other hosts. NiceGUI supports one app per process, so there can be only one page.
 """
 
@@ -34,20 +34,20 @@ body { background: #f1f5f9; }
 
 
 class ServedModels(Protocol):
-    """The part of `Models` that the page uses."""
+    """The part of ``Models`` that the page uses."""
 
     def names(self) -> list[str]:
-        """The names of the current models."""
+        """Returns the names of the current models."""
 
     def find(self, name: str) -> tuple[int, Any]:
-        """The latest version of a model, and its servable."""
+        """Returns the latest version of a model, and its servable."""
 
 
 class Page:
-    """The page at `/ui/`.
+    """The page at ``/ui/``.
 
     Attributes:
-        routes: routes for `serve.Options.routes`.
+        routes: routes for ``Options.routes``.
     """
 
     _made = False

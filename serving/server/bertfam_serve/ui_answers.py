@@ -53,14 +53,14 @@ Answer = list[MarkedText | Scores | NamedValue]
 
 
 class Field(NamedTuple):
-    """An input: a text, or a list with a text on each line if `lines` is true."""
+    """An input: a text, or a list with a text on each line if ``lines`` is true."""
 
     name: str
     lines: bool
 
 
 def questions(servable: ServableLike) -> list[str]:
-    """The signatures that the page can ask: `serving_default`, or those of several tasks.
+    """Returns the signatures that the page can ask: ``serving_default``, or those of several tasks.
 
     Raises:
         ServingError: INVALID_ARGUMENT for a model without a signature that takes texts alone.
@@ -80,7 +80,7 @@ def questions(servable: ServableLike) -> list[str]:
 
 
 def input_fields(servable: ServableLike, question: str = DEFAULT_SIGNATURE) -> list[Field]:
-    """The inputs of a signature, in reading order.
+    """Returns the inputs of a signature, in reading order.
 
     Raises:
         ServingError: INVALID_ARGUMENT for a model with inputs that are not texts.
@@ -109,12 +109,12 @@ def run_example(
 
     Args:
         servable: the model.
-        texts: a text for each field of `input_fields`.
-        question: one of `questions`.
-        timeout_ms: as for `Servable.run`.
+        texts: a text for each field of ``input_fields``.
+        question: one of ``questions``.
+        timeout_ms: as for ``Servable.run``.
 
     Raises:
-        ServingError: as `input_fields` and `Servable.run`.
+        ServingError: as ``input_fields`` and ``Servable.run``.
     """
     inputs = _inputs(servable, texts, question)
     entities = _view(question, _ENTITIES)
@@ -137,18 +137,18 @@ def run_attention(
     *,
     timeout_ms: int = 0,
 ) -> tuple[list[str], list[np.ndarray]] | None:
-    """The attention of one example: names of tokens, and of each layer (heads, queries, keys).
+    """Returns the tokens of one example and the attention of each layer (heads, queries, keys).
 
-    None for a model without the signature `attention` for these texts.
+    Returns None for a model without the signature ``attention`` for these texts.
 
     Args:
         servable: the model.
-        texts: a text for each field of `input_fields`.
-        question: one of `questions`.
-        timeout_ms: as for `Servable.run`.
+        texts: a text for each field of ``input_fields``.
+        question: one of ``questions``.
+        timeout_ms: as for ``Servable.run``.
 
     Raises:
-        ServingError: as `input_fields` and `Servable.run`.
+        ServingError: as ``input_fields`` and ``Servable.run``.
     """
     inputs, name = _inputs(servable, texts, question), _view(question, _ATTENTION)
     if not _has_inputs(servable, name, inputs):

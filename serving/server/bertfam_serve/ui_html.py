@@ -33,7 +33,7 @@ STYLE = """
 
 
 def markup(answer: Answer) -> str:
-    """The answer as HTML, to be used with `STYLE`."""
+    """Returns the answer as HTML, to be used with ``STYLE``."""
     return "".join(f"<section>{_section(item)}</section>" for item in answer)
 
 
