@@ -57,7 +57,7 @@ def names(file: Path) -> list[str]:
     if file.suffix == ".whl":
         return zipfile.ZipFile(file).namelist()
     with tarfile.open(file) as archive:
-        return [name.partition("/")[2] for name in archive.getnames()]
+        return [each.name.partition("/")[2] for each in archive if each.isfile()]
 
 
 def problems(file: Path) -> list[str]:
