@@ -2,6 +2,7 @@
 # make quick: checks, and the tests of the files that differ from the last commit; a minute.
 # make test: checks, and the tests of every part that take little time; five minutes.
 # make test-extended: the tests of each family, task, export and format that take seconds each.
+# make test-serving: the local server, clients and deployments.
 # make test-all: checks and every test; more than an hour.
 # make docs: the documentation, as pages in build/docs.
 # make data: the public data sets that some tests, recipes and measurements read, into data/.
@@ -11,7 +12,7 @@ BIN := .venv/bin
 PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart quick test test-extended test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
+.PHONY: quickstart quick test test-extended test-serving test-all lint docs docs-links notebook release live data transformer-xl-goldens elmo-goldens tokenizer-references compare-tokenizers
 .PHONY: bench bench-tokenizers bench-mobile batch-env batch-test browser mobile-apis clean
 
 quickstart: .venv/installed
@@ -21,7 +22,10 @@ quick: .venv/installed-test
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.quick
 
 test: .venv/installed-test lint
-	$(PYTEST) -n 2 --dist loadfile
+	$(PYTEST) -n 2 --dist loadfile --ignore tests/serving
+
+test-serving: .venv/installed-test
+	$(PYTEST) -n 2 --dist loadfile tests/serving
 
 test-extended: .venv/installed-test
 	$(PYTEST) -n 2 --dist loadfile -m "extended and not live and not slow and not full"
@@ -64,7 +68,7 @@ data: .venv/installed
 browser: .venv/installed-browser
 	command -v chromium && command -v chromedriver || \
 		(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
-	$(PYTEST) tests/serve/test_serve_page.py
+	$(PYTEST) tests/serving/test_serve_page.py
 
 # Its reference is gone from later transformers.
 transformer-xl-goldens: build/references/installed

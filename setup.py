@@ -28,8 +28,9 @@ setup(
         "Topic :: Text Processing :: Linguistic",
         "Typing :: Typed",
     ],
-    packages=find_packages(include=["bertfam_tf", "bertfam_tf.*"]),
-    package_data={"bertfam_tf": ["py.typed", "models/table.json"]},
+    packages=[*find_packages(include=["bertfam_tf", "bertfam_tf.*"]), "bertfam_serve"],
+    package_dir={"bertfam_serve": "serving/server/bertfam_serve"},
+    package_data={"bertfam_tf": ["py.typed", "models/table.json"], "bertfam_serve": ["py.typed"]},
     # constraints.txt has the versions that are tested together.
     install_requires=[
         "tensorflow>=2.20,<2.21",

@@ -328,7 +328,7 @@ def answers_of(version_dir: str | Path, instances: Sequence[Any], signature: str
     """The answers of an export to each instance alone, from TensorFlow's C++ loader."""
     import numpy as np
 
-    from bertfam_tf.serve import load as load_servable
+    from bertfam_tf.export.runtime import load as load_servable
 
     servable = load_servable(version_dir)
     answers = []

@@ -17,8 +17,8 @@ from bertfam_tf import registry
 from bertfam_tf.cli import main
 from bertfam_tf.cli.main import _parsed
 from bertfam_tf.export import BatchingOptions, ExportError
+from bertfam_tf.export.runtime import load
 from bertfam_tf.recipes import as_json
-from bertfam_tf.serve import load
 from tests.selection import in_full
 from tests.test_families import PUBLISHED
 from tools import make_family_table

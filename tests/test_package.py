@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from tests.selection import only_in
 from tools import check_imports
 
 UNWANTED = ("torch", "transformers", "tf_keras", "official")
@@ -23,14 +22,14 @@ def test_import_is_light():
     assert not loaded & {*UNWANTED, "tensorflow", "keras", "keras_hub"}
 
 
-@only_in(
-    "full", "import bertfam_tf.export, bertfam_tf.recipes, bertfam_tf.cli, bertfam_tf.serve.server"
-)
 @pytest.mark.parametrize(
     "statement",
     [
         "import bertfam_tf as bf; bf.TextClassifier, bf.TextEmbedder, bf.load, bf.load_tokenizer",
-        "import bertfam_tf.export, bertfam_tf.recipes, bertfam_tf.cli, bertfam_tf.serve.server",
+        pytest.param(
+            "import bertfam_tf.export.tflite, bertfam_tf.recipes.pretraining, bertfam_serve.server",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_no_room_loads_the_reference_or_keras_2(statement):
@@ -87,6 +86,31 @@ def test_the_check_finds_a_cycle_within_a_package(tmp_path):
     (package / "text" / "a.py").write_text("from bertfam_tf.text.b import x\n")
     (package / "text" / "b.py").write_text("def y():\n    from .a import z\n")
     assert check_imports.problems(package) == ["2 files in a cycle: text.a, text.b"]
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "wrong"),
+    [
+        ("export/runtime/a.py", "from bertfam_tf.export import saved_model", "export.saved_model"),
+        ("export/a.py", "def run():\n    import bertfam_serve", "export imports bertfam_serve"),
+    ],
+)
+def test_the_check_keeps_what_runs_exports_apart(file, line, wrong, tmp_path):
+    package = tmp_path / "bertfam_tf"
+    (package / file).parent.mkdir(parents=True)
+    (package / file).write_text(f"{line}\nfrom bertfam_tf.export.runtime import capi\n")
+    [problem] = check_imports.problems(package)
+    assert problem.endswith(wrong)
+
+
+def test_the_check_finds_what_the_server_may_not_import(tmp_path):
+    server = tmp_path / "bertfam_serve"
+    server.mkdir()
+    (server / "a.py").write_text("from bertfam_tf.export.runtime import capi\nimport grpc\n")
+    (server / "b.py").write_text("def run():\n    from bertfam_tf.tasks import Task\n")
+    [problem] = check_imports.server_problems(server)
+    assert "b.py: imports bertfam_tf.tasks.Task" in problem
+    assert check_imports.server_problems() == []
 
 
 @pytest.mark.full

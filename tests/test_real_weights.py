@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import bertfam_tf as bf
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 
 ROOT = Path(__file__).parent.parent
 

@@ -64,7 +64,7 @@ class Signature:
 def signatures() -> dict[str, Signature]:
     """Public functions, methods and classes of the package by name."""
     found: dict[str, Signature] = defaultdict(Signature)
-    for path, tree in _trees("bertfam_tf"):
+    for path, tree in (*_trees("bertfam_tf"), *_trees("serving/server")):
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 found[node.name].add(node, path, method=False)

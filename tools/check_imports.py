@@ -3,6 +3,9 @@
 A package may only import packages before it in ``LAYERS``, and files may not import each other in
 cycles. This includes imports in functions, relative imports, and calls of ``import_module``;
 imports under ``TYPE_CHECKING`` are only checked between packages. ``ALLOWED`` lists the exceptions.
+
+The server (``bertfam_serve``) may only import ``SERVER_READS`` from the package, and only
+``SERVER_STARTERS`` may import the server.
 """
 
 import ast
@@ -11,7 +14,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "bertfam_tf"
+SERVER = ROOT / "serving" / "server" / "bertfam_serve"
 
 LAYERS = [
     {"lazy", "names", "files", "attention_html", "generation"},
@@ -25,11 +30,10 @@ LAYERS = [
     {"objectives", "corpora"},
     {"training"},
     {"tasks"},
-    {"serve"},
     {"distill", "export", "search"},
     {"recipes"},
     {"plan", "analysis", "doctor"},
-    {"cli"},
+    {"cli", "serve"},
     {"train", "learner", "config"},  # names of version 0.1
 ]
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs
@@ -53,6 +57,11 @@ ALLOWED = {
 # These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
 KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "measured", "optimizers")}
+# Runs exports without the code that created them.
+RUNTIME = "export.runtime"
+RUNTIME_READS = {RUNTIME, "lazy", "parsing"}
+SERVER_READS = {RUNTIME, "attention_html"}
+SERVER_STARTERS = {"cli", "serve"}
 _NOT_KERAS = ("tensorflow", "tensorflow_text", "keras_hub")
 _RANK = {top_level: rank for rank, layer in enumerate(LAYERS) for top_level in layer}
 
@@ -102,10 +111,7 @@ def problems(package: Path = PACKAGE, allowed: Collection[tuple[str, str]] = ALL
         package: the directory of the package.
         allowed: (module within the package, class and function) of imports that are allowed.
     """
-    modules = {}
-    for file in sorted(package.rglob("*.py")):
-        parts = file.relative_to(package).with_suffix("").parts
-        modules[".".join(parts).removesuffix("__init__").removesuffix(".")] = file
+    modules = _modules(package)
     modules.pop("", None)  # the public API, which imports all packages
     found, edges = [], {module: set[str]() for module in modules}
     for module, file in modules.items():
@@ -113,10 +119,16 @@ def problems(package: Path = PACKAGE, allowed: Collection[tuple[str, str]] = ALL
         if top_level not in _RANK:
             found.append(f"{file}: {top_level!r} is missing in LAYERS")
             continue
-        parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
-        within = f"{package.name}.{parent}".rstrip(".")
-        for each in imports(ast.parse(file.read_text("utf-8")), within):
+        for each in _imports_of(package, module, file):
             top, _, name = each.name.partition(".")
+            if top == SERVER.name and top_level not in SERVER_STARTERS:
+                found.append(f"{file}: {top_level} imports {top}")
+            if (
+                top == package.name
+                and _within(module, {RUNTIME})
+                and not _within(name, RUNTIME_READS)
+            ):
+                found.append(f"{file}: {RUNTIME} imports {name}")
             permitted = (module, each.place) in allowed
             neutral = {top_level, module} & KERAS_ONLY
             if neutral and top in _NOT_KERAS and not permitted:
@@ -129,8 +141,51 @@ def problems(package: Path = PACKAGE, allowed: Collection[tuple[str, str]] = ALL
                 found.append(f"{file}: {top_level} imports {other}, which is not below it")
             if target in modules and target != module and not each.types_only:
                 edges[module].add(target)
+    return found + _cycles(edges)
+
+
+def server_problems(server: Path = SERVER, package: str = PACKAGE.name) -> list[str]:
+    """Returns one line for each wrong import and each import cycle of the server.
+
+    Args:
+        server: the directory of the server's package.
+        package: the name of the package beside which it stands.
+    """
+    modules = _modules(server)
+    found, edges = [], {module: set[str]() for module in modules}
+    for module, file in modules.items():
+        for each in _imports_of(server, module, file):
+            top, _, name = each.name.partition(".")
+            if top == package and not _within(name, SERVER_READS):
+                found.append(f"{file}: imports {each.name}; expected {', '.join(SERVER_READS)}")
+            target = name if name in modules else name.rpartition(".")[0]
+            if top == server.name and target not in {"", module} and not each.types_only:
+                edges[module].add(target)
+    return found + _cycles(edges)
+
+
+def _modules(package: Path) -> dict[str, Path]:
+    """The files of a package by the names of their modules; ``""`` is ``__init__``."""
+    modules = {}
+    for file in sorted(package.rglob("*.py")):
+        parts = file.relative_to(package).with_suffix("").parts
+        modules[".".join(parts).removesuffix("__init__").removesuffix(".")] = file
+    return modules
+
+
+def _imports_of(package: Path, module: str, file: Path) -> Iterator[Import]:
+    parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    within = f"{package.name}.{parent}".rstrip(".")
+    yield from imports(ast.parse(file.read_text("utf-8")), within)
+
+
+def _within(module: str, rooms: Collection[str]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def _cycles(edges: Mapping[str, set[str]]) -> list[str]:
     cycles = [sorted(cycle) for cycle in _components(edges) if len(cycle) > 1]
-    return found + [f"{len(cycle)} files in a cycle: {', '.join(cycle)}" for cycle in cycles]
+    return [f"{len(cycle)} files in a cycle: {', '.join(cycle)}" for cycle in cycles]
 
 
 def _components(edges: Mapping[str, set[str]]) -> list[set[str]]:
@@ -154,6 +209,6 @@ def _reachable(edges: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    lines = problems()
+    lines = problems() + server_problems()
     print("\n".join(lines) or "No wrong imports and no cycles.")
     sys.exit(bool(lines))

@@ -28,6 +28,8 @@ NEEDED = (
     "bertfam_tf/cli/main.py",
     "LICENSE",
 )
+NEEDED += ("bertfam_serve/py.typed", "bertfam_serve/__main__.py")
+SERVER = "serving/server/"  # where an sdist has it
 UNWANTED = ("tests", "tools", "configs", "docs", "serving")
 ALL = 3  # Pythons of a complete run
 # What must not be in the output of a command.
@@ -60,14 +62,15 @@ def names(file: Path) -> list[str]:
     if file.suffix == ".whl":
         return zipfile.ZipFile(file).namelist()
     with tarfile.open(file) as archive:
-        return [name.partition("/")[2] for name in archive.getnames()]
+        return [each.name.partition("/")[2] for each in archive if each.isfile()]
 
 
 def problems(file: Path) -> list[str]:
     """What is missing in a file, and what should not be there."""
     found = names(file)
     missing = [name for name in NEEDED if not any(each.endswith(name) for each in found)]
-    unwanted = sorted({each.split("/")[0] for each in found} & set(UNWANTED))
+    top_level = {each.split("/")[0] for each in found if not each.startswith(SERVER)}
+    unwanted = sorted(top_level & set(UNWANTED))
     version = f"-{bertfam_tf.__version__}"
     wrong = [] if version in file.name else [f"{file.name} is not of {bertfam_tf.__version__}"]
     return wrong + [f"{name} is missing" for name in missing] + [f"has {x}/" for x in unwanted]

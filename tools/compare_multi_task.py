@@ -25,10 +25,10 @@ import keras
 import numpy as np
 
 import bertfam_tf as bf
+from bertfam_tf.export.runtime import load
 from bertfam_tf.files import write
 from bertfam_tf.recipes import read_split
 from bertfam_tf.recipes.reading import load_recipe
-from bertfam_tf.serve import load
 from bertfam_tf.training import optimizers
 from tools.bench import machine
 from tools.compare_distillation import columns

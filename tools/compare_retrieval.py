@@ -34,9 +34,9 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
+from bertfam_tf.export.runtime import load
 from bertfam_tf.files import write
 from bertfam_tf.metrics import nearest, retrieval_scores
-from bertfam_tf.serve import load
 from bertfam_tf.sources import resolve
 from bertfam_tf.training import optimizers
 from tools.bench import machine

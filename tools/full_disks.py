@@ -26,8 +26,8 @@ import bertfam_tf as bf
 import bertfam_tf.distill
 import bertfam_tf.export
 import bertfam_tf.objectives
+import bertfam_tf.recipes
 import bertfam_tf.search
-import bertfam_tf.train
 from bertfam_tf import cli
 from bertfam_tf.checkpoints import save_pretrained
 from tools.kill_runs import VERBS as KILLED

@@ -163,7 +163,7 @@ class Exports:
     """The exports `directory/<name>/1`, requests to them, and the expected answers."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
-        from bertfam_tf.serve import load
+        from bertfam_tf.export.runtime import load
 
         self._servables = {name: load(directory / name / "1") for name in names}
         self._targets = [

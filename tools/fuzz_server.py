@@ -20,7 +20,6 @@ import functools
 import gzip
 import http.client
 import json
-import os
 import random
 import re
 import subprocess
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from tools.checkout import environment
 from tools.fuzz_exports import EXPORTS, Exports, Request, write
 
 # Codes for requests that cannot be served, and for deadlines.
@@ -490,7 +490,6 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
         exports: names in `EXPORTS` that it serves too.
         keep: a directory in which models are written, or found from an earlier time.
     """
-    root = Path(__file__).resolve().parents[1]
     with contextlib.ExitStack() as stack:
         folder = keep or stack.enter_context(tempfile.TemporaryDirectory())
         if not (Path(folder) / "m").exists():
@@ -505,10 +504,10 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
         )
         config = Path(folder) / "models.config"
         config.write_text(f"model_config_list {{ {models} }}")
-        command = [sys.executable, "-m", "bertfam_tf.serve", "--model-config-file", str(config)]
+        command = [sys.executable, "-m", "bertfam_serve", "--model-config-file", str(config)]
         help_text = subprocess.run(
-            [sys.executable, "-m", "bertfam_tf.serve", "--help"],
-            capture_output=True, text=True, check=True, cwd=root,
+            [sys.executable, "-m", "bertfam_serve", "--help"],
+            capture_output=True, text=True, check=True, env=environment(),
         ).stdout  # fmt: skip
         speaks_grpc = "--grpc-port" in help_text
         if speaks_grpc:
@@ -516,8 +515,8 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
         log = stack.enter_context(open(Path(folder) / "log", "w+"))
         process = subprocess.Popen(
             [*command, "--rest-port", "0", *flags],
-            stdout=subprocess.PIPE, stderr=log, text=True, cwd=root,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdout=subprocess.PIPE, stderr=log, text=True,
+            env={**environment(), "TF_CPP_MIN_LOG_LEVEL": "3"},
         )  # fmt: skip
         assert process.stdout is not None
         try:

@@ -40,7 +40,7 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 import bertfam_tf.checkpoints
 import bertfam_tf.export
-import bertfam_tf.train
+import bertfam_tf.recipes
 from bertfam_tf import cli
 
 ROOT = Path(__file__).parent.parent

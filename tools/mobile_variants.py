@@ -31,10 +31,10 @@ from tqdm import tqdm
 
 import bertfam_tf as bf
 from bertfam_tf.export import tflite
+from bertfam_tf.export.runtime import load
 from bertfam_tf.metrics import entity_scores, squad_scores
 from bertfam_tf.recipes import read_split
 from bertfam_tf.recipes.reading import load_recipe
-from bertfam_tf.serve import load
 from bertfam_tf.text import load_tokenizer
 from tools.texts import DATA
 

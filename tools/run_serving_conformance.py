@@ -40,7 +40,7 @@ _NO_MODEL = "the model's saved_model.pb is missing in the checkout, so this case
 
 _LAUNCHER = """#!{python}
 import sys
-sys.path.insert(0, {root!r})
+sys.path[:0] = [{root!r}, {root!r} + "/serving/server"]
 from tools.run_serving_conformance import launch
 sys.exit(launch(sys.argv[1:]))
 """
@@ -61,8 +61,8 @@ runpy.run_path({test!r}, run_name="__main__")
 def launch(arguments: list[str]) -> int:
     """Starts the server with the flags of tensorflow_model_server; unsupported flags are printed to
     stderr and ignored."""
-    from bertfam_tf.serve.__main__ import add_flags, run
-    from bertfam_tf.serve.status import ServingError
+    from bertfam_serve.__main__ import add_flags, run
+    from bertfam_tf.export.runtime.status import ServingError
 
     translated = [
         "--allow-reload-config"

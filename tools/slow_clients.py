@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools.checkout import environment
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,14 +89,14 @@ def server(base: Path, *flags: str) -> Iterator[Server]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
 
-    command = [sys.executable, "-m", "bertfam_tf.serve", str(base)]
+    command = [sys.executable, "-m", "bertfam_serve", str(base)]
     command += ["--rest-port", "0", "--grpc-port", "0", *flags]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=limit,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
     ) as process:
         try:
             said = process.stdout.readline() + process.stdout.readline()  # type: ignore[union-attr]

@@ -87,10 +87,8 @@ class Checkpoint:
         shapes = declared(self.family, config, len(self._tensors), what)
         sources = self._weights("") or {path: path for path in shapes}
         if new_pooler:
-            shapes, sources = (
-                {path: value for path, value in each.items() if not path.startswith(_POOLER)}
-                for each in (shapes, sources)
-            )
+            shapes = {path: x for path, x in shapes.items() if not path.startswith(_POOLER)}
+            sources = {path: x for path, x in sources.items() if not path.startswith(_POOLER)}
         self._check_heads(sources)
         heads = {name for head in self.family.heads for name in self._names(head)}
         ignored = (*self._source.ignored, *map(re.escape, heads))

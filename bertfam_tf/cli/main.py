@@ -14,7 +14,6 @@ from typing import Any
 import bertfam_tf
 from bertfam_tf.files import write
 from bertfam_tf.names import unknown
-from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
 
 # Features that are read from one column each.
 _FEATURES = ("text", "text_pair", "question", "context")
@@ -49,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     """The options of a command, which may stand before, between and after its other arguments."""
-    parser = _parser()
     name = arguments[0] if arguments else ""
+    parser = _parser(name)
     [commands] = (x for x in parser._actions if isinstance(x, argparse._SubParsersAction))
     if name not in commands.choices:
         return parser.parse_args(arguments)
@@ -63,12 +62,13 @@ def _is_user_error(error: Exception) -> bool:
     if isinstance(error, ValueError | OSError):
         return True
     from bertfam_tf.export import ExportError
-    from bertfam_tf.serve import ServingError
+    from bertfam_tf.export.runtime import ServingError
 
     return isinstance(error, ExportError | ServingError)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    """The parser of all commands, with the flags of the server if ``chosen`` is its command."""
     parser = argparse.ArgumentParser(prog="bertfam", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -312,7 +312,10 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--family", help="its family, if the checkpoint does not name it")
 
     serve = command("serve", _serve, "serve exported models over REST and gRPC on this machine")
-    add_serve_flags(serve)
+    if chosen == "serve":
+        from bertfam_serve.__main__ import add_flags
+
+        add_flags(serve)
 
     tokenize = command("tokenize", _tokenize, "show the pieces, ids and byte offsets of text")
     tokenize.add_argument("path", help="a checkpoint: directory, package:NAME or hub id")
@@ -736,7 +739,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from bertfam_tf.serve.__main__ import run
+    from bertfam_serve.__main__ import run
 
     run(options)
 

@@ -1,7 +1,22 @@
 """Exports whose graph takes raw text and returns answers: SavedModels and ``.tflite`` files."""
 
-from bertfam_tf.export.in_graph_batching import BatchingOptions
-from bertfam_tf.export.saved_model import ExportError, export_saved_model
-from bertfam_tf.export.tflite import export_tflite
+from typing import TYPE_CHECKING
+
+from bertfam_tf.lazy import lazy
+
+if TYPE_CHECKING:
+    from bertfam_tf.export.in_graph_batching import BatchingOptions
+    from bertfam_tf.export.saved_model import ExportError, export_saved_model
+    from bertfam_tf.export.tflite import export_tflite
+
+# Lazy, because programs that only run exports (``export.runtime``) need no Keras.
+_HOME = {
+    "BatchingOptions": "in_graph_batching",
+    "ExportError": "saved_model",
+    "export_saved_model": "saved_model",
+    "export_tflite": "tflite",
+}
 
 __all__ = ["BatchingOptions", "ExportError", "export_saved_model", "export_tflite"]
+
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__)

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from bertfam_tf.export.guards import InputLimits, with_input_checks
 from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE
 from bertfam_tf.export.weights import StoredWeights
 from bertfam_tf.names import unexpected
-from bertfam_tf.serve.servable import DEFAULT_SIGNATURE
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.tasks.parts import Signature
 

@@ -21,16 +21,14 @@ from bertfam_tf.export.endpoints import Endpoint, endpoints
 from bertfam_tf.export.in_graph_batching import BatchingOptions
 from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.model_card import write_card
+from bertfam_tf.export.runtime.loader import CARD, EXTRA, load
+from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Servable
+from bertfam_tf.export.runtime.status import Code, ServingError
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
-from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable
-from bertfam_tf.serve.servable_loader import load
-from bertfam_tf.serve.status import Code, ServingError
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.text import Tokenizer
 
-_EXTRA = "assets.extra"
-_CARD = "bertfam.json"
 _LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch.
 _WARMUP_BATCHES = (1, 8)
@@ -192,7 +190,7 @@ def _make(
     traced = endpoints(task, weights, batching, **options)
     _write(task, directory, traced)
     _check_graph(directory)
-    extra = directory / _EXTRA
+    extra = directory / EXTRA
     extra.mkdir()
     sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
     write_warmup(extra, traced, sizes)
@@ -201,7 +199,7 @@ def _make(
         agreement = layers.agreement(traced[DEFAULT_SIGNATURE].run)
         int8 = {**layers.describe(), "agreement": agreement, "fallback": fallback}
     write_card(
-        *(extra / _CARD, directory, task, traced),
+        *(extra / CARD, directory, task, traced),
         dtype=dtype,
         batching=batching,
         metrics=metrics,

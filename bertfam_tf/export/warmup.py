@@ -14,8 +14,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.export.endpoints import EXAMPLES, Endpoint
-
-FILE = "tf_serving_warmup_requests"
+from bertfam_tf.export.runtime.loader import WARMUP
 
 
 def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterable[int]) -> None:
@@ -29,7 +28,7 @@ def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterabl
     Raises:
         OSError: when the file cannot be written.
     """
-    with os_errors(directory / FILE), tf.io.TFRecordWriter(str(directory / FILE)) as writer:
+    with os_errors(directory / WARMUP), tf.io.TFRecordWriter(str(directory / WARMUP)) as writer:
         for name, endpoint in endpoints.items():
             for rows in sizes:
                 log = record(name, endpoint, endpoint.identical_rows(rows))

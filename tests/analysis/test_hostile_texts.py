@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bertfam_serve.ui_answers import MarkedText, NamedValue, Scores, TextPart
+from bertfam_serve.ui_html import STYLE, markup
 from bertfam_tf.analysis.page import write_page
 from bertfam_tf.analysis.report import Report
 from bertfam_tf.attention_html import attention_html, page
-from bertfam_tf.serve.ui_answers import MarkedText, NamedValue, Scores, TextPart
-from bertfam_tf.serve.ui_html import STYLE, markup
 
 TEXTS = [
     "<script>alert(1)</script>",

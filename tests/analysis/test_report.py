@@ -6,7 +6,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.analysis import Report, report
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.tasks.text_classifier import best_temperature
 
 TEXTS = ["a good film", "A  good film", "<b>bad</b> & movie", "it is", "very dull plot of a film"]

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 import bertfam_tf as bf
+from bertfam_serve import running_server
 from bertfam_tf.corpora import Format, shards
 from bertfam_tf.corpora.documents import Part
-from bertfam_tf.serve import running_server
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import published
 from tests.seeding import seed

@@ -6,8 +6,6 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import analysis
-from bertfam_tf.serve.ui_answers import run_attention
-from tests.serve.test_serve_answers import servable
 
 TEXTS = ["a good film", "it is a very dull plot, isn't it?", ""]
 
@@ -73,18 +71,3 @@ def test_refused(tiny):
     bilstm = bf.build("bilstm", "tiny", vocab_size=task.tokenizer.vocab_size)
     with pytest.raises(ValueError, match="no attention"):
         bf.TextClassifier(bilstm, task.tokenizer, ["a", "b"], pair=False).signatures(attention=8)
-
-
-def test_on_the_page():
-    layers = np.zeros((1, 2, 2, 4, 4), "float32")
-    layers[0, :, 0, :2, :2] = 0.5  # the second head is missing
-    outputs = {
-        "tokens": np.array([[b"[CLS]", b"<b>", b"", b""]], object),
-        "count": np.array([2]),
-        "attention": layers,
-    }
-    model = servable({"text": 1}, {}, attention=outputs)
-    tokens, found = run_attention(model, {"text": "<b>"})
-    assert tokens == ["[CLS]", "<b>"]
-    assert [each.shape for each in found] == [(1, 2, 2)] * 2
-    assert run_attention(servable({"text": 1}, {}), {"text": "a"}) is None

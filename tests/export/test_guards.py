@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bertfam_tf.export import guards
 from bertfam_tf.export.guards import InputLimits, with_input_checks
 from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
-from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.export.runtime import Code, ServingError, load
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
 OTHER = tf.TensorSpec([None], tf.string, "other")

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import bertfam_tf as bf
 from bertfam_tf.export import int8, saved_model
 from bertfam_tf.export.int8 import KERNEL, Int8Layers
-from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer
 from bertfam_tf.training.tuning import add_lora
 

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export import ExportError, endpoints, export_saved_model, saved_model
-from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
 
@@ -181,7 +181,7 @@ def test_wrong_inputs_are_the_clients_errors(served):
 CLEAN = """
     import sys
     import numpy as np
-    from bertfam_tf.serve import load
+    from bertfam_tf.export.runtime import load
 
     servable = load(sys.argv[1])
     texts = np.array([bytes.fromhex(line) for line in sys.stdin.read().split(",")], object)

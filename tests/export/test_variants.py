@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import bertfam_tf as bf
 from bertfam_tf.export import BatchingOptions, saved_model
 from bertfam_tf.export.in_graph_batching import batch_requests
-from bertfam_tf.serve import Code, ServingError, load
+from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer, load_tokenizer
 from tests.selection import in_full, only_in
 

@@ -13,9 +13,9 @@ import bertfam_tf as bf
 from bertfam_tf import heads
 from bertfam_tf.data import read_rows, targets
 from bertfam_tf.data.inputs import Fields
+from bertfam_tf.export.runtime import load as load_export
 from bertfam_tf.recipes import answer_file, evaluate, run
 from bertfam_tf.recipes.reading import load_recipe
-from bertfam_tf.serve import load as load_export
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets

@@ -228,8 +228,9 @@ def test_a_finished_run_is_not_run_again(finished, files, monkeypatch):
 
 KILLED = """
     import os, signal, sys
-    from bertfam_tf.recipes.schema import load_recipe
-    from bertfam_tf.train import backup, run
+    from bertfam_tf.recipes import load_recipe
+    from bertfam_tf.recipes import fine_tuning as run
+    from bertfam_tf.training.callbacks import backup
 
     step, file = int(sys.argv[1]), sys.argv[2]
 
@@ -480,8 +481,8 @@ def test_sigterm_writes_a_checkpoint(files):
         import os, signal, sys
         import keras
         import bertfam_tf as bf
-        from bertfam_tf.recipes.schema import load_recipe
-        from bertfam_tf.train import run
+        from bertfam_tf.recipes import load_recipe
+        from bertfam_tf.recipes import run
 
         class Signal(keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):

@@ -557,8 +557,8 @@ REPLICAS = """
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    from bertfam_tf.recipes.schema import PretrainRecipe, load_recipe
-    from bertfam_tf.train import pretrain
+    from bertfam_tf.recipes import PretrainRecipe, load_recipe
+    from bertfam_tf.recipes import pretrain
 
     recipe = load_recipe(sys.argv[1], kind=PretrainRecipe)
     one = pretrain(recipe)

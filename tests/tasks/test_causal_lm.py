@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.text import SpecialTokens
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.seeding import seed

@@ -12,7 +12,7 @@ from safetensors import safe_open
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.export import BatchingOptions
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.tasks.multi_task import _counts
 from bertfam_tf.text import CharacterTokenizer

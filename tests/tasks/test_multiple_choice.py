@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import registry
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.text import load_tokenizer
 from tests.selection import WIRINGS, in_full, only_in
 

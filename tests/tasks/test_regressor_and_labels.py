@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 from tests.selection import in_full, only_in
 
 TEXTS = [

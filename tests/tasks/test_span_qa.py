@@ -12,7 +12,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf.data import read_rows
 from bertfam_tf.data.targets import Answers
-from bertfam_tf.serve import load as load_export
+from bertfam_tf.export.runtime import load as load_export
 from bertfam_tf.text import SentencePieceTokenizer, WordPieceTokenizer, presets
 from bertfam_tf.text.characters import Characters
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.serve import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.sources import CheckpointError
 from tests import published
 from tests.selection import only_in

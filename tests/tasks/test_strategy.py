@@ -201,7 +201,7 @@ SEVERAL = """
 THE_OTHERS = """
     from bertfam_tf import heads
     from bertfam_tf.data import segments
-    from bertfam_tf.train import StreamLM
+    from bertfam_tf.training import StreamLM
 
     asked = {"question": ["good"] * 8, "context": ["a good film it is"] * 8}
     found = {"answer": ["film"] * 8, "answer_start": [7] * 8}

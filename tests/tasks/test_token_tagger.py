@@ -8,7 +8,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import metrics
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.serve.servable_loader import load
+from bertfam_tf.export.runtime import load
 from bertfam_tf.tasks.token_tagger import _padded, _Spans
 from bertfam_tf.text.splitting import WordSplitter
 from tests.seeding import seed

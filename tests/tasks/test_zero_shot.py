@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.serve import ServingError, load
+from bertfam_tf.export.runtime import ServingError, load
 from tests import published
 
 NLI = ["contradiction", "neutral", "entailment"]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bertfam_tf.serve.request_limits import RequestLimits
+from bertfam_serve.request_limits import RequestLimits
 from tools import texts
 from tools.bench import machine
 from tools.subjects import SUBJECTS

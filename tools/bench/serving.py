@@ -34,6 +34,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
 from serving.clients import rest_client
+from tools.checkout import environment
 from tools.texts import DATA, ROOT
 
 RESULT = ROOT / "tools" / "results" / "serving_load.md"
@@ -91,8 +92,8 @@ def server(
 ) -> Iterator[tuple[dict[str, str], int]]:
     """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
     ports = ["--rest-port", "0", "--grpc-port", "0"]
-    command = [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports, *flags]
-    variables = {**os.environ, "PYTHONPATH": str(tree)}
+    command = [sys.executable, "-m", "bertfam_serve", str(base), *ports, *flags]
+    variables = environment(tree)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=tree, env=variables
     ) as process:

@@ -31,9 +31,10 @@ from tensorflow_serving.apis import predict_pb2
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from bertfam_tf.serve import inference, json_tensor, load
-from bertfam_tf.serve.batching import Batcher, BatchingParameters
-from bertfam_tf.serve.request_limits import RequestLimits
+from bertfam_serve import inference, json_tensor
+from bertfam_serve.batching import Batcher, BatchingParameters
+from bertfam_serve.request_limits import RequestLimits
+from bertfam_tf.export.runtime import load
 from tools.bench import serving_speed
 
 TITLE = "Between the wire and the graph"

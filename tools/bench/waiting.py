@@ -26,6 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tools import checkout as checkouts
+
 RESULT = Path(__file__).parent.parent / "results" / "waiting.md"
 HERE = Path(__file__).parent.parent.parent
 ROUNDS = 3
@@ -87,7 +89,7 @@ Seconds = tuple[float, float]
 
 def waits(checkout: Path, folder: Path) -> dict[str, Seconds]:
     """The waits of all processes: by the clock, and CPU time."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = checkouts.environment(checkout)
     found: dict[str, Seconds] = {}
     for code in PROCESSES.values():
         run = subprocess.run(
@@ -110,7 +112,7 @@ def _server(checkout: Path, base: Path, environment: dict[str, str]) -> Seconds:
     begin = time.perf_counter()
     ports = ["--rest-port", "0", "--grpc-port", "-1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "bertfam_tf.serve", str(base), *ports],
+        [sys.executable, "-m", "bertfam_serve", str(base), *ports],
         cwd=checkout,
         env=environment,
         stdout=subprocess.PIPE,

@@ -63,8 +63,9 @@ MODULES = (
     "analysis",
     "checkpoints",
     "export",
+    "export.runtime",
     "search",
-    "serve",
+    "bertfam_serve",
     "registry",
 )
 
@@ -256,7 +257,8 @@ def api_pages() -> dict[str, str]:
     made = {"api/bertfam_tf.md": _members("bertfam_tf", functions)}
     for name in MODULES:
         made[f"api/{name}.md"] = _module_page(name)
-    rows = [[f"[bertfam_tf.{name}]({name}.md)", _module_summary(name)] for name in MODULES]
+    modules = {name: _module(name) for name in MODULES}
+    rows = [[f"[{each.__name__}]({name}.md)", _first_line(each)] for name, each in modules.items()]
     first = ["[bertfam_tf](bertfam_tf.md)", _first_line(bf)]
     made["api/index.md"] = (
         "# Reference\n\n"
@@ -267,7 +269,7 @@ def api_pages() -> dict[str, str]:
 
 
 def _module_page(name: str) -> str:
-    module = import_module(f"bertfam_tf.{name}")
+    module = _module(name)
     names = list(getattr(module, "__all__", ())) or [
         key
         for key, value in vars(module).items()
@@ -294,8 +296,8 @@ def _members(module: str, names: list[str]) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _module_summary(name: str) -> str:
-    return _first_line(import_module(f"bertfam_tf.{name}"))
+def _module(name: str) -> Any:
+    return import_module(name if name == "bertfam_serve" else f"bertfam_tf.{name}")
 
 
 # Markdown -----------------------------------------------------------------------------------------

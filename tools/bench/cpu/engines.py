@@ -84,9 +84,9 @@ class Ours:
     """An exported SavedModel, loaded and run as the server does."""
 
     def __init__(self, folder: Path, variant: str, threads: int):
-        from bertfam_tf.serve import servable_loader
+        from bertfam_tf.export import runtime
 
-        self._load, self._folder, self._variant = servable_loader.load, folder, variant
+        self._load, self._folder, self._variant = runtime.load, folder, variant
 
     def runner(self, kind: str, _: int) -> Runner:
         servable = self._load(self._folder / kind / self._variant / "1")

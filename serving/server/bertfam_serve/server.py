@@ -1,0 +1,445 @@
+"""Runs the REST and gRPC servers: ``serve`` in the foreground, ``running_server`` in a thread."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+import uvicorn
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
+from tensorflow.core.protobuf import config_pb2
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from bertfam_serve import chunks, grpc_api, inference, rest_api, rest_connections
+from bertfam_serve.memory_trimmer import MemoryTrimmer
+from bertfam_serve.model_server_config import read_config
+from bertfam_serve.models import Models
+from bertfam_serve.polling import PeriodicCall
+from bertfam_serve.request_limits import RequestLimits
+from bertfam_serve.servable_loader import AroundWarmUp, Wrap
+
+GRACE_S = 30.0
+_TRIM_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of a server. Each field is a keyword of ``serve`` and ``running_server``.
+
+    Attributes:
+        model_name: the name of the model under ``base_path``.
+        host: the address to listen on; "0.0.0.0" for all addresses.
+        rest_port: 0 picks a free port.
+        grpc_port: 0 picks a free port; None disables it.
+        grpc_socket_path: a Unix socket for gRPC, in addition to the port.
+        timeout_s: predictions over REST that take longer are answered with 504. Over gRPC the
+            client's deadline applies.
+        max_body_bytes: larger REST bodies, before or after gunzipping, are answered with 413,
+            larger gRPC messages with RESOURCE_EXHAUSTED.
+        max_rows: the largest number of rows, or of strings in one input, of a request; larger
+            requests are refused with INVALID_ARGUMENT, as with the next two limits.
+        max_text_bytes: the size of all strings of a request.
+        max_json_values: the number of values in a REST body.
+        max_rows_per_run: exports of bertfam run larger requests in chunks of this number of rows,
+            which bounds memory; 0 disables it. Other models run requests as a whole.
+        session_config: of TensorFlow's sessions: threads and graph optimizations. The thread pools
+            are created by the first session of the process.
+        max_connections: for REST and for gRPC each, reduced to what the limit on file descriptors
+            allows. Beyond it, REST closes the connection that has waited longest for its client,
+            and gRPC refuses the new one.
+        max_grpc_calls: the number of gRPC calls in progress or waiting; further calls are refused
+            with RESOURCE_EXHAUSTED.
+        header_timeout_s: seconds in which a client must send a request's headers; over gRPC,
+            complete the HTTP/2 handshake.
+        body_timeout_s: seconds in which a REST client must send a body, or read an answer that
+            blocks.
+        grace_s: seconds for requests in progress, over REST and gRPC, after the signal to stop.
+        allow_reload_config: whether any client may change the models with
+            HandleReloadConfigRequest, as Serving allows; otherwise it is refused with
+            PERMISSION_DENIED.
+        cors: whether REST responses have CORS headers that allow pages of any origin.
+        config_poll_s: seconds between two reads of the configuration file; 0 reads it once.
+        file_system_poll_s: seconds between two scans for new versions; 0 scans once.
+        max_load_retries: as in ``Models``.
+        retry_wait_s: as in ``Models``.
+        labels_for_unavailable: as in ``Models``.
+        wrap: as in ``Models``; wraps each ``Servable``, for example for dynamic batching.
+        around_warm_up: as in ``Models``.
+        observe: called once per inference request: see ``inference.Observer``.
+        routes: Starlette routes that are tried before the REST API, for example for metrics.
+        middleware: Starlette middleware around the REST API and ``routes``, outermost first.
+        interceptors: gRPC server interceptors, outermost first.
+        ssl: uvicorn's settings that start with ``ssl_``, such as {"ssl_certfile": …,
+            "ssl_keyfile": …}; they enable HTTPS.
+        grpc_credentials: from ``grpc.ssl_server_credentials``; None for plain text.
+        grpc_channel_arguments: options of gRPC's core, as pairs.
+        grpc_threads: the number of gRPC requests that are handled concurrently.
+        tensor_content: whether gRPC responses contain tensors as bytes instead of typed fields.
+        health: whether to serve gRPC's health service; needs grpcio-health-checking.
+    """
+
+    model_name: str = "model"
+    host: str = "127.0.0.1"
+    rest_port: int = 8501
+    grpc_port: int | None = 8500
+    grpc_socket_path: str | None = None
+    timeout_s: float = rest_api.TIMEOUT_S
+    max_body_bytes: int = rest_api.MAX_BODY_BYTES
+    max_rows: int = RequestLimits.max_rows
+    max_text_bytes: int = RequestLimits.max_text_bytes
+    max_json_values: int = RequestLimits.max_json_values
+    max_rows_per_run: int = chunks.MAX_ROWS_PER_RUN
+    session_config: config_pb2.ConfigProto | None = None
+    max_connections: int = rest_connections.MAX_CONNECTIONS
+    max_grpc_calls: int = grpc_api.MAX_CALLS
+    header_timeout_s: float = rest_connections.HEADER_TIMEOUT_S
+    body_timeout_s: float = rest_connections.BODY_TIMEOUT_S
+    grace_s: float = GRACE_S
+    allow_reload_config: bool = False
+    cors: bool = False
+    config_poll_s: float = 0.0
+    file_system_poll_s: float = 1.0
+    max_load_retries: int = 5
+    retry_wait_s: float = 60.0
+    labels_for_unavailable: bool = False
+    wrap: Wrap | None = None
+    around_warm_up: AroundWarmUp | None = None
+    observe: inference.Observer | None = None
+    routes: Sequence[BaseRoute] = ()
+    middleware: Sequence[Middleware] = ()
+    interceptors: Sequence[grpc.ServerInterceptor] = ()
+    ssl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    grpc_credentials: grpc.ServerCredentials | None = None
+    grpc_channel_arguments: Sequence[tuple[str, Any]] = ()
+    grpc_threads: int = grpc_api.THREADS
+    tensor_content: bool = False
+    health: bool = False
+
+    @property
+    def limits(self) -> RequestLimits:
+        """The limits of one request."""
+        return RequestLimits(self.max_rows, self.max_text_bytes, self.max_json_values)
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that each API may have in this process."""
+        has_grpc = self.grpc_port is not None or self.grpc_socket_path is not None
+        return rest_connections.connections_per_port(self.max_connections, 1 + has_grpc)
+
+
+class _GracePeriod:
+    """The grace period of a shutdown, which starts when it is first asked for."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+
+    def remaining_s(self) -> float:
+        """Seconds until it ends."""
+        now = time.monotonic()
+        if self._end is None:
+            self._end = now + self._seconds
+        return max(0.0, self._end - now)
+
+
+class RunningServer(NamedTuple):
+    """A server that accepts requests.
+
+    Attributes:
+        url: without a path, for example "http://127.0.0.1:8501".
+        port: the REST port.
+        grpc_port: the gRPC port; None if disabled.
+        grpc_target: for ``grpc.insecure_channel``, "127.0.0.1:8500"; empty if disabled.
+        model_name: the model's name; empty unless there is exactly one model.
+        version: the model's version; 0 unless there is exactly one model.
+        models: the served models; changes take effect immediately.
+    """
+
+    url: str
+    port: int
+    grpc_port: int | None
+    grpc_target: str
+    model_name: str
+    version: int
+    models: Models
+
+
+def serve(
+    base_path: str | os.PathLike[str] | None = None,
+    *,
+    config: ModelServerConfig | str | os.PathLike[str] | None = None,
+    ready: Callable[[RunningServer], None] | None = None,
+    **options: Any,
+) -> None:
+    """Serves models until SIGTERM or SIGINT, then returns.
+
+    Args:
+        base_path: a directory with one child per version: ``1/``, ``2/``, …; the latest version
+            is served, and replaced by newer versions when they appear.
+        config: for several models, instead of ``base_path``: a ModelServerConfig, or the path of
+            one in text format, which is read again every ``config_poll_s``.
+        ready: called once requests are accepted, after the addresses are printed.
+        **options: fields of ``Options``.
+
+    Raises:
+        ServingError: a model does not load; no port has been opened. (Serving retries first.)
+        OSError: a port is in use.
+        ValueError: neither or both of ``base_path`` and ``config`` are given.
+    """
+
+    def announce(running: RunningServer) -> None:
+        if running.model_name:
+            url = f"{running.url}/v1/models/{running.model_name}"
+            print(f"Serving version {running.version} of {running.model_name} at {url}", flush=True)
+        else:
+            print(f"Serving at {running.url}/v1/models", flush=True)
+        if running.grpc_target:
+            print(f"gRPC at {running.grpc_target}", flush=True)
+        if ready is not None:
+            ready(running)
+
+    with _built(base_path, config, Options(**options), announce) as run:
+        run.server.run(sockets=[run.listener])
+
+
+@contextlib.contextmanager
+def running_server(
+    base_path: str | os.PathLike[str] | None = None,
+    *,
+    config: ModelServerConfig | str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Iterator[RunningServer]:
+    """Serves as ``serve`` does, in a background thread, while the context is open.
+
+    Free ports are picked unless they are given.
+    """
+    accepting = threading.Event()
+    answer: list[RunningServer] = []
+
+    def started(running: RunningServer) -> None:
+        answer.append(running)
+        accepting.set()
+
+    def run() -> None:
+        try:
+            built.server.run(sockets=[built.listener])
+        finally:
+            accepting.set()
+
+    given = Options(**{"rest_port": 0, "grpc_port": 0, **options})
+    with _built(base_path, config, given, started) as built:
+        thread = threading.Thread(target=run, name="bertfam_serve", daemon=True)
+        thread.start()
+        accepting.wait()
+        try:
+            if not answer:
+                raise RuntimeError("the server stopped before it accepted requests")
+            yield answer[0]
+        finally:
+            built.server.should_exit = True
+            thread.join()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Reports when it accepts requests, returns after a signal, and stops gRPC when it stops.
+
+    uvicorn's own server raises the signal again.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        started: Callable[[], None],
+        stop_grpc: Callable[[], object],
+    ) -> None:
+        super().__init__(config)
+        self._started = started
+        self._stop_grpc = stop_grpc
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Drops the reference now: this object is part of a cycle, and gRPC's threads end when its
+        # server is freed.
+        stop_grpc, self._stop_grpc = self._stop_grpc, lambda: None
+        stop_grpc()
+        del stop_grpc
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Run(NamedTuple):
+    server: _Uvicorn
+    listener: socket.socket
+
+
+@contextlib.contextmanager
+def _built(
+    base_path: str | os.PathLike[str] | None,
+    config: ModelServerConfig | str | os.PathLike[str] | None,
+    options: Options,
+    started: Callable[[RunningServer], None],
+) -> Iterator[_Run]:
+    """Builds a server: models are loaded, ports are open, gRPC is running."""
+    models = Models(
+        wrap=options.wrap,
+        around_warm_up=options.around_warm_up,
+        max_load_retries=options.max_load_retries,
+        retry_wait_s=options.retry_wait_s,
+        labels_for_unavailable=options.labels_for_unavailable,
+        rows_per_run=options.max_rows_per_run,
+        session_config=options.session_config,
+    )
+    known = rest_connections.Connections(options.connections)
+    grace = _GracePeriod(options.grace_s)
+    with contextlib.ExitStack() as stack:
+        stack.callback(models.close)
+        _load(models, base_path, config, options)
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        opened = socket.create_server((options.host, options.rest_port), family=family)
+        listener = rest_connections.Listener(opened, known)
+        stack.callback(listener.close)
+        incomplete_calls = grpc_api.IncompleteCalls(max(1, options.grpc_threads // 2))
+        grpc_server, grpc_port = _start_grpc(models, options, incomplete_calls)
+
+        def stop_grpc() -> threading.Event | None:
+            remaining_s = grace.remaining_s()
+            incomplete_calls.cancel()
+            return None if grpc_server is None else grpc_server.stop(remaining_s)
+
+        stack.callback(lambda: (stopped := stop_grpc()) and stopped.wait())
+        trimmer = PeriodicCall(MemoryTrimmer().trim, _TRIM_S, "bertfam_tf.memory")
+        stack.callback(trimmer.close)
+        for poller in _pollers(models, config, options):
+            stack.callback(poller.close)
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        port = listener.getsockname()[1]
+        name, version = _single_model(models)
+        running = RunningServer(
+            url=f"{'https' if options.ssl else 'http'}://{host}:{port}",
+            port=port,
+            grpc_port=grpc_port,
+            grpc_target="" if grpc_port is None else f"{host}:{grpc_port}",
+            model_name=name,
+            version=version,
+            models=models,
+        )
+        settings = uvicorn.Config(
+            rest_api.answering_503(
+                rest_api.app(
+                    models,
+                    timeout_s=options.timeout_s,
+                    max_body_bytes=options.max_body_bytes,
+                    limits=options.limits,
+                    observe=options.observe,
+                    cors=options.cors,
+                    routes=options.routes,
+                    middleware=options.middleware,
+                )
+            ),
+            loop="asyncio",
+            http=rest_connections.protocol(
+                known,
+                rest_connections.ClientTimeouts(options.header_timeout_s, options.body_timeout_s),
+            ),
+            backlog=rest_connections.BACKLOG,
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=math.ceil(options.grace_s),
+            **options.ssl,
+        )
+        yield _Run(_Uvicorn(settings, lambda: started(running), stop_grpc), listener)
+
+
+def _load(
+    models: Models,
+    base_path: str | os.PathLike[str] | None,
+    config: ModelServerConfig | str | os.PathLike[str] | None,
+    options: Options,
+) -> None:
+    if (base_path is None) == (config is None):
+        raise ValueError("expected either a base path or a configuration")
+    if base_path is not None:
+        models.add(options.model_name, base_path)
+    elif config is not None:
+        models.configure(config if isinstance(config, ModelServerConfig) else read_config(config))
+
+
+def _start_grpc(
+    models: Models, options: Options, incomplete_calls: grpc_api.IncompleteCalls
+) -> tuple[grpc.Server | None, int | None]:
+    if options.grpc_port is None and options.grpc_socket_path is None:
+        return None, None
+    server = grpc_api.server(
+        models,
+        limits=options.limits,
+        max_message_bytes=options.max_body_bytes,
+        max_calls=options.max_grpc_calls,
+        max_connections=options.connections,
+        handshake_timeout_s=options.header_timeout_s,
+        allow_reload_config=options.allow_reload_config,
+        observe=options.observe,
+        interceptors=[*options.interceptors, incomplete_calls],
+        channel_arguments=options.grpc_channel_arguments,
+        as_content=options.tensor_content,
+        health=options.health,
+        threads=options.grpc_threads,
+    )
+    port = None
+    if options.grpc_port is not None:
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{host}:{options.grpc_port}"
+        port = grpc_api.listen(server, address, options.grpc_credentials)
+    if options.grpc_socket_path is not None:
+        path = os.path.abspath(options.grpc_socket_path)
+        grpc_api.listen(server, f"unix:{path}", options.grpc_credentials)
+    server.start()
+    return server, port
+
+
+def _pollers(
+    models: Models, config: ModelServerConfig | str | os.PathLike[str] | None, options: Options
+) -> Iterator[PeriodicCall]:
+    if options.file_system_poll_s > 0:
+        yield PeriodicCall(models.poll, options.file_system_poll_s, "bertfam_tf.versions")
+    else:
+        yield PeriodicCall(models.retry, 1.0, "bertfam_tf.retries")
+    if options.config_poll_s > 0 and config is not None:
+        if isinstance(config, ModelServerConfig):
+            raise ValueError("config_poll_s needs the path of a configuration file, not a message")
+        reload = functools.partial(_reload, models, config)
+        yield PeriodicCall(reload, options.config_poll_s, "bertfam_tf.configuration")
+
+
+def _reload(models: Models, path: str | os.PathLike[str]) -> None:
+    models.configure(read_config(path))
+
+
+def _single_model(models: Models) -> tuple[str, int]:
+    names = models.names()
+    return (names[0], models.find(names[0])[0]) if len(names) == 1 else ("", 0)
