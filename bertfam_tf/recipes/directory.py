@@ -32,6 +32,15 @@ AnyRecipe = Recipe | MultiTaskRecipe | PretrainRecipe | DistillRecipe
 Flops = Callable[[Any, int, int], float | None]
 
 
+def model_directory(path: str | Path) -> str | Path:
+    """Returns the directory of a run's model; any other path as it is.
+
+    Args:
+        path: the output directory of a recipe, a saved task, or a checkpoint.
+    """
+    return Path(path) / MODEL if (Path(path) / RECIPE).is_file() else path
+
+
 @contextmanager
 def run_directory(recipe: AnyRecipe, flops: Flops | None = None) -> Iterator["RunDirectory"]:
     """The directory of a run, ``recipe.output``, locked for this process.
