@@ -193,14 +193,14 @@ def test_what_is_logged_of_steps(finished, files):
         assert line["learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-5)
         assert {"loss", "gradient_norm", "tokens_per_second"} <= line.keys()
         assert line["tokens_per_second"] > line["examples_per_second"] > 0
-        assert 0 < line["flops_share"] < 1
+        assert 0 < line["mfu"] < 1
     history = _history(recipe)
     epochs = [line for line in lines if "epoch" in line]
     assert [line.pop("step") for line in epochs] == [STEPS, 2 * STEPS, 3 * STEPS]
     for line, row in zip(epochs, history, strict=True):
         assert line == pytest.approx(row, rel=1e-6)
     found = events(files.directory / "whole" / "tensorboard")
-    for name in ("loss", "flops_share"):
+    for name in ("loss", "mfu"):
         wanted = {line["step"]: pytest.approx(line[name], rel=1e-6) for line in steps}
         assert found[name] == wanted
     assert list(found["epoch/val_accuracy"]) == [STEPS, 2 * STEPS, 3 * STEPS]
@@ -304,7 +304,7 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     for row, wanted_row in zip(*histories, strict=True):
         assert row == pytest.approx(wanted_row, rel=1e-5)
     for line, wanted_line in zip(*map(_lines, (recipe, whole)), strict=True):
-        measured = ("examples_per_second", "tokens_per_second", "flops_share")
+        measured = ("examples_per_second", "tokens_per_second", "mfu")
         for name in measured:  # of a first step after a start, there is none
             line.pop(name, None)
             wanted_line.pop(name, None)
