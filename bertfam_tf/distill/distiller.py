@@ -15,7 +15,7 @@ from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import is_packed
 from bertfam_tf.distill.cache import BATCH, Cache, halved, model_digest
 from bertfam_tf.distill.network import TASK, Network
-from bertfam_tf.distill.terms import Outputs, Projections, Term
+from bertfam_tf.distill.term import Outputs, Projections, Term
 from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import Task

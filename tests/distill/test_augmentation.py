@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.distill import augmentation as module
-from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, Place, augment
+from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, Place
+from bertfam_tf.distill.augmentation_folder import augment
 from bertfam_tf.text import SpecialTokens, load_tokenizer
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
