@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "bertfam_tf"
 
 LAYERS = [
     {"lazy", "names", "files", "attention_html", "generation"},
-    {"parsing"},
+    {"parsing", "validation"},
     {"registry", "sources"},
     {"layers"},
     {"models", "data", "metrics"},
@@ -51,7 +51,7 @@ ALLOWED = {
 }
 # These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
-KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "measured", "optimizers")}
+KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "optimizers", "step_value")}
 _NOT_KERAS = ("tensorflow", "tensorflow_text", "keras_hub")
 _RANK = {top_level: rank for rank, layer in enumerate(LAYERS) for top_level in layer}
 

@@ -235,7 +235,7 @@ def _measure(run: Run, text: Path) -> dict[str, float]:
     # The highest resident memory is from now on.
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
-    made.learner.compile(optimizers.of(recipe.train, run.steps))
+    made.learner.compile(optimizers.from_settings(recipe.train, run.steps))
     times: list[float] = []
     clock = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: times.append(time.process_time())

@@ -23,7 +23,8 @@ def add(commands: Commands) -> None:
         "--accumulation", type=int, metavar="N", help="parts of a device's batch (the recipe's)"
     )
     parser.add_argument(
-        "--recompute",
+        *("--gradient-checkpointing", "--recompute"),
+        dest="recompute",
         action="store_true",
         help="keep only the inputs of blocks (checkpointing), also if the recipe does not",
     )
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         count=options.devices,
         tensor_parallel=options.tensor_parallel,
         accumulation=train.accumulation_steps if accumulation is None else accumulation,
-        recompute=options.recompute or train.recompute == "blocks",
+        recompute=options.recompute or train.gradient_checkpointing,
         dtype=options.dtype,
         peak=options.peak,
         mfu=options.mfu,

@@ -23,6 +23,7 @@ from bertfam_tf.distill.augmentation_words import (
 from bertfam_tf.distill.cache import model_digest
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.text import Packer
+from bertfam_tf.validation import in_range
 
 VERSION = 2
 STOP_WORDS = frozenset(
@@ -113,10 +114,8 @@ class Augmentation:
             ("copies", copies, 1, 2**31 - 1),
             ("seed", seed, 0, 2**63 - 1),
         ):
-            if type(value) is not int or not low <= value <= high:
-                raise ValueError(f"{name} must be an integer from {low} to {high}, got {value!r}.")
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be from 0 to 1, got {probability!r}.")
+            in_range(name, value, at_least=low, at_most=high, integer=True)
+        in_range("probability", probability, at_least=0, at_most=1)
         if isinstance(stop_words, str):
             raise ValueError(f"stop_words must be a set of words, got the text {stop_words!r}.")
         self.masked_lm = masked_lm

@@ -11,6 +11,7 @@ from bertfam_tf.distill import losses
 from bertfam_tf.distill.network import Network
 from bertfam_tf.distill.term import Outputs, Projections, Term, sum_and_count
 from bertfam_tf.objectives.objective import SumAndCount
+from bertfam_tf.validation import check, setting
 
 # Logits below are masks, such as padding's in span QA, and not a network's.
 _IMPOSSIBLE = -1e4
@@ -54,17 +55,14 @@ class SoftTargets(LogitTerm):
             examples and classes, as the code of TinyBERT and of Patient Knowledge Distillation.
     """
 
-    temperature: float = 1.0
-    divergence: str = "kl"
+    temperature: float = setting(1.0, above=0)
+    divergence: str = setting("kl", choices=("kl", "cross_entropy"))
     scaling: str = "mean"
     scalings = ("mean", "classes")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}.")
-        if self.divergence not in ("kl", "cross_entropy"):
-            raise ValueError(f"divergence must be kl or cross_entropy, got {self.divergence!r}.")
+        check(self)
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Term:
         super().bind(student, teacher, projections)

@@ -12,6 +12,7 @@ from keras import ops
 from bertfam_tf import layers as building
 from bertfam_tf.distill.network import Network
 from bertfam_tf.objectives.objective import SumAndCount
+from bertfam_tf.validation import one_of
 
 AUTO = "auto"
 
@@ -84,10 +85,7 @@ class Term:
 
     def __post_init__(self) -> None:
         scaling = getattr(self, "scaling", "mean")
-        if scaling not in self.scalings:
-            raise ValueError(
-                f"scaling of {self.label} must be {' or '.join(self.scalings)}, got {scaling!r}."
-            )
+        one_of(f"scaling of {self.label}", scaling, self.scalings)
 
     @property
     def label(self) -> str:

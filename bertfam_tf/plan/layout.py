@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from dataclasses import InitVar, dataclass
 from typing import Any
+
+from bertfam_tf.validation import check, setting
 
 # FLOP/s of an NVIDIA A100 in dense matrix products (its datasheet), by dtype policy; TensorFlow
 # multiplies float32 matrices as TF32.
@@ -39,16 +40,16 @@ class Devices:
         ValueError: for numbers out of their range, or devices that cannot be divided so.
     """
 
-    count: int = 1
-    tensor_parallel: int = 1
-    accumulation: int = 1
+    count: int = setting(1, at_least=1)
+    tensor_parallel: int = setting(1, at_least=1)
+    accumulation: int = setting(1, at_least=1)
     recompute: bool = False
-    dtype: str = "float32"
-    peak: float | None = None
-    mfu: float = 0.4
-    memory: float | None = None
-    bandwidth: float | None = None
-    price: float | None = None
+    dtype: str = setting("float32", choices=PEAKS)
+    peak: float | None = setting(None, above=0)
+    mfu: float = setting(0.4, above=0, at_most=1)
+    memory: float | None = setting(None, above=0)
+    bandwidth: float | None = setting(None, above=0)
+    price: float | None = setting(None, above=0)
     share: InitVar[float | None] = None  # the name of ``mfu`` in version 0.1
 
     def __post_init__(self, share):
@@ -59,17 +60,7 @@ class Devices:
                 stacklevel=3,
             )
             object.__setattr__(self, "mfu", share)
-        for name in ("count", "tensor_parallel", "accumulation"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("peak", "memory", "bandwidth", "price"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be above 0 and finite, got {value}.")
-        if not 0 < self.mfu <= 1:
-            raise ValueError(f"mfu must be above 0 and at most 1, got {self.mfu}.")
-        if self.dtype not in PEAKS:
-            raise ValueError(f"dtype must be one of {', '.join(PEAKS)}, got {self.dtype!r}.")
+        check(self)
         if self.count % self.tensor_parallel:
             raise ValueError(
                 f"devices must be a multiple of tensor_parallel {self.tensor_parallel}, got "

@@ -198,7 +198,7 @@ def _advice(part: StageSpec, traced: Callable[[int], Step], devices: Devices) ->
                 if size <= (devices.memory or 0) * GIB:
                     options = [f"--tensor-parallel {ways}"] if ways > 1 else []
                     options += [f"--accumulation {times}"] if times > 1 else []
-                    options += ["--recompute"] if recompute else []
+                    options += ["--gradient-checkpointing"] if recompute else []
                     found.append(f"{' '.join(options)} ({size / GIB:.1f} GiB)")
                     break
         ways *= 2

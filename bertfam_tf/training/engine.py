@@ -114,12 +114,12 @@ def compile_model(
         model: the model, in the scope of its strategy.
         settings: the section.
         total_steps: the number of steps of the learning rate's schedule.
-        factors, schedule: as for ``optimizers.of``.
+        factors, schedule: as for ``optimizers.from_settings``.
         **options: of the model's ``compile``, such as ``metrics``.
     """
-    model.recompute_blocks = settings.recompute == "blocks"
+    model.recompute_blocks = settings.gradient_checkpointing
     model.compile(
-        optimizers.of(settings, total_steps, factors, schedule),
+        optimizers.from_settings(settings, total_steps, factors, schedule),
         accumulation_steps=settings.accumulation_steps,
         **options,
     )

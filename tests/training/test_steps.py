@@ -108,7 +108,7 @@ def test_a_step_without_finite_gradients_is_left_out(name):
     found = []
     for rows in (spoiled, np.delete(x, slice(4, 8), axis=0)):
         model = _linear()
-        model.compile(optimizers.of(settings, 8))
+        model.compile(optimizers.from_settings(settings, 8))
         history = model.fit(rows, rows[:, 0] * 2, batch_size=4, epochs=2, shuffle=False, verbose=0)
         variables = [*model.weights, *model.optimizer.variables]
         found.append([*(v.numpy() for v in variables), history.history["loss"]])

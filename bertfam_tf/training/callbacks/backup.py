@@ -17,7 +17,7 @@ from bertfam_tf import parsing
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic, remove_files
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.training.replicas import of_workers
+from bertfam_tf.training.replicas import all_gather
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
 # Of the best epoch, in a folder of this name.
@@ -117,7 +117,7 @@ class Backup(keras.callbacks.Callback):
                 those of different steps.
         """
         self.batches = self._restored(model)
-        steps = of_workers(self.batches, model.distribute_strategy)
+        steps = all_gather(self.batches, model.distribute_strategy)
         if len(set(steps)) > 1:
             raise ValueError(
                 f"{self.directory} must be on a disk that all workers share; they have checkpoints "
@@ -160,7 +160,7 @@ class Backup(keras.callbacks.Callback):
 
     def _ask_workers(self) -> None:
         """Sets on all workers whether one of them got a signal."""
-        self._terminated = any(of_workers(self._terminated, self.model.distribute_strategy))
+        self._terminated = any(all_gather(self._terminated, self.model.distribute_strategy))
 
     def _end_if_terminated(self) -> None:
         if self._terminated:
