@@ -166,6 +166,12 @@ class RunDirectory:
         return {f"train_{name}": float(value) for name, value in named.items()}
 
     @property
+    def steps(self) -> int:
+        """The number of steps that were trained, as logged."""
+        lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
+        return lines[-1]["step"] if lines else 0
+
+    @property
     def _checkpoints(self) -> list[Path]:
         """All checkpoints, also those in folders of stages."""
         folder = self.backup().directory

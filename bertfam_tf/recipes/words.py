@@ -97,7 +97,7 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
         pretrained.write(target, made, tokenizer, length=data.length)
     last = directory.history().rows[-1]
     scores = {n.removeprefix("val_"): float(v) for n, v in last.items() if n.startswith("val_")}
-    return {**scores, "examples": int(rows.cardinality()), "steps": steps * epochs}
+    return {**scores, "examples": int(rows.cardinality()), "steps": directory.steps}
 
 
 def _check(recipe: PretrainRecipe) -> None:

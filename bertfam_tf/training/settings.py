@@ -44,6 +44,10 @@ class TrainConfig:
         metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
         steps: the number of steps, in place of passes over the data; ``epochs`` is then how often
             the model is evaluated. None for passes.
+        minutes: stops after the first step at which training has taken so long, evaluation not
+            included, all parts of an interrupted run together; ``epochs`` or ``steps``, by which
+            the learning rate falls, are then the maximum. In a distillation, for each stage. None
+            for no limit.
         backup_steps: steps between training checkpoints, from which a killed run resumes; each
             epoch ends with one as well.
         log_steps: steps between lines of ``metrics.jsonl``.
@@ -72,6 +76,7 @@ class TrainConfig:
     log_steps: int = setting(50, at_least=1)
     on_divergence: str = setting("stop", choices=("stop", "skip"))
     steps: int | None = setting(None, at_least=1)
+    minutes: float | None = setting(None, above=0)
     optimizer: str = setting("adamw", choices=OPTIMIZERS)
     schedule: str = setting("linear", choices=SCHEDULES)
     strategy: str = "none"

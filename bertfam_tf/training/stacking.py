@@ -19,7 +19,7 @@ from keras import ops
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.training import engine, optimizers, replicas
-from bertfam_tf.training.callbacks.backup import Backup
+from bertfam_tf.training.callbacks.backup import Backup, Clock
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import Stage, TrainConfig
 from bertfam_tf.training.tuning import blocks_of
@@ -204,6 +204,8 @@ def train_in_stages(
     held_out = validation_data if callable(validation_data) else lambda _: validation_data
     given = callbacks if callable(callbacks) else lambda *_: callbacks
     schedule = _schedule(stages, settings, total)
+    clock = Clock()
+    limit = engine.time_limit(clock, settings)
     backups: list[Backup | None] = [None] * len(stages)
     if directory is not None:
         path = Path(directory)
@@ -213,6 +215,7 @@ def train_in_stages(
                 settings.backup_steps,
                 writes=replicas.is_chief(),
                 recipe=recipe,
+                clock=clock,
             )
             for i in range(len(stages))
         ]
@@ -254,12 +257,15 @@ def train_in_stages(
                 backup,
                 partial(_callbacks, given, i, start, total),
                 best if i + 1 == len(stages) else None,
+                limit,
                 **fit,
             )
             if logs:
                 history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})
             if i and (last := backups[i - 1]):
                 last.clear()
+            if limit is not None and limit.exceeded:
+                break
         start += stage.steps
         epoch += stage.epochs
     assert model is not None
