@@ -69,7 +69,11 @@ def _renamed(values: Any, sections: tuple[str, ...], each: Renamed, path: str) -
     warnings.warn(
         f"{old} is called {new}; the old name is for version 0.1 only.", FutureWarning, stacklevel=2
     )
-    return rest | {each.new: value}
+    # In the place of the old key: the order of objectives is the order of their losses.
+    return {
+        each.new if key == each.old else key: value if key == each.old else x
+        for key, x in values.items()
+    }
 
 
 def _matching(values: Any, section: str) -> Iterator[Any]:
