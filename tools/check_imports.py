@@ -44,7 +44,6 @@ ALLOWED = {
     ("layers.tracing", "_function"),
     ("layers.tracing", "_recomputed"),
     ("layers.tracing", "call_once_traced"),
-    ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),
     ("tasks.multi_task", "MultiTask.export"),

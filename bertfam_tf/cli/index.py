@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
     check_batch_size(options)
     from bertfam_tf import search
     from bertfam_tf.data import format_of, read_rows
+    from bertfam_tf.recipes.answers import input_of
     from bertfam_tf.recipes.directory import model_directory
 
     file = Path(options.input)
@@ -51,14 +52,7 @@ def run(options: argparse.Namespace) -> None:
     }
     rows = read_rows(file, columns, format=kind)
     task = search.embedder(model_directory(options.model))
-    stat = file.stat()
-    source = {
-        "input": str(file),
-        "size": stat.st_size,
-        "changed_ns": stat.st_mtime_ns,
-        "format": kind,
-        "columns": columns,
-    }
+    source = {**input_of(file), "format": kind, "columns": columns}
     count = search.build(
         task,
         rows,

@@ -20,7 +20,8 @@ from bertfam_tf.distill.augmentation_words import (
     read_vectors,
     words_of,
 )
-from bertfam_tf.distill.cache import model_digest
+from bertfam_tf.sources import sha256
+from bertfam_tf.tasks.fingerprint import fingerprint
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.text import Packer
 from bertfam_tf.validation import in_range
@@ -155,11 +156,11 @@ class Augmentation:
             "seed": self.seed,
             "pair_with_original": self.pair_with_original,
             "stop_words_sha256": _sha256(" ".join(sorted(self.stop_words))),
-            "word_vectors_sha256": None if vectors is None else shards.digest(vectors),
+            "word_vectors_sha256": None if vectors is None else sha256(Path(vectors)),
             "max_length": task.max_length,
             "language_id": task.language_id,
             "tokenizer_sha256": shards.tokenizer_digest(task.tokenizer),
-            "masked_lm_sha256": model_digest(task),
+            "masked_lm_sha256": fingerprint(task),
         }
 
     def places(self, texts: Sequence[str | bytes], *, batch_size: int = 64) -> list[list[Place]]:

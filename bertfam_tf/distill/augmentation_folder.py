@@ -23,6 +23,7 @@ from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.augmentation import Augmentation
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated
+from bertfam_tf.sources import sha256
 
 
 def augment(
@@ -180,7 +181,7 @@ def _write_shard(
                 for version in versions:
                     writer.write(_record(version, serialized))
                 written += len(versions)
-        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": shards.digest(path)}
+        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": sha256(path)}
     row |= {"examples": len(examples), "written": written}
     write(folder / unit.counts, _json(row))
 

@@ -9,7 +9,6 @@ import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import keras
@@ -308,12 +307,6 @@ class Backbone(keras.Model):
     def max_length(self) -> int | None:
         """Maximum length of an input; None for relative positions, which have no maximum."""
         return getattr(self.config, "max_positions", None)
-
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Writes Hugging Face's format; see ``bertfam_tf.checkpoints.save_pretrained``."""
-        from bertfam_tf.checkpoints import save_pretrained
-
-        save_pretrained(self, directory)
 
     def get_config(self) -> dict[str, Any]:
         return {
