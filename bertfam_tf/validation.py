@@ -79,12 +79,21 @@ def setting(
             required.
         choices, at_least, at_most, above, below: as for ``Rule``.
     """
-    listed = None if choices is None else tuple(choices)
-    rule = Rule(listed, at_least, at_most, above, below)
-    metadata = {_RULE: rule}
+    metadata = accepts(
+        choices=choices, at_least=at_least, at_most=at_most, above=above, below=below
+    )
     if default_factory is not MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def accepts(*, choices: Iterable[Any] | None = None, **bounds: Any) -> dict[str, Any]:
+    """Returns the metadata of a dataclass field that has other metadata too.
+
+    Args:
+        choices, **bounds: as for ``Rule``.
+    """
+    return {_RULE: Rule(None if choices is None else tuple(choices), **bounds)}
 
 
 def rules(settings: Any) -> dict[str, Rule]:

@@ -131,7 +131,7 @@ def test_outputs_that_belong_to_others(model, smallest, lines, tmp_path, capsys)
     for arguments, what in (
         ((other, lines, output), "model is"),
         ((model, copy, output), "input is"),
-        ((model, lines, output, "--batch-size", "5"), "batch_size is 32, expected 5"),
+        ((model, lines, output, "--batch-size", "5"), "batch_size is 4, expected 5"),
     ):
         assert _predict(*arguments) == 2
         error = capsys.readouterr().err

@@ -4,11 +4,14 @@ import itertools
 import json
 from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
 
+from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.cli import main
 from bertfam_tf.training.callbacks import time_limit
-from bertfam_tf.training.callbacks.backup import Backup
+from bertfam_tf.training.callbacks.backup import STATE, Backup
 from tests.selection import in_full
 
 ROWS = [("a good film", "pos"), ("the bad movie", "neg"), ("it is", "pos"), ("very dull", "neg")]
@@ -143,3 +146,12 @@ def test_time_of_an_interrupted_run(run, monkeypatch):
         with pytest.raises(Killed):
             run("fine_tuning", "stopped")
     assert run("fine_tuning", "stopped")[-1]["step"] == 3
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), [1.0]], ids=str)
+def test_a_damaged_time(tmp_path, seconds):
+    write({"batches": np.asarray(1), "seconds": np.asarray(seconds)}, tmp_path / STATE)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="seconds is not a time"):
+        Backup(tmp_path, 1).restore(model)
