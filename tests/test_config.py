@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertfam_tf.recipes.reading import expand, load_recipe, load_run
+from bertfam_tf.recipes.reading import expand, load_recipe, load_run, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 from bertfam_tf.training.settings import TrainConfig
 
@@ -147,16 +147,19 @@ def _stage(**keys):
         (_stage(labels="no"), '"stages.labels" - should be "float"'),
         (
             _stage(texts="augmentd"),
-            "texts of a stage must be original or augmented, got 'augmentd'",
+            r"stages\[i\].texts must be original or augmented, got 'augmentd'. Did you mean 'augm",
         ),
-        (_stage(texts="augmented"), "texts of a stage must be original without an augmentation"),
+        (
+            _stage(texts="augmented"),
+            r"stages\[1\].texts: \"augmented\" needs an augmentation section",
+        ),
         (_stage(teacher_outputs="disk"), "must be each_step or cached, got 'disk'"),
         (_stage(train={"class_weights": {"a": 2.0}}), "class_weights must be null in a stage of a"),
         (
             {"augmentation": {"masked": "m"}},
             "section augmentation 'masked'. Did you mean 'masked_l",
         ),
-        ({"stages": []}, "stages must be at least one"),
+        ({"stages": []}, "stages must not be empty"),
         ({"stages": [1]}, '"stages" - should be'),
     ],
     ids=str,
@@ -234,3 +237,32 @@ def test_paths_read_the_environment(monkeypatch):
     for path in ("$BERTFAM_UNSET/a", "${BERTFAM_UNSET}/a"):
         with pytest.raises(ValueError, match="The environment variable BERTFAM_UNSET in"):
             expand(path)
+
+
+def test_names_of_version_0_1(recipe, tmp_path):
+    """They are read with a warning, in every section, by file and as an override."""
+    with pytest.warns(FutureWarning, match=r"train.recompute is called train.gradient_checkpointi"):
+        old = recipe(train={"recompute": "blocks"})
+    assert old == recipe(train={"gradient_checkpointing": True})
+    with pytest.warns(FutureWarning, match=r"train.recompute is called"):
+        assert not recipe(overrides=["train.recompute=none"]).train.gradient_checkpointing
+    file = tmp_path / "distilled.yaml"
+    stages = [DISTILLED["stages"][0], {"terms": {}, "train": {"recompute": "blocks"}}]
+    file.write_text(yaml.safe_dump({**DISTILLED, "stages": stages}))
+    with pytest.warns(FutureWarning, match=r"stages\.1\.train\.recompute is called"):
+        loaded = load_recipe(file, kind=DistillRecipe)
+    assert [s.train.gradient_checkpointing for s in loaded.stages] == [False, True]
+    with pytest.raises(
+        ValueError, match=r"recipe\.yaml: train.recompute must be none or blocks, g"
+    ):
+        recipe(train={"recompute": "all"})
+    with pytest.raises(ValueError, match=r"recipe\.yaml: train.recompute is called .*, got both"):
+        recipe(train={"recompute": "all", "gradient_checkpointing": True})
+
+
+def test_a_stored_recipe_of_version_0_1(recipe):
+    """A run that an earlier version began has the same settings, without a warning."""
+    text = recipe(train={"gradient_checkpointing": True}).to_yaml()
+    stored = text.replace("gradient_checkpointing: true", "recompute: blocks")
+    assert stored != text
+    assert with_defaults(stored, Recipe) == text

@@ -20,7 +20,7 @@ SERVER = ROOT / "serving" / "server" / "bertfam_serve"
 
 LAYERS = [
     {"lazy", "names", "files", "attention_html", "generation"},
-    {"parsing"},
+    {"parsing", "validation"},
     {"registry"},
     {"sources"},
     {"layers"},
@@ -49,14 +49,13 @@ ALLOWED = {
     ("layers.tracing", "_function"),
     ("layers.tracing", "_recomputed"),
     ("layers.tracing", "call_once_traced"),
-    ("models.base", "Backbone.save_pretrained"),
     ("tasks.base", "Task.export"),
     ("tasks.base", "Task.export_tflite"),
     ("tasks.multi_task", "MultiTask.export"),
 }
 # These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
-KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "measured", "optimizers")}
+KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "optimizers", "step_value")}
 # Runs exports without the code that created them.
 RUNTIME = "export.runtime"
 RUNTIME_READS = {RUNTIME, "lazy", "parsing"}

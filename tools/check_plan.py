@@ -235,7 +235,7 @@ def _measure(run: Run, text: Path) -> dict[str, float]:
     # The highest resident memory is from now on.
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
-    made.learner.compile(optimizers.of(recipe.train, run.steps))
+    made.learner.compile(optimizers.from_settings(recipe.train, run.steps))
     times: list[float] = []
     clock = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: times.append(time.process_time())
@@ -298,7 +298,7 @@ def _published() -> Iterator[str]:
               "memory, GiB", "of", "cost at 40 %", "at that share", "published",
               "source"]]  # fmt: skip
     for run in _PUBLISHED:
-        devices = plan.Devices(share=_SHARE, **run.devices)
+        devices = plan.Devices(mfu=_SHARE, **run.devices)
         made = plan.plan(plan.read(run.recipe, run.changes), devices)
         total = sum(s.flops_per_token * s.length * s.batch_size * s.steps for s in made.stages)
         costs = (made.cost, made.cost and made.cost * run.hours / made.hours, run.cost)
@@ -361,7 +361,7 @@ def _here() -> Iterator[str]:
         text.write_text("\n".join(paragraphs(book)) + "\n", "utf-8")
 
         def planned(run: Run) -> Any:
-            devices = plan.Devices(peak=peak, share=_SHARE)
+            devices = plan.Devices(peak=peak, mfu=_SHARE)
             return plan.plan(_recipe(run, text), devices).stages[0]
 
         found = [["hidden", "layers", "length", "batch", "steps", "planned, MiB", "measured, MiB",

@@ -474,7 +474,7 @@ def pair_accuracy(part: Part, name: str, seed: int, task: str) -> dict[str, floa
             variable.assign(trained[variable.path])
     freeze(backbone, sizes.layers)
     made = build(recipe, part.tokenizer, backbone)
-    made.learner.compile(optimizers.of(recipe.train, steps))
+    made.learner.compile(optimizers.from_settings(recipe.train, steps))
     options = dict(form="segment_pairs", task=task)
     train = corpus(part, part.train_files(), seed=seed + 1, **options)
     batches = train.batches(sizes.batch, made.masking, passes=None).map(made.batch)
@@ -785,7 +785,7 @@ def pretrain_masked(
     numbered = [with_spans(part.tokenizer, document, spans or {}) for document in documents]
     examples = Examples(part, numbered, form)
     data = examples.batches(masking, sizes.steps, sizes.batch, seed).map(made.batch)
-    made.learner.compile(optimizers.of(recipe.train, sizes.steps))
+    made.learner.compile(optimizers.from_settings(recipe.train, sizes.steps))
     history = made.learner.fit(data, shuffle=False, verbose=2).history
     made.backbone.save_weights(target)
     losses = {"masked_lm": history.get("masked_lm", history["loss"])[-1]}

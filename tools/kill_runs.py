@@ -352,7 +352,7 @@ def _different(path: Path, expected: dict[str, str]) -> list[str]:
 def _untimed(file: Path) -> bytes:
     """The lines of a log of steps, without what depends on time."""
     lines = map(json.loads, file.read_text("utf-8").splitlines())
-    timed = ("examples_per_second", "tokens_per_second", "flops_share")
+    timed = ("examples_per_second", "tokens_per_second", "mfu")
     return json.dumps([{k: v for k, v in x.items() if k not in timed} for x in lines]).encode()
 
 

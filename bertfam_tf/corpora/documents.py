@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from bertfam_tf import parsing
+from bertfam_tf.validation import one_of
 
 DOCUMENTS = ("blank_line", "file", "line")
 SENTENCES = ("line", "split")
@@ -96,12 +97,8 @@ def read_documents(
     Raises:
         ValueError: for unknown values; while reading, for a file that is missing or not UTF-8.
     """
-    for name, value, known in (
-        ("documents", documents, DOCUMENTS),
-        ("sentences", sentences, SENTENCES),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+    one_of("documents", documents, DOCUMENTS)
+    one_of("sentences", sentences, SENTENCES)
     return _documents(files, documents, sentences)
 
 

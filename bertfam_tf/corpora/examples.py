@@ -24,6 +24,7 @@ from bertfam_tf.corpora.masking import Masking, spans_at
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Packer
+from bertfam_tf.validation import in_range, one_of
 
 SINGLE_FORMATS = ("full_sentences", "doc_sentences")
 PAIR_FORMATS = ("segment_pairs", "sentence_pairs")
@@ -59,11 +60,8 @@ class Format:
         task: str = "nsp",
         spans: Spans | None = None,
     ):
-        known = SINGLE_FORMATS + PAIR_FORMATS
-        if name not in known:
-            raise ValueError(f"format must be one of {', '.join(known)}, got {name!r}.")
-        if task not in ("nsp", "sop"):
-            raise ValueError(f"task must be 'nsp' or 'sop', got {task!r}.")
+        one_of("format", name, SINGLE_FORMATS + PAIR_FORMATS)
+        one_of("task", task, ("nsp", "sop"))
         self.pairs = name in PAIR_FORMATS
         room = length - tokenizer.layout.special_count(1 + self.pairs)
         if room < 2:
@@ -208,8 +206,7 @@ class Examples:
     """
 
     def __init__(self, shuffle: int, seed: int):
-        if shuffle < 1:
-            raise ValueError(f"shuffle must be at least 1, got {shuffle}.")
+        in_range("shuffle", shuffle, at_least=1)
         self.shuffle = shuffle
         self.seed = seed
 
@@ -277,10 +274,9 @@ class Examples:
                 f"{batch_tokens}."
             )
         for name, value in (("batch_size", batch_size), ("copies", copies), ("passes", passes)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        if start < 0:
-            raise ValueError(f"start must be at least 0, got {start}.")
+            if value is not None:
+                in_range(name, value, at_least=1)
+        in_range("start", start, at_least=0)
         if batch_size is None:
             data = self._by_tokens(batch_tokens, copies, passes).skip(start)
         else:

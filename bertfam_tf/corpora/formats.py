@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from bertfam_tf.validation import in_range, one_of
+
 # Pairs that wait for a pair of another document to exchange segments with.
 _WAITING = 32
 # Documents that are read in turns, so that long ones have pairs of other documents beside theirs.
@@ -92,10 +94,8 @@ def segment_pairs(
     Raises:
         ValueError: for an unknown task, a length below 2, or a share that is not from 0 to 1.
     """
-    if length < 2:
-        raise ValueError(f"length must be at least 2, got {length}.")
-    if not 0 <= short <= 1:
-        raise ValueError(f"short must be from 0 to 1, got {short}.")
+    in_range("length", length, at_least=2)
+    in_range("short", short, at_least=0, at_most=1)
     draw = random.Random(seed)
 
     def limit() -> int:
@@ -114,8 +114,7 @@ def sentence_pairs(
     Raises:
         ValueError: for an unknown task, or a length below 2.
     """
-    if length < 2:
-        raise ValueError(f"length must be at least 2, got {length}.")
+    in_range("length", length, at_least=2)
     chunks = _chunks(documents, length, lambda: length, most=2)
     return _labelled(chunks, task, random.Random(seed), length)
 
@@ -170,8 +169,7 @@ def _pieces(document: Document, length: int) -> Iterator[Sentence]:
 def _labelled(
     chunks: Iterable[tuple[int, list[Sentence]]], task: str, draw: random.Random, length: int
 ) -> Iterator[Segments]:
-    if task not in ("nsp", "sop"):
-        raise ValueError(f"task must be 'nsp' or 'sop', got {task!r}.")
+    one_of("task", task, ("nsp", "sop"))
     if task == "sop":
         return _sentence_order(chunks, draw)
     return _next_sentence(chunks, draw, length)

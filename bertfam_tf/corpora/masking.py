@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.kernels.unicode import CHINESE
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
+from bertfam_tf.validation import in_range, one_of
 
 # Purposes of random numbers, so that no number serves two of them.
 _COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM, ORDER, _KIND = range(9)
@@ -98,19 +99,17 @@ class Masking:
         max_predictions: int | None = None,
         words: float = 0.5,
     ):
-        if unit not in ("piece", "word", "given"):
-            raise ValueError(f"unit must be 'piece', 'word' or 'given', got {unit!r}.")
+        one_of("unit", unit, ("piece", "word", "given"))
         shares = {"rate": rate, "masked": masked, "random": random, "words": words}
         for name, share in shares.items():
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {share}.")
+            in_range(name, share, at_least=0, at_most=1)
         if masked + random > 1:
             raise ValueError(f"masked {masked} and random {random} must add up to at most 1.")
         weights = np.asarray(lengths, "float64")
         if weights.ndim != 1 or not len(weights) or (weights < 0).any() or not weights.sum() > 0:
             raise ValueError(f"lengths must be relative probabilities, got {lengths!r}.")
-        if max_predictions is not None and max_predictions < 1:
-            raise ValueError(f"max_predictions must be at least 1, got {max_predictions}.")
+        if max_predictions is not None:
+            in_range("max_predictions", max_predictions, at_least=1)
         ids = tokenizer.special_ids
         if "mask" not in ids:
             raise ValueError(f"{type(tokenizer).__name__} must have a mask token.")

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bertfam_tf.validation import check, setting
+
+FORMATS = (
+    *("stream", "sentences", "full_sentences", "doc_sentences"),
+    *("segment_pairs", "sentence_pairs"),
+)
+
 
 @dataclass(frozen=True)
 class CorpusConfig:
@@ -36,30 +43,19 @@ class CorpusConfig:
 
     train: list[str] | dict[str, list[str]]
     dev: list[str] | dict[str, list[str]]
-    format: str = "stream"
-    length: int = 128
+    format: str = setting("stream", choices=FORMATS)
+    length: int = setting(128, at_least=1)
     end: str | None = None
-    documents: str = "blank_line"
-    sentences: str = "line"
-    shuffle: int = 10_000
+    documents: str = setting("blank_line", choices=("blank_line", "file", "line"))
+    sentences: str = setting("line", choices=("line", "split"))
+    shuffle: int = setting(10_000, at_least=1)
     train_translations: dict[str, list[str]] = field(default_factory=dict)
     dev_translations: dict[str, list[str]] = field(default_factory=dict)
-    exponent: float = 0.7
-    words: int = 100_000
+    exponent: float = setting(0.7, at_least=0, at_most=1)
+    words: int = setting(100_000, at_least=1)
 
     def __post_init__(self):
-        if not 0 <= self.exponent <= 1:
-            raise ValueError(f"data.exponent must be from 0 to 1, got {self.exponent}.")
-        formats = (
-            *("stream", "sentences", "full_sentences", "doc_sentences"),
-            *("segment_pairs", "sentence_pairs"),
-        )
-        if self.words < 1:
-            raise ValueError(f"data.words must be at least 1, got {self.words}.")
-        if self.format not in formats:
-            raise ValueError(
-                f"data.format must be one of {', '.join(formats)}, got {self.format!r}."
-            )
+        check(self, "data")
 
 
 @dataclass(frozen=True)
@@ -86,23 +82,24 @@ class MaskingConfig:
         words: of ``tagged``, the share of draws that select a word instead of a span.
     """
 
-    unit: str = "piece"
-    rate: float = 0.15
-    masked: float = 0.8
-    random: float = 0.1
-    copies: int | None = None
-    longest: int = 3
-    max_predictions: int | None = None
+    unit: str = setting("piece", choices=("piece", "word", "ngram", "span", "tagged"))
+    rate: float = setting(0.15, at_least=0, at_most=1)
+    masked: float = setting(0.8, at_least=0, at_most=1)
+    random: float = setting(0.1, at_least=0, at_most=1)
+    copies: int | None = setting(None, at_least=1)
+    longest: int = setting(3, at_least=1)
+    max_predictions: int | None = setting(None, at_least=1)
     tagger: str | None = None
     labels: list[str] | None = None
-    words: float = 0.5
+    words: float = setting(0.5, at_least=0, at_most=1)
 
     def __post_init__(self):
-        if self.longest < 1:
-            raise ValueError(f"masking.longest must be at least 1, got {self.longest}.")
-        units = ("piece", "word", "ngram", "span", "tagged")
-        if self.unit not in units:
-            raise ValueError(f"masking.unit must be one of {', '.join(units)}, got {self.unit!r}.")
+        check(self, "masking")
+        if self.masked + self.random > 1:
+            raise ValueError(
+                "masking.masked and masking.random must add up to at most 1, got "
+                f"{self.masked} and {self.random}."
+            )
         if (self.tagger is None) == (self.unit == "tagged"):
             raise ValueError(
                 "masking.tagger is required by masking.unit tagged and allowed only with it, got "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bertfam_tf.validation import check, setting
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -43,16 +45,13 @@ class DataConfig:
     text_pair: str | int | None = None
     label: str | int | None = "label"
     labels: list[str] | dict[str, str] | None = None
-    limit: int | None = None
+    limit: int | None = setting(None, at_least=1)
     format: str | None = None
     columns: dict[str, str | int | list[str | int]] | None = None
-    on_error: str = "raise"
-    tag_scheme: str | None = None
+    on_error: str = setting("raise", choices=("raise", "skip"))
+    tag_scheme: str | None = setting(None, choices=("iob2",))
     tfds: str | None = None
     data_dir: str | None = None
 
     def __post_init__(self):
-        for name, known in (("on_error", ("raise", "skip")), ("tag_scheme", (None, "iob2"))):
-            if getattr(self, name) not in known:
-                choices = " or ".join("null" if each is None else each for each in known)
-                raise ValueError(f"data.{name} must be {choices}, got {getattr(self, name)!r}.")
+        check(self, "data")

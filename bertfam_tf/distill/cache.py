@@ -18,42 +18,18 @@ import tensorflow as tf
 
 from bertfam_tf import parsing
 from bertfam_tf.corpora import shards
-from bertfam_tf.corpora.shards import CARD, tokenizer_digest
+from bertfam_tf.corpora.shards import CARD
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.data.tfrecords import read_tfrecords
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
-from bertfam_tf.models import Backbone
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.tasks import Task
 
 VERSION = 2
 # Of the teacher, whatever the batches of the training are.
 BATCH = 32
 _BATCHES_PER_SHARD = 64
 _SHUFFLED = 1 << 14
-
-
-def model_digest(model: Task | Backbone) -> str:
-    """The sha256 of a model: family, config, options, tokenizer, and weights that outputs read.
-
-    A pooler that a checkpoint lacks and no output reads has other weights in each process.
-    """
-    found = hashlib.sha256()
-    backbone = model if isinstance(model, Backbone) else model.backbone
-    described: dict[str, Any] = {"family": backbone.family, "config": backbone.config.to_dict()}
-    if isinstance(model, Task):
-        described |= {"task": type(model).__name__, "options": model.options.stored()}
-        described["tokenizer"] = tokenizer_digest(model.tokenizer)
-    found.update(json.dumps(described, sort_keys=True).encode())
-    weights = backbone.weights
-    if isinstance(model, Task):
-        head = [] if model.head is None else model.head.weights
-        weights = [*backbone.weights_of(model.components.source), *head]
-    for weight in {id(each): each for each in weights}.values():
-        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
-        found.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
-    return found.hexdigest()
 
 
 class Cache:

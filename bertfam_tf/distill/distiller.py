@@ -13,12 +13,13 @@ from keras import ops
 
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import is_packed
-from bertfam_tf.distill.cache import BATCH, Cache, halved, model_digest
+from bertfam_tf.distill.cache import BATCH, Cache, halved
 from bertfam_tf.distill.network import TASK, Network
-from bertfam_tf.distill.terms import Outputs, Projections, Term
+from bertfam_tf.distill.term import Outputs, Projections, Term
 from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import Task
+from bertfam_tf.tasks.fingerprint import fingerprint
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner, NamedLossTracker, Untracked
 
@@ -192,7 +193,7 @@ class Distiller(Learner):
         task = distilled.student.task
         described = {
             "teacher_sha256": [
-                model_digest(each.task or each.backbone) for each in distilled.teachers
+                fingerprint(each.task or each.backbone) for each in distilled.teachers
             ],
             "outputs": [*distilled.names, *([TASK] if distilled.reads_logits else [])],
         }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertfam_tf.training.settings import TrainConfig
+from bertfam_tf.validation import check, setting
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,13 @@ class StudentConfig:
     path: str | None = None
     family: str | None = None
     size: str | None = None
-    num_layers: int | None = None
+    num_layers: int | None = setting(None, at_least=1)
     layers: str | list[int] = "every_other"
     overrides: dict[str, Any] = field(default_factory=dict)
     word_vectors: str | None = None
+
+    def __post_init__(self):
+        check(self, "student")
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,14 @@ class AugmentationConfig:
 
     masked_lm: str
     word_vectors: str | None = None
-    copies: int = 20
-    candidates: int = 15
-    probability: float = 0.4
+    copies: int = setting(20, at_least=1)
+    candidates: int = setting(15, at_least=1)
+    probability: float = setting(0.4, at_least=0, at_most=1)
     pair_with_original: bool = False
-    seed: int = 0
+    seed: int = setting(0, at_least=0)
+
+    def __post_init__(self):
+        check(self, "augmentation")
 
 
 @dataclass(frozen=True)
@@ -69,20 +76,13 @@ class DistillStage:
     """
 
     terms: dict[str, dict[str, Any]]
-    labels: float = 0.0
-    texts: str = "original"
-    teacher_outputs: str = "each_step"
+    labels: float = setting(0.0, at_least=0)
+    texts: str = setting("original", choices=("original", "augmented"))
+    teacher_outputs: str = setting("each_step", choices=("each_step", "cached"))
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self):
-        for name, known in (
-            ("texts", ("original", "augmented")),
-            ("teacher_outputs", ("each_step", "cached")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} of a stage must be {' or '.join(known)}, got {getattr(self, name)!r}."
-                )
+        check(self, "stages[i]")
         if self.train.class_weights is not None:
             raise ValueError("train.class_weights must be null in a stage of a distillation.")
         if self.teacher_outputs == "cached" and self.train.batch_tokens is not None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from bertfam_tf.validation import check, setting
+
 
 @dataclass(frozen=True)
 class BatchingOptions:
@@ -30,20 +32,14 @@ class BatchingOptions:
             size above ``max_batch_size``.
     """
 
-    max_batch_size: int = 1024
+    max_batch_size: int = setting(1024, at_least=1)
     allowed_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    batch_timeout_micros: int = 2000
-    num_batch_threads: int = 2
-    max_enqueued_batches: int = 1000
+    batch_timeout_micros: int = setting(2000, at_least=0)
+    num_batch_threads: int = setting(2, at_least=1)
+    max_enqueued_batches: int = setting(1000, at_least=1)
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_size", "num_batch_threads", "max_enqueued_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.batch_timeout_micros < 0:
-            raise ValueError(
-                f"batch_timeout_micros must be at least 0, got {self.batch_timeout_micros}."
-            )
+        check(self)
         sizes = self.allowed_batch_sizes
         if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
             raise ValueError(f"allowed_batch_sizes must be at least 1 and increase, got {sizes}.")

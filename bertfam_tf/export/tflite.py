@@ -19,6 +19,7 @@ from bertfam_tf.export.saved_model import ExportError, compare_answers, write_fu
 from bertfam_tf.models import unpadding
 from bertfam_tf.tasks import Task
 from bertfam_tf.text import Packer, Tokenizer
+from bertfam_tf.validation import one_of
 
 Inputs = Literal["text", "ids"]
 Quantization = Literal["fp16", "int8", "int8-full"]
@@ -240,11 +241,9 @@ def _without_lstrip(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: int) -> None:
-    choices = [("inputs", inputs, get_args(Inputs))]
-    choices += [("quantize", quantize, get_args(Quantization))] if quantize is not None else []
-    for name, value, known in choices:
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+    one_of("inputs", inputs, get_args(Inputs))
+    if quantize is not None:
+        one_of("quantize", quantize, get_args(Quantization))
     if target.suffix != ".tflite":
         raise ValueError(f"{target} does not end in .tflite, which mobile APIs expect.")
     if not 1 <= length <= task.max_length:

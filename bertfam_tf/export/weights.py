@@ -14,6 +14,7 @@ from keras import ops
 from bertfam_tf.export.int8 import Int8Layers
 from bertfam_tf.export.substitution import substituted_calls
 from bertfam_tf.tasks import MultiTask, Task
+from bertfam_tf.validation import one_of
 
 Precision = Literal["float32", "bfloat16", "int8-weights", "int8"]
 # Scales for a shorter axis would take nearly as much space as its weights.
@@ -92,10 +93,7 @@ class StoredWeights:
 
 def check_precision(precision: str) -> None:
     """Raises ValueError unless it is a ``Precision``."""
-    if precision not in get_args(Precision):
-        raise ValueError(
-            f"dtype must be one of {', '.join(get_args(Precision))}, got {precision!r}."
-        )
+    one_of("dtype", precision, get_args(Precision))
 
 
 class _StoredWeight(NamedTuple):

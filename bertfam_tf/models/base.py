@@ -9,7 +9,6 @@ import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import keras
@@ -18,7 +17,8 @@ from keras import ops
 
 from bertfam_tf import registry
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.names import truncated, truncated_repr, unknown
+from bertfam_tf.names import truncated_repr, unknown
+from bertfam_tf.validation import in_range
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Config:
                     f"{cls.__name__}.{name} must be of type {kind}, got {truncated_repr(value)}."
                 )
             if isinstance(value, int | float) and not isinstance(value, bool):
-                _check_range(f"{cls.__name__}.{name}", value, *_range(name, float in kinds))
+                low, high = _bounds(name, float in kinds)
+                in_range(f"{cls.__name__}.{name}", value, at_least=low, at_most=high)
         # JSON and YAML have lists for tuples.
         lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
         return cls(**{**values, **lists})
@@ -62,8 +63,9 @@ class Config:
 def _check_tuple(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, list | tuple) or any(type(each) is not kind for each in value):
         raise ValueError(f"{name} must be a list of {kind.__name__}, got {truncated_repr(value)}.")
+    low, high = _bounds("", kind is float)
     for each in value:
-        _check_range(name, each, *_range("", kind is float))
+        in_range(name, each, at_least=low, at_most=high)
 
 
 _LARGEST = 2**31 - 1
@@ -81,18 +83,13 @@ _POSITIVE = frozenset(
 _COUNTS = frozenset({"num_segments", "extra_feed_forwards"})
 
 
-def _range(name: str, floats: bool) -> tuple[float, float]:
-    """The minimum and the maximum of a field."""
+def _bounds(name: str, floats: bool) -> tuple[float, float]:
+    """Returns the minimum and the maximum of a field."""
     if floats:
         return 0, 1 if name.endswith("dropout") else _LARGEST
     if name == "num_layers":
         return 0, MAX_LAYERS
     return (1 if name in _POSITIVE else 0 if name in _COUNTS else -_LARGEST), _LARGEST
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # NaN is not
-        raise ValueError(f"{name} must be from {low} to {high}, got {truncated(value, 40)}.")
 
 
 def _empty(tokens: Any, spec: Any) -> Any:
@@ -310,12 +307,6 @@ class Backbone(keras.Model):
     def max_length(self) -> int | None:
         """Maximum length of an input; None for relative positions, which have no maximum."""
         return getattr(self.config, "max_positions", None)
-
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Writes Hugging Face's format; see ``bertfam_tf.checkpoints.save_pretrained``."""
-        from bertfam_tf.checkpoints import save_pretrained
-
-        save_pretrained(self, directory)
 
     def get_config(self) -> dict[str, Any]:
         return {

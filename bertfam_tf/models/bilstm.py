@@ -18,6 +18,7 @@ from bertfam_tf.registry import (
     Labels,
     register,
 )
+from bertfam_tf.validation import in_range
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
     Raises:
         ValueError: for a config without layers, or with an odd ``hidden_size``.
     """
-    if config.num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {config.num_layers}.")
+    in_range("num_layers", config.num_layers, at_least=1)
     if config.hidden_size % 2:
         raise ValueError(
             f"hidden_size must be even, half for each direction, got {config.hidden_size}."

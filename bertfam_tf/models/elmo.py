@@ -9,6 +9,7 @@ from bertfam_tf.models import formats, heads
 from bertfam_tf.models.base import Config
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import DropoutSpec, Family, TokenizerSpec, register
+from bertfam_tf.validation import in_range
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,7 @@ def _check(config: ElmoConfig) -> None:
             f"{_MAX_CHARACTERS}, got {config.max_characters}."
         )
     for name, least in (("num_layers", 1), ("cell_size", 1), ("num_highways", 0)):
-        if getattr(config, name) < least:
-            raise ValueError(f"{name} must be at least {least}, got {getattr(config, name)}.")
+        in_range(name, getattr(config, name), at_least=least)
     if config.hidden_size % 2:
         raise ValueError(
             f"hidden_size must be even, half for each direction, got {config.hidden_size}."

@@ -17,7 +17,7 @@ from bertfam_tf import parsing
 from bertfam_tf.data import Row, Rows
 from bertfam_tf.data.race import archive_of
 from bertfam_tf.files import exclusive_lock, remove_leftovers, resume, write
-from bertfam_tf.sources import sha256
+from bertfam_tf.sources import DESCRIPTION, sha256
 from bertfam_tf.tasks import Task
 
 _PIECE = 1 << 20
@@ -107,14 +107,13 @@ def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
         model: the task's directory, identified by its list of file digests.
         **settings: how the input is read.
     """
+    return {**input_of(file), "model": sha256(model / DESCRIPTION), **settings}
+
+
+def input_of(file: Path) -> dict[str, Any]:
+    """Identifies an input by its name, size and modification time."""
     stat = (archive_of(file) or file).stat()
-    return {
-        "input": str(file),
-        "size": stat.st_size,
-        "changed_ns": stat.st_mtime_ns,
-        "model": sha256(model / "bertfam.json"),
-        **settings,
-    }
+    return {"input": str(file), "size": stat.st_size, "changed_ns": stat.st_mtime_ns}
 
 
 def as_json(answer: Any, task: Task, top: int | None = None) -> dict[str, Any]:

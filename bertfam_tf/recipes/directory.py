@@ -32,6 +32,15 @@ AnyRecipe = Recipe | MultiTaskRecipe | PretrainRecipe | DistillRecipe
 Flops = Callable[[Any, int, int], float | None]
 
 
+def model_directory(path: str | Path) -> str | Path:
+    """Returns the directory of a run's model; any other path as it is.
+
+    Args:
+        path: the output directory of a recipe, a saved task, or a checkpoint.
+    """
+    return Path(path) / MODEL if (Path(path) / RECIPE).is_file() else path
+
+
 @contextmanager
 def run_directory(recipe: AnyRecipe, flops: Flops | None = None) -> Iterator["RunDirectory"]:
     """The directory of a run, ``recipe.output``, locked for this process.
@@ -160,6 +169,12 @@ class RunDirectory:
         """The losses and metrics of the validation data after the last epoch."""
         last = self.history().rows[-1]
         return {n.removeprefix("val_"): float(x) for n, x in last.items() if n.startswith("val_")}
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that were trained, as logged."""
+        lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
+        return lines[-1]["step"] if lines else 0
 
     @property
     def _checkpoints(self) -> list[Path]:

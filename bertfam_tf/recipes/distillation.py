@@ -14,10 +14,12 @@ from bertfam_tf import tasks
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.data.inputs import TEXT
-from bertfam_tf.distill.augmentation import Augmentation, augment
+from bertfam_tf.distill.augmentation import Augmentation
+from bertfam_tf.distill.augmentation_folder import augment
 from bertfam_tf.distill.distiller import Distiller
 from bertfam_tf.distill.students import student_of, warm_start
-from bertfam_tf.distill.terms import TERMS, Term
+from bertfam_tf.distill.term import Term
+from bertfam_tf.distill.terms import TERMS
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory

@@ -15,6 +15,7 @@ import dacite
 
 from bertfam_tf import parsing
 from bertfam_tf.names import unknown
+from bertfam_tf.recipes.renamed import with_new_names
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, Recipe
 
 
@@ -111,24 +112,11 @@ def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _renamed(values: dict[str, Any], kind: type) -> dict[str, Any]:
-    """The values of a recipe, with the name of a section that was changed since version 0.1."""
-    if kind is not Recipe or "embedder" not in values:
-        return values
-    values = dict(values)
-    section = values.pop("embedder")
-    if section is not None:
-        warnings.warn(
-            "The section embedder is called trainer; the old name is for version 0.1 only.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        values.setdefault("trainer", section)
-    return values
-
-
 def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
-    values = _renamed(values, kind)
+    try:
+        values = with_new_names(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     _check_keys(values, kind, path)
     try:
         return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from bertfam_tf.corpora.settings import CorpusConfig, MaskingConfig
 from bertfam_tf.data.settings import DataConfig
 from bertfam_tf.distill.settings import AugmentationConfig, DistillStage, StudentConfig
 from bertfam_tf.training.settings import Stage, TrainConfig
+from bertfam_tf.validation import check, setting
 
 
 class _Yaml:
@@ -37,12 +37,13 @@ class ModelConfig:
     """
 
     path: str
-    max_length: int | None = None
+    max_length: int | None = setting(None, at_least=1)
     overrides: dict[str, Any] = field(default_factory=dict)
     frozen: str | int | None = None
-    lora_rank: int | None = None
+    lora_rank: int | None = setting(None, at_least=1)
 
     def __post_init__(self):
+        check(self, "model")
         if isinstance(self.frozen, str) and self.frozen != "backbone":
             raise ValueError(
                 f'model.frozen must be "backbone" or a number of blocks, got {self.frozen!r}.'
@@ -69,9 +70,6 @@ class NewModelConfig:
     checkpoint: str | None = None
 
 
-_RENAMED_OBJECTIVES = {"masked_lm": "mlm", "causal_lm": "clm"}
-
-
 @dataclass(frozen=True)
 class PretrainRecipe(_Yaml):
     """One pretraining run. ``output`` is the directory that it writes into.
@@ -95,7 +93,7 @@ class PretrainRecipe(_Yaml):
     output: str
     model: NewModelConfig
     data: CorpusConfig
-    objectives: dict[str, float] = field(default_factory=lambda: {"clm": 1.0})
+    objectives: dict[str, float] = setting(default_factory=lambda: {"clm": 1.0}, at_least=0)
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     generator: dict[str, Any] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
@@ -103,20 +101,7 @@ class PretrainRecipe(_Yaml):
     prompts: list[str] = field(default_factory=list)
 
     def __post_init__(self):
-        named = {}
-        for name, weight in self.objectives.items():
-            renamed = _RENAMED_OBJECTIVES.get(name, name)
-            if renamed in named:
-                raise ValueError(f"objectives must have one weight for {renamed}, got two.")
-            if renamed != name:
-                warnings.warn(
-                    f"The objective {name} is called {renamed}; the old name is for version 0.1 "
-                    "only.",
-                    FutureWarning,
-                    stacklevel=2,
-                )
-            named[renamed] = weight
-        object.__setattr__(self, "objectives", named)
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -153,7 +138,10 @@ class TaskConfig:
     task: str = "TextClassifier"
     options: dict[str, Any] = field(default_factory=dict)
     metrics: list[str] | None = None
-    weight: float = 1.0
+    weight: float = setting(1.0, above=0)
+
+    def __post_init__(self):
+        check(self, "tasks[name]")
 
 
 @dataclass(frozen=True)
@@ -172,10 +160,11 @@ class MultiTaskRecipe(_Yaml):
     output: str
     model: ModelConfig
     tasks: dict[str, TaskConfig]
-    sampling: float | dict[str, float] = 1.0
+    sampling: float | dict[str, float] = setting(1.0, at_least=0)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self):
+        check(self)
         for name in ("metrics", "class_weights"):
             if getattr(self.train, name) is not None:
                 raise ValueError(f"train.{name} must be null for several tasks.")
@@ -208,13 +197,15 @@ class DistillRecipe(_Yaml):
     stages: list[DistillStage]
     task: str = "TextClassifier"
     augmentation: AugmentationConfig | None = None
-    max_length: int | None = None
+    max_length: int | None = setting(None, at_least=1)
 
     def __post_init__(self):
+        check(self)
         if not self.stages:
-            raise ValueError("stages must be at least one.")
-        if self.augmentation is None and any(s.texts == "augmented" for s in self.stages):
-            raise ValueError("texts of a stage must be original without an augmentation.")
+            raise ValueError("stages must not be empty.")
+        for i, stage in enumerate(self.stages):
+            if self.augmentation is None and stage.texts == "augmented":
+                raise ValueError(f'stages[{i}].texts: "augmented" needs an augmentation section.')
         strategies = {stage.train.strategy for stage in self.stages}
         if len(strategies) > 1:
             raise ValueError(
@@ -226,7 +217,7 @@ class DistillRecipe(_Yaml):
             for name, value in written if "multi_worker" in strategies else ():
                 if getattr(stage, name) == value:
                     raise ValueError(
-                        f"{name} of a stage must not be {value} with strategy multi_worker: it is "
+                        f"stages[i].{name} must not be {value} with strategy multi_worker: it is "
                         "computed by one process."
                     )
 

@@ -80,7 +80,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     if not directory.writes:
         return {}
     _save(made, tokenizer, recipe, directory)
-    return {**found, **directory.held_out_metrics(), "steps": sum(stage.steps for stage in stages)}
+    return {**found, **directory.held_out_metrics(), "steps": directory.steps}
 
 
 class _Data:

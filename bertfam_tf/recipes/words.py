@@ -98,7 +98,7 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
     return {
         **directory.held_out_metrics(),
         "examples": int(rows.cardinality()),
-        "steps": steps * epochs,
+        "steps": directory.steps,
     }
 
 

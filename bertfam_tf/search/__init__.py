@@ -2,6 +2,7 @@
 
 from bertfam_tf.search.build import build
 from bertfam_tf.search.index import Hit, Index
-from bertfam_tf.search.model import embedder, fingerprint
+from bertfam_tf.search.model import embedder
+from bertfam_tf.tasks.fingerprint import fingerprint
 
 __all__ = ["Hit", "Index", "build", "embedder", "fingerprint"]

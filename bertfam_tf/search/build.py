@@ -16,7 +16,6 @@ from bertfam_tf import files
 from bertfam_tf.data import Row, Rows
 from bertfam_tf.metrics import unit_length
 from bertfam_tf.names import unknown
-from bertfam_tf.search.model import fingerprint
 from bertfam_tf.search.storage import (
     FILE,
     PRECISIONS,
@@ -28,6 +27,7 @@ from bertfam_tf.search.storage import (
     write_part,
 )
 from bertfam_tf.tasks import TextEmbedder, quantize_embeddings
+from bertfam_tf.tasks.fingerprint import fingerprint
 from bertfam_tf.tasks.precision import ranges_of
 
 # A killed build repeats at most this many rows.

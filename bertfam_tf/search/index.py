@@ -9,9 +9,9 @@ import numpy as np
 
 from bertfam_tf.metrics import unit_length
 from bertfam_tf.names import unknown
-from bertfam_tf.search.model import fingerprint
 from bertfam_tf.search.storage import FILE, parts, read_description
 from bertfam_tf.tasks import TextEmbedder, quantize_embeddings
+from bertfam_tf.tasks.fingerprint import fingerprint
 
 # Of int8 vectors, which are converted for the search, this many at a time.
 _CHUNK = 1 << 16

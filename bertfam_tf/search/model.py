@@ -1,16 +1,10 @@
-"""The model of an index, and how to tell it from another."""
+"""The model of an index."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from bertfam_tf import tasks
-from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import TextEmbedder
 
 
@@ -30,31 +24,3 @@ def embedder(path: str | Path) -> TextEmbedder:
     if not isinstance(task, TextEmbedder):
         raise ValueError(f"{path} is a {type(task).__name__}, expected a TextEmbedder.")
     return task
-
-
-def fingerprint(task: TextEmbedder) -> str:
-    """The sha256 of what an embedder computes: its config, options, tokenizer and weights.
-
-    Queries may be in another language than the documents: it does not count.
-    """
-    digest = hashlib.sha256()
-    described = {**task.describe(), "tokenizer": task.tokenizer.get_config()}
-    # Releases that read the same files compute the same.
-    described.pop("bertfam_tf")
-    if task.language is not None:
-        described["options"] = {**described["options"], "language_id": None}
-        for name in ("language", "prefixes"):
-            described["tokenizer"].pop(name, None)
-    digest.update(json.dumps(described, sort_keys=True, default=_plain).encode())
-    for path, array in sorted(plain_weights(task).items()):
-        digest.update(f"{path} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return repr(value)

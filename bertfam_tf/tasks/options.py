@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected
 from bertfam_tf.text.packing import Padding
+from bertfam_tf.validation import accepts, check
 
 _MAX_LENGTH = 512
 _DOC, _SETTABLE, _CLASSES = "doc", "settable", "classes"
@@ -30,16 +31,27 @@ _LANGUAGES = ("language_id", "languages")
 _WIDTH = 100
 
 
-def option(doc: str, default: Any = MISSING, *, settable: bool = False, **kwargs: Any) -> Any:
+def option(
+    doc: str,
+    default: Any = MISSING,
+    *,
+    settable: bool = False,
+    choices: Iterable[Any] | None = None,
+    **kwargs: Any,
+) -> Any:
     """A field of ``Options``.
 
     Args:
         doc: its description, as in a docstring's "Args".
         default: its value if omitted; without a default the option is required.
         settable: whether it may be changed on a task, whose later answers use the new value.
+        choices: all values that it may have; None for any.
         **kwargs: of ``dataclasses.field``.
     """
-    return field(default=default, metadata={_DOC: doc, _SETTABLE: settable}, **kwargs)
+    metadata = {_DOC: doc, _SETTABLE: settable}
+    if choices is not None:
+        metadata |= accepts(choices=choices)
+    return field(default=default, metadata=metadata, **kwargs)
 
 
 def classes(doc: str) -> Any:
@@ -110,6 +122,7 @@ class FeatureOptions(Options):
         "trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7 (arXiv "
         "1810.04805).",
         "concatenate",
+        choices=("concatenate", "sum", "mix"),
     )
 
     def __post_init__(self) -> None:
@@ -163,11 +176,14 @@ def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[s
 
     Raises:
         TypeError: for an option that does not exist; the message lists those that do.
+        ValueError: for a value that an option does not accept.
     """
     wrong = kwargs.keys() - set(names(kind))
     if wrong:
         raise TypeError(unexpected(owner, sorted(wrong), names(kind)))
-    return kind(*args, **kwargs)
+    made = kind(*args, **kwargs)
+    check(made)
+    return made
 
 
 def _parameters(kind: type[Options], pretrained: bool) -> list[Parameter]:

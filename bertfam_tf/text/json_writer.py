@@ -24,7 +24,7 @@ from bertfam_tf.text.kernels.unicode import (
     python_classes,
 )
 from bertfam_tf.text.special_tokens import ROLES
-from bertfam_tf.text.tokenizer_json import added_section
+from bertfam_tf.text.tokenizer_json_tokens import added_section
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END

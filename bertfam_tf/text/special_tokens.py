@@ -172,3 +172,23 @@ def grouped(arguments: dict[str, Any], default: SpecialTokens) -> dict[str, Any]
     if isinstance(rest.get("layout"), dict):
         rest["layout"] = Layout(**rest["layout"])
     return rest
+
+
+def special_config(special: SpecialTokens, layout: Layout) -> dict[str, Any]:
+    """Returns the entries of `tokenizer_config.json` for special tokens and their layout."""
+
+    def stored(token: str) -> Any:
+        return {"content": token, "lstrip": True} if token in special.lstrip_tokens else token
+
+    tokens = {f"{role}_token": special.of(role) for role in ROLES}
+    return {
+        **{name: stored(token) for name, token in tokens.items() if token is not None},
+        "additional_special_tokens": list(map(stored, special.additional_special_tokens)),
+        **{
+            name: list(tokens)
+            for name in ("added_tokens", "normalized_tokens")
+            if (tokens := getattr(special, name))
+        },
+        "split_special_tokens": not special.special_tokens_in_text,
+        "layout": dataclasses.asdict(layout),
+    }

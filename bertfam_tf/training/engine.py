@@ -18,9 +18,10 @@ import tensorflow as tf
 from bertfam_tf.data import TokenBatches, as_value_errors, shuffled_batches
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.training import optimizers
-from bertfam_tf.training.callbacks.backup import Backup, remaining
+from bertfam_tf.training.callbacks.backup import Backup, Clock, remaining
 from bertfam_tf.training.callbacks.best import BestEpoch
 from bertfam_tf.training.callbacks.divergence import StopAtDivergence
+from bertfam_tf.training.callbacks.time_limit import TimeLimit
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import TrainConfig
 
@@ -114,12 +115,12 @@ def compile_model(
         model: the model, in the scope of its strategy.
         settings: the section.
         total_steps: the number of steps of the learning rate's schedule.
-        factors, schedule: as for ``optimizers.of``.
+        factors, schedule: as for ``optimizers.from_settings``.
         **options: of the model's ``compile``, such as ``metrics``.
     """
-    model.recompute_blocks = settings.recompute == "blocks"
+    model.recompute_blocks = settings.gradient_checkpointing
     model.compile(
-        optimizers.of(settings, total_steps, factors, schedule),
+        optimizers.from_settings(settings, total_steps, factors, schedule),
         accumulation_steps=settings.accumulation_steps,
         **options,
     )
@@ -130,6 +131,7 @@ def fit(
     backup: Backup | None = None,
     callbacks: Callable[[int], Callbacks] = lambda done: (),
     best: BestEpoch | None = None,
+    limit: TimeLimit | None = None,
     **options: Any,
 ) -> dict[str, list[float]]:
     """Trains a phase to its end, from its last training checkpoint.
@@ -141,6 +143,7 @@ def fit(
             callbacks.
         best: the callback that keeps the best epoch, whose weights the model then has; None to keep
             the last epoch.
+        limit: the callback that stops after some time; None for no limit.
         **options: of the model's ``fit``, such as ``class_weight``.
 
     Returns:
@@ -162,9 +165,11 @@ def fit(
     if done % steps:
         _create_metrics(model, phase.batches(done))
     # The checkpoint comes last: an epoch is done when all other callbacks have seen it.
-    called = [*callbacks(done), *([best] if best else []), *([backup] if backup else [])]
+    called = [*callbacks(done), *(each for each in (limit, best, backup) if each)]
     history: dict[str, list[float]] = {}
-    for part in remaining(done, steps, phase.epochs):
+    # A run that was stopped is not evaluated again, unless it was killed before that.
+    stopped = limit is not None and limit.exceeded and (backup is None or backup.between_epochs)
+    for part in [] if stopped else remaining(done, steps, phase.epochs):
         if best is not None and best.exhausted:
             break
         with as_value_errors():
@@ -224,6 +229,7 @@ def train(
         backup,
         lambda done: run_callbacks(directory, texts, before + done, stage or 0),
         best_epoch(backup, settings, phase.validation_data),
+        time_limit(backup.clock, settings),
         **options,
     )
 
@@ -253,6 +259,11 @@ def best_epoch(backup: Backup, settings: TrainConfig, validation_data: Any) -> B
         settings.patience,
         writes=backup.writes,
     )
+
+
+def time_limit(clock: Clock, settings: TrainConfig) -> TimeLimit | None:
+    """Returns the callback that stops after ``train.minutes``; None without."""
+    return None if settings.minutes is None else TimeLimit(clock, settings.minutes)
 
 
 def run_callbacks(

@@ -13,7 +13,7 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.training import accumulation, replicas
-from bertfam_tf.training.measured import Measured
+from bertfam_tf.training.step_value import StepValue
 
 
 class LossTracker(keras.metrics.Metric):
@@ -113,8 +113,8 @@ class Learner(keras.Model):
     accumulation_steps = 1
     # Whether recipes put examples of similar length into a batch.
     batches_by_length = True
-    step_loss: Measured | None = None
-    step_counts: Measured | None = None
+    step_loss: StepValue | None = None
+    step_counts: StepValue | None = None
 
     def __init__(
         self,
@@ -206,8 +206,8 @@ class Learner(keras.Model):
             replicas.check_optimizer(optimizer)
             super().compile(optimizer=optimizer, loss=loss, **kwargs)
             if keras.backend.backend() == "tensorflow":
-                self.step_loss = Measured(summed=True)
-                self.step_counts = Measured((3,), summed=True)
+                self.step_loss = StepValue(summed=True)
+                self.step_counts = StepValue((3,), summed=True)
         self.accumulation_steps = accumulation_steps
         inner = getattr(self.optimizer, "inner_optimizer", None)
         if getattr(inner, "skip_nonfinite", False):

@@ -7,8 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertfam_tf.training.measured import Measured
 from bertfam_tf.training.settings import TrainConfig
+from bertfam_tf.training.step_value import StepValue
+from bertfam_tf.validation import in_range
 
 _NO_DECAY = ("bias", "beta", "gamma")
 
@@ -62,7 +63,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class Shifted(keras.optimizers.schedules.LearningRateSchedule):
+class OffsetSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Another schedule, that many steps later: for an optimizer that counts its steps anew.
 
     Args:
@@ -87,7 +88,7 @@ class Shifted(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class Consecutive(keras.optimizers.schedules.LearningRateSchedule):
+class PiecewiseSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Several schedules, one after the other.
 
     Args:
@@ -149,8 +150,8 @@ class _Adaptive(keras.optimizers.Optimizer):
                 f"skip_nonfinite must be False where Keras runs on {keras.backend.backend()}."
             )
         self.skip_nonfinite = skip_nonfinite
-        self.gradient_norm = Measured()
-        self.skipped = Measured()
+        self.gradient_norm = StepValue()
+        self.skipped = StepValue()
 
     def apply(self, grads, trainable_variables=None):
         return super().apply(_dense(grads), trainable_variables)
@@ -394,7 +395,7 @@ def lamb(
     )
 
 
-def of(
+def from_settings(
     settings: TrainConfig,
     total_steps: int,
     factors: Mapping[str, float] | None = None,
@@ -449,10 +450,7 @@ def schedule_of(
 
 
 def _check_warmup(warmup: float) -> None:
-    if not 0 <= warmup < 1:
-        raise ValueError(
-            f"warmup must be at least 0 and below 1, a fraction of all steps, got {warmup}."
-        )
+    in_range("warmup", warmup, at_least=0, below=1)
 
 
 def _scheduled(

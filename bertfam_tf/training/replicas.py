@@ -66,7 +66,7 @@ def is_chief() -> bool:
     return task.get("type", kind) == kind and int(task.get("index", 0)) == 0
 
 
-def of_workers(value: int, strategy: Any = None) -> list[int]:
+def all_gather(value: int, strategy: Any = None) -> list[int]:
     """A number that each worker has; returns when all of them have called this.
 
     Args:
@@ -104,8 +104,8 @@ def _gather(strategy: Any) -> Callable:
 
 
 def wait_for_workers(strategy: Any = None) -> None:
-    """Returns when all workers have called this, arguments as for ``of_workers``."""
-    of_workers(0, strategy)
+    """Returns when all workers have called this, arguments as for ``all_gather``."""
+    all_gather(0, strategy)
 
 
 def total(value: Any) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bertfam_tf.validation import check, one_of, setting
+
 # The default batch size.
 EXAMPLES = 32
 STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
+SCHEDULES = ("linear", "cosine", "constant")
 
 
 @dataclass(frozen=True)
@@ -15,8 +18,8 @@ class TrainConfig:
     """Settings of training; ``optimizers.adamw`` documents the optimizer's fields.
 
     Attributes:
-        recompute: ``blocks``, what a block computes is not kept but computed once more for its
-            gradients (gradient checkpointing), which saves memory; or ``none``.
+        gradient_checkpointing: whether training keeps only each block's input and computes the
+            rest again for its gradients, which saves memory (arXiv 1604.06174).
         strategy: of ``tf.distribute``: ``none``; ``mirrored``, all devices of this machine;
             ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same command with
             the same output directory on a shared disk; or ``tpu`` (not run). Batches are those of
@@ -41,6 +44,10 @@ class TrainConfig:
         metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
         steps: the number of steps, in place of passes over the data; ``epochs`` is then how often
             the model is evaluated. None for passes.
+        minutes: stops after the first step at which training has taken so long, evaluation not
+            included, all parts of an interrupted run together; ``epochs`` or ``steps``, by which
+            the learning rate falls, are then the maximum. In a distillation, for each stage. None
+            for no limit.
         backup_steps: steps between training checkpoints, from which a killed run resumes; each
             epoch ends with one as well.
         log_steps: steps between lines of ``metrics.jsonl``.
@@ -49,47 +56,35 @@ class TrainConfig:
             with a warning, and several in a row end it.
     """
 
-    epochs: int = 3
-    batch_size: int | None = None
-    batch_tokens: int | None = None
-    accumulation_steps: int = 1
-    learning_rate: float = 5e-5
-    warmup: float = 0.1
-    weight_decay: float = 0.01
-    clip_norm: float | None = 1.0
-    epsilon: float = 1e-6
-    beta_2: float = 0.999
-    seed: int = 0
-    layer_decay: float = 1.0
-    patience: int | None = None
+    epochs: int = setting(3, at_least=1)
+    batch_size: int | None = setting(None, at_least=1)
+    batch_tokens: int | None = setting(None, at_least=1)
+    accumulation_steps: int = setting(1, at_least=1)
+    learning_rate: float = setting(5e-5, above=0)
+    warmup: float = setting(0.1, at_least=0, below=1)
+    weight_decay: float = setting(0.01, at_least=0)
+    clip_norm: float | None = setting(1.0, above=0)
+    epsilon: float = setting(1e-6, above=0)
+    beta_2: float = setting(0.999, at_least=0, below=1)
+    seed: int = setting(0, at_least=0)
+    layer_decay: float = setting(1.0, above=0, at_most=1)
+    patience: int | None = setting(None, at_least=1)
     monitor: str = "loss"
-    class_weights: dict[str, float] | None = None
+    class_weights: dict[str, float] | None = setting(None, at_least=0)
     metrics: list[str] | None = None
-    backup_steps: int = 500
-    log_steps: int = 50
-    on_divergence: str = "stop"
-    steps: int | None = None
-    optimizer: str = "adamw"
-    schedule: str = "linear"
+    backup_steps: int = setting(500, at_least=1)
+    log_steps: int = setting(50, at_least=1)
+    on_divergence: str = setting("stop", choices=("stop", "skip"))
+    steps: int | None = setting(None, at_least=1)
+    minutes: float | None = setting(None, above=0)
+    optimizer: str = setting("adamw", choices=OPTIMIZERS)
+    schedule: str = setting("linear", choices=SCHEDULES)
     strategy: str = "none"
-    recompute: str = "none"
+    gradient_checkpointing: bool = False
 
     def __post_init__(self):
-        if self.recompute not in ("none", "blocks"):
-            raise ValueError(f"train.recompute must be none or blocks, got {self.recompute!r}.")
-        if self.on_divergence not in ("stop", "skip"):
-            raise ValueError(
-                f"train.on_divergence must be stop or skip, got {self.on_divergence!r}."
-            )
+        check(self, "train")
         check_strategy(self.strategy, "train.strategy")
-        if self.schedule not in ("linear", "cosine", "constant"):
-            raise ValueError(
-                f"train.schedule must be linear, cosine or constant, got {self.schedule!r}."
-            )
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(
-                f"train.optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}."
-            )
         if self.batch_tokens is None and self.batch_size is None:
             object.__setattr__(self, "batch_size", EXAMPLES)
         elif self.batch_tokens is not None and self.batch_size is not None:
@@ -97,13 +92,6 @@ class TrainConfig:
                 "Either train.batch_size or train.batch_tokens must be null or omitted, got "
                 f"{self.batch_size} and {self.batch_tokens}."
             )
-        for name in (
-            *("epochs", "batch_size", "batch_tokens", "accumulation_steps", "backup_steps"),
-            *("patience", "steps", "log_steps"),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"train.{name} must be at least 1, got {value}.")
         if self.batch_size is not None and self.accumulation_steps > self.batch_size:
             raise ValueError(
                 f"train.accumulation_steps must be at most the {self.batch_size} examples of "
@@ -113,10 +101,6 @@ class TrainConfig:
             raise ValueError(
                 "train.accumulation_steps must be 1 with strategy tpu, whose shapes are fixed, got "
                 f"{self.accumulation_steps}."
-            )
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(
-                f"train.layer_decay must be above 0 and at most 1, got {self.layer_decay}."
             )
 
 
@@ -135,40 +119,32 @@ class Stage:
         epochs: the number of parts of equal length, after each of which the model is evaluated.
     """
 
-    layers: int | None = None
-    steps: int = 0
-    learning_rate: float | None = None
-    warmup: float = 0.0
-    length: int | None = None
-    batch_size: int | None = None
-    epochs: int = 1
+    layers: int | None = setting(None, at_least=1)
+    steps: int = setting(0, at_least=1)
+    learning_rate: float | None = setting(None, above=0)
+    warmup: float = setting(0.0, at_least=0, below=1)
+    length: int | None = setting(None, at_least=1)
+    batch_size: int | None = setting(None, at_least=1)
+    epochs: int = setting(1, at_least=1)
 
     def __post_init__(self):
-        for name in ("layers", "steps", "length", "batch_size", "epochs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} of a stage must be at least 1, got {value}.")
+        check(self, "stages[i]")
         if self.steps % self.epochs:
             raise ValueError(
-                f"steps of a stage must be a multiple of its {self.epochs} epochs, got "
-                f"{self.steps}."
-            )
-        if not 0 <= self.warmup < 1:
-            raise ValueError(
-                f"warmup of a stage must be at least 0 and below 1, got {self.warmup}."
+                f"stages[i].steps must be a multiple of its {self.epochs} epochs, got {self.steps}."
             )
         if self.warmup and self.learning_rate is None:
-            raise ValueError("warmup of a stage must be 0 without a learning_rate of its own.")
+            raise ValueError("stages[i].warmup must be 0 without a learning_rate of its own.")
 
 
 def check_strategy(name: str, where: str = "strategy") -> None:
-    """Raises ValueError for a name that is none of ``STRATEGIES``.
+    """Raises ``ValueError`` for a name that is none of ``STRATEGIES``.
 
     Args:
-        where: what the error calls it.
+        name: the name.
+        where: the name of the setting, for the error.
     """
-    if name not in STRATEGIES:
-        why = ""
-        if "parameter" in name:
-            why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
-        raise ValueError(f"{where} must be one of {', '.join(STRATEGIES)}, got {name!r}{why}.")
+    why = ""
+    if "parameter" in name:
+        why = "; parameter servers train asynchronously, which Keras 3 cannot do in fit"
+    one_of(where, name, STRATEGIES, why)

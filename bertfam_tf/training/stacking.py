@@ -19,10 +19,11 @@ from keras import ops
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.training import engine, optimizers, replicas
-from bertfam_tf.training.callbacks.backup import Backup
+from bertfam_tf.training.callbacks.backup import Backup, Clock
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import Stage, TrainConfig
 from bertfam_tf.training.tuning import blocks_of
+from bertfam_tf.validation import one_of
 
 GROWTHS = ("stack", "interleave", "identity")
 MOMENTS = ("fresh", "copied")
@@ -203,6 +204,8 @@ def train_in_stages(
     held_out = validation_data if callable(validation_data) else lambda _: validation_data
     given = callbacks if callable(callbacks) else lambda *_: callbacks
     schedule = _schedule(stages, settings, total)
+    clock = Clock()
+    limit = engine.time_limit(clock, settings)
     backups: list[Backup | None] = [None] * len(stages)
     if directory is not None:
         path = Path(directory)
@@ -212,6 +215,7 @@ def train_in_stages(
                 settings.backup_steps,
                 writes=replicas.is_chief(),
                 recipe=recipe,
+                clock=clock,
             )
             for i in range(len(stages))
         ]
@@ -233,7 +237,7 @@ def train_in_stages(
         if i >= first:
             if model is None:
                 model = learner(backbone)
-                shifted = optimizers.Shifted(schedule, begun)
+                shifted = optimizers.OffsetSchedule(schedule, begun)
                 engine.compile_model(model, settings, total, schedule=shifted)
                 if previous is not None:
                     _copy_rest(previous, model, paths)
@@ -253,12 +257,15 @@ def train_in_stages(
                 backup,
                 partial(_callbacks, given, i, start, total),
                 best if i + 1 == len(stages) else None,
+                limit,
                 **fit,
             )
             if logs:
                 history.append({"stage": i, **{name: values[-1] for name, values in logs.items()}})
             if i and (last := backups[i - 1]):
                 last.clear()
+            if limit is not None and limit.exceeded:
+                break
         start += stage.steps
         epoch += stage.epochs
     assert model is not None
@@ -307,16 +314,14 @@ class _Enough(keras.callbacks.Callback):
 
 
 def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: str) -> None:
-    if growth not in GROWTHS:
-        raise ValueError(f"growth must be one of {', '.join(GROWTHS)}, got {growth!r}.")
-    if moments not in MOMENTS:
-        raise ValueError(f"moments must be one of {', '.join(MOMENTS)}, got {moments!r}.")
+    one_of("growth", growth, GROWTHS)
+    one_of("moments", moments, MOMENTS)
     count = backbone.config.num_layers
     # Of each stage the number of layers, which is that of the previous one if it names none.
     layers = list(accumulate((each.layers for each in stages), lambda a, b: b or a, initial=count))
     if not stages or any(b < a for a, b in pairwise(layers[1:])):
         raise ValueError(
-            "stages must be at least one, none with fewer layers than the previous one, got "
+            "stages must not be empty, none with fewer layers than the previous one, got "
             f"{layers[1:]}."
         )
     if layers[1] != count:
@@ -335,16 +340,15 @@ def _schedule(stages: Sequence[Stage], settings: TrainConfig, total: int) -> Any
             return whole
         rise = round(stage.warmup * stage.steps)
         own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
-        return optimizers.Shifted(own, -start)
+        return optimizers.OffsetSchedule(own, -start)
 
-    return optimizers.Consecutive(list(map(of, stages, starts)), starts[1:])
+    return optimizers.PiecewiseSchedule(list(map(of, stages, starts)), starts[1:])
 
 
 def _grow(before: Backbone, num_layers: int | None, growth: str) -> Backbone:
     config = before.config
     count = config.num_layers
-    if growth not in GROWTHS:
-        raise ValueError(f"growth must be one of {', '.join(GROWTHS)}, got {growth!r}.")
+    one_of("growth", growth, GROWTHS)
     if num_layers is None:
         num_layers = 2 * count
     if not 0 < count < num_layers:

@@ -8,6 +8,7 @@ import keras
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import dense_layers
+from bertfam_tf.validation import in_range
 
 # The dense layers that LoRA adapts by default: queries and values (arXiv 2106.09685, section 7.1).
 _LORA = ("query", "value", "query_key_value")
@@ -72,8 +73,7 @@ def add_lora(
     Raises:
         ValueError: for a rank below 1, or a backbone without such layers.
     """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}.")
+    in_range("rank", rank, at_least=1)
     found = [layer for layer in dense_layers(backbone) if layer.name in names]
     if not found:
         raise ValueError(f"This {backbone.family} backbone has no dense layers {', '.join(names)}.")

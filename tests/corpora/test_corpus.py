@@ -220,7 +220,7 @@ def test_pairs_with_one_label_are_an_error(tiny, tmp_path):
 def test_errors(corpus, tiny, tmp_path):
     for options, message in (
         (dict(format="pages"), "format must be one of full_sentences"),
-        (dict(task="next"), "task must be 'nsp' or 'sop'"),
+        (dict(task="next"), "task must be nsp or sop"),
         (dict(length=3), "length must leave room for two tokens, got 3"),
         (dict(shuffle=0), "shuffle must be at least 1"),
         (dict(documents="page"), "documents must be one of"),

@@ -50,7 +50,7 @@ def test_errors(tmp_path):
         find_files([tmp_path / "*.md"])
     with pytest.raises(ValueError, match="documents must be one of blank_line, file, line"):
         read_documents([], "page")
-    with pytest.raises(ValueError, match="sentences must be one of line, split"):
+    with pytest.raises(ValueError, match="sentences must be line or split"):
         read_documents([], "file", "words")
     (tmp_path / "a").write_bytes(b"good\n\xff\n")
     with pytest.raises(ValueError, match="a must be UTF-8"):

@@ -139,7 +139,7 @@ def test_nothing_is_held():
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match="task must be 'nsp' or 'sop', got 'order'"):
+    with pytest.raises(ValueError, match="task must be nsp or sop, got 'order'"):
         segment_pairs([], 8, task="order")
     with pytest.raises(ValueError, match="length must be at least 2, got 1"):
         segment_pairs([], 1)

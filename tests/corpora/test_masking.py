@@ -326,7 +326,7 @@ def test_words_of_sentencepiece(tokenizer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(unit="sentence"), "unit must be 'piece', 'word' or 'given', got 'sentence'"),
+        (dict(unit="sentence"), "unit must be one of piece, word, given, got 'sentence'"),
         (dict(words=-1), "words must be from 0 to 1, got -1"),
         (dict(rate=1.5), "rate must be from 0 to 1, got 1.5"),
         (dict(masked=0.95), "masked 0.95 and random 0.1 must add up to at most 1"),

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.distill import augmentation as module
-from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, Place, augment
+from bertfam_tf.distill import augmentation_words
+from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, Place
+from bertfam_tf.distill.augmentation_folder import augment
 from bertfam_tf.text import SpecialTokens, load_tokenizer
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
@@ -195,7 +196,7 @@ def test_words_of_several_pieces_with_word_vectors(task, tmp_path, monkeypatch):
     assert [place.candidates for place in places if place.start > 4] == [(b"play",)]
     more = Augmentation(task, candidates=7, word_vectors=file)
     assert more.places(["playing"])[0][0].candidates == (b"play", b"played", b"good")
-    monkeypatch.setattr(module, "MAX_WORD_VECTORS", 4)
+    monkeypatch.setattr(augmentation_words, "MAX_WORD_VECTORS", 4)
     fewer = Augmentation(task, candidates=7, word_vectors=file)
     assert fewer.places(["playing"])[0][0].candidates == (b"play", b"good")
 
@@ -491,12 +492,12 @@ def test_rows_that_cannot_be_augmented(augmentation, tmp_path):
 
 def test_arguments(task, tiny, tmp_path):
     for name, value, message in (
-        ("candidates", 0, "candidates must be an integer from 1 to 63, got 0"),
+        ("candidates", 0, "candidates must be from 1 to 63, got 0"),
         ("candidates", 64, "from 1 to 63, got 64"),
-        ("copies", 2.0, "copies must be an integer from 1"),
-        ("seed", -1, "seed must be an integer from 0"),
+        ("copies", 2.0, "copies must be an integer, got 2.0"),
+        ("seed", -1, "seed must be from 0"),
         ("probability", 1.1, "probability must be from 0 to 1, got 1.1"),
-        ("probability", float("nan"), "probability must be from 0 to 1, got nan"),
+        ("probability", float("nan"), "probability must be from 0 to 1 and finite, got nan"),
         ("stop_words", "the", "stop_words must be a set of words, got the text 'the'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -17,6 +17,7 @@ from bertfam_tf.distill import (
 )
 from bertfam_tf.distill import cache as caching
 from bertfam_tf.files import write
+from bertfam_tf.tasks.fingerprint import fingerprint
 from tests.distill.test_distiller import (
     ANSWERS,
     LABELS,
@@ -111,11 +112,11 @@ def test_other_teachers_terms_and_texts_are_refused(make, tmp_path):
 
 def test_a_teachers_sha256_depends_on_its_weights(tokenizer):
     task = task_of(tokenizer, 1)
-    before = caching.model_digest(task)
-    assert before == caching.model_digest(task)
+    before = fingerprint(task)
+    assert before == fingerprint(task)
     weight = task.backbone.weights[-1]
     weight.assign(weight + 1e-3)
-    assert caching.model_digest(task) != before
+    assert fingerprint(task) != before
 
 
 def test_masks_that_are_drawn_anew(tokenizer, tmp_path):

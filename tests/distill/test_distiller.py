@@ -23,7 +23,7 @@ from bertfam_tf.distill import (
     student_of,
     warm_start,
 )
-from bertfam_tf.distill.terms import Outputs
+from bertfam_tf.distill.term import Outputs
 from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer

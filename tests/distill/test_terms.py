@@ -16,7 +16,7 @@ from bertfam_tf.distill import (
     Relations,
     SoftTargets,
 )
-from bertfam_tf.distill.terms import Outputs, Projections
+from bertfam_tf.distill.term import Outputs, Projections
 
 BATCH, LENGTH, HEADS, SIZE = 3, 5, 4, 6
 WIDTH, NARROW = HEADS * SIZE, 10

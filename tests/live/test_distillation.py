@@ -10,7 +10,7 @@ from bertfam_tf.distill import (
     LogitsError,
     SoftTargets,
 )
-from bertfam_tf.distill.terms import Outputs, Projections
+from bertfam_tf.distill.term import Outputs, Projections
 
 pytestmark = pytest.mark.live
 LENGTHS = [7, 3, 5, 1]

@@ -8,8 +8,10 @@ import tensorflow as tf
 import yaml
 
 import bertfam_tf as bf
+from bertfam_tf import plan
 from bertfam_tf.cli import main
-from bertfam_tf.plan import planner as plan
+from bertfam_tf.plan.stages import StepNetwork, placeholders
+from bertfam_tf.plan.trace import trace
 from tests.selection import in_full
 
 WIDTH, LAYERS, HEADS, INNER, LENGTH, BATCH, TOKENS = 16, 1, 2, 32, 32, 8, 400
@@ -230,7 +232,7 @@ def test_fine_tuning(tiny, tmp_path, capsys):
     assert frozen["trained"] < 1000 < frozen["parameters"]
     assert frozen["step_flops"] == pytest.approx(whole["step_flops"] / 3, rel=0.05)
     # Parts of a batch and recomputed blocks are the recipe's, if options do not say.
-    settings = ["train.accumulation_steps=2", "train.recompute=blocks"]
+    settings = ["train.accumulation_steps=2", "train.gradient_checkpointing=true"]
     for options, parts in (([], 2), (["--accumulation", "4"], 4)):
         assert main([*arguments[:2], *settings, *arguments[2:], *options]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -257,14 +259,35 @@ def test_command(recipe, capsys):
     assert "It fits the memory of a device" in text
 
 
+def test_the_peak_that_is_assumed(recipe, capsys):
+    """Half precision is twice as fast, and the table names the device."""
+    hours = []
+    for dtype, peak in (("float32", "156"), ("mixed_bfloat16", "312")):
+        assert main(["plan", str(recipe()), "--dtype", dtype]) == 0
+        assert f"of {peak} TFLOP/s a device, assumed: the peak of an NVIDIA A100" in (
+            capsys.readouterr().out
+        )
+        assert main(["plan", str(recipe()), "--dtype", dtype, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["devices"]["peak"] == float(peak) * 1e12
+        hours.append(printed["hours"])
+    assert hours[0] == pytest.approx(2 * hours[1])
+
+
+def test_the_old_name_of_mfu(recipe):
+    with pytest.warns(FutureWarning, match="share is called mfu"):
+        old = plan.Devices(share=0.3)
+    assert old == plan.Devices(mfu=0.3)
+
+
 @pytest.mark.parametrize(
     ("changes", "devices", "message"),
     [
         ({}, {"count": 3, "tensor_parallel": 2}, "must be a multiple of tensor_parallel 2, got 3"),
         ({}, {"count": 4, "tensor_parallel": 4}, "num_heads must be a multiple of tensor_parallel"),
         ({}, {"count": 3}, "batch size must be a multiple of 3, the 3 copies"),
-        ({}, {"share": 1.5}, "share must be above 0 and at most 1, got 1.5"),
-        ({}, {"peak": 0.0}, "peak must be above 0 and finite, got 0"),
+        ({}, {"mfu": 1.5}, "mfu must be above 0 and at most 1, got 1.5"),
+        ({}, {"peak": 0.0}, "peak must be above 0, got 0"),
         ({}, {"accumulation": 0}, "accumulation must be at least 1, got 0"),
         ({}, {"dtype": "float8"}, "dtype must be one of float32, mixed_bfloat16"),
         ({"train": {"steps": None}}, {}, "no train.steps"),
@@ -285,10 +308,10 @@ def test_models_with_loops():
         tokens = {"token_ids": ((batch, 5), "int32"), "padding_mask": ((batch, 5), "int32")}
 
         def loss():
-            found = backbone(plan._placeholders(tokens), outputs="sequence_output")
+            found = backbone(placeholders(tokens), outputs="sequence_output")
             return [tf.reduce_sum(found["sequence_output"])]
 
-        return plan._Network([backbone], backbone, loss)
+        return StepNetwork([backbone], backbone, loss)
 
     with pytest.raises(ValueError, match="models without loops, such as recurrent ones"):
-        plan._trace(network, "float32", 2)
+        trace(network, "float32", 2)

@@ -128,3 +128,19 @@ def test_a_recipe_that_failed_may_be_changed(recipe, output):
         directory.begin()
     assert (output / "recipe.yaml").read_text() == other.to_yaml()
     assert not os.path.lexists(output / ".lock")
+
+
+def test_a_run_of_version_0_1_goes_on(recipe, output):
+    """Its recipe has names that were changed since; other settings are still another run."""
+    checkpointed = dataclasses.replace(recipe.train, gradient_checkpointing=True)
+    recipe = dataclasses.replace(recipe, train=checkpointed)
+    stored = recipe.to_yaml().replace("gradient_checkpointing: true", "recompute: blocks")
+    _write(output, {"recipe.yaml": stored, "metrics.json": '{"loss": 1.0}'})
+    with run_directory(recipe) as directory:
+        assert directory.metrics() == {"loss": 1.0}
+    _write(output, {"recipe.yaml": stored.replace("recompute: blocks", "recompute: none")})
+    with (
+        pytest.raises(ValueError, match=r"train\.gradient_checkpointing is False, expected True"),
+        run_directory(recipe),
+    ):
+        pass

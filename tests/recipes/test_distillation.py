@@ -184,7 +184,7 @@ def _counted(steps):
 @pytest.mark.full
 def test_settings_of_training(recipe, whole, tmp_path):
     """Micro-batches, gradient checkpointing and the logs' settings, as in any recipe."""
-    settings = {"accumulation_steps": 2, "recompute": "blocks", "log_steps": 1}
+    settings = {"accumulation_steps": 2, "gradient_checkpointing": True, "log_steps": 1}
     settings |= {"patience": 1, "on_divergence": "skip", "layer_decay": 0.9, "schedule": "cosine"}
     train = {**TRAIN, **settings}
     stages = [{**STAGES[1], "train": train}]
@@ -198,7 +198,8 @@ def test_settings_of_training(recipe, whole, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "settings", [{"accumulation_steps": 3}, {"recompute": "blocks"}, {"strategy": "mirrored"}]
+    "settings",
+    [{"accumulation_steps": 3}, {"gradient_checkpointing": True}, {"strategy": "mirrored"}],
 )
 def test_settings_that_change_only_how_a_step_is_computed(settings, recipe, files):
     """Without dropout, whose random numbers differ."""

@@ -193,14 +193,14 @@ def test_what_is_logged_of_steps(finished, files):
         assert line["learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-5)
         assert {"loss", "gradient_norm", "tokens_per_second"} <= line.keys()
         assert line["tokens_per_second"] > line["examples_per_second"] > 0
-        assert 0 < line["flops_share"] < 1
+        assert 0 < line["mfu"] < 1
     history = _history(recipe)
     epochs = [line for line in lines if "epoch" in line]
     assert [line.pop("step") for line in epochs] == [STEPS, 2 * STEPS, 3 * STEPS]
     for line, row in zip(epochs, history, strict=True):
         assert line == pytest.approx(row, rel=1e-6)
     found = events(files.directory / "whole" / "tensorboard")
-    for name in ("loss", "flops_share"):
+    for name in ("loss", "mfu"):
         wanted = {line["step"]: pytest.approx(line[name], rel=1e-6) for line in steps}
         assert found[name] == wanted
     assert list(found["epoch/val_accuracy"]) == [STEPS, 2 * STEPS, 3 * STEPS]
@@ -229,7 +229,7 @@ def test_a_finished_run_is_not_run_again(finished, files, monkeypatch):
 KILLED = """
     import os, signal, sys
     from bertfam_tf.recipes import load_recipe
-    from bertfam_tf.recipes import fine_tuning as run
+    from bertfam_tf.recipes import run
     from bertfam_tf.training.callbacks import backup
 
     step, file = int(sys.argv[1]), sys.argv[2]
@@ -306,7 +306,7 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files, monkeypatch):
     for row, wanted_row in zip(*histories, strict=True):
         assert row == pytest.approx(wanted_row, rel=1e-5)
     for line, wanted_line in zip(*map(_lines, (recipe, whole)), strict=True):
-        measured = ("examples_per_second", "tokens_per_second", "flops_share")
+        measured = ("examples_per_second", "tokens_per_second", "mfu")
         for name in measured:  # of a first step after a start, there is none
             line.pop(name, None)
             wanted_line.pop(name, None)
@@ -681,7 +681,7 @@ def test_columns_that_a_task_does_not_take(files):
         run(recipe)
     for override, error in (
         ("data.on_error=ignore", "data.on_error must be raise or skip, got 'ignore'"),
-        ("data.tag_scheme=iob1", "data.tag_scheme must be null or iob2"),
+        ("data.tag_scheme=iob1", "data.tag_scheme must be iob2, got 'iob1'"),
         ("data.format=xml", "Unknown format 'xml'"),
     ):
         with pytest.raises(ValueError, match=error):

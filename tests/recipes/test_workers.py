@@ -26,7 +26,7 @@ PREAMBLE = """
     import tensorflow as tf
 
     alone = "TF_CONFIG" not in __import__("os").environ
-    from bertfam_tf import replicas
+    from bertfam_tf.training import replicas
 
     strategy = replicas.strategy("none" if alone else "multi_worker")
     import bertfam_tf as bf

@@ -10,7 +10,14 @@ import tensorflow as tf
 from bertfam_tf import TextClassifier
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
-from bertfam_tf.training.optimizers import AdamW, Lamb, Shifted, WarmupLinearDecay, adamw, lamb
+from bertfam_tf.training.optimizers import (
+    AdamW,
+    Lamb,
+    OffsetSchedule,
+    WarmupLinearDecay,
+    adamw,
+    lamb,
+)
 from bertfam_tf.training.settings import OPTIMIZERS, TrainConfig
 
 
@@ -47,7 +54,7 @@ def test_warmup_is_a_part(warmup):
 
 def test_a_shifted_schedule():
     line = WarmupLinearDecay(2.0, 10, 110)
-    shifted = Shifted(line, 50)
+    shifted = OffsetSchedule(line, 50)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(shifted))
     for step in (0, 10, 59):
         assert float(shifted(step)) == float(again(step)) == float(line(step + 50))
@@ -111,14 +118,18 @@ def test_optimizers_of_recipes():
     kinds = {"adamw": AdamW, "lamb": Lamb}
     for name in OPTIMIZERS:
         kind, _, uncorrected = name.partition("_")
-        found = optimizers.of(TrainConfig(optimizer=name, beta_2=0.98, clip_norm=0.5), 10)
+        found = optimizers.from_settings(
+            TrainConfig(optimizer=name, beta_2=0.98, clip_norm=0.5), 10
+        )
         assert type(found) is kinds[kind]
         assert found.bias_correction == (not uncorrected)
         assert (found.beta_2, found.global_clipnorm, found.weight_decay) == (0.98, 0.5, 0.01)
         again = keras.optimizers.deserialize(keras.optimizers.serialize(found))
         assert again.get_config() == found.get_config()
-    constant = Shifted(WarmupLinearDecay(3.0, 0, None), 0)
-    assert float(optimizers.of(TrainConfig(), 10, schedule=constant).learning_rate) == 3.0
+    constant = OffsetSchedule(WarmupLinearDecay(3.0, 0, None), 0)
+    assert (
+        float(optimizers.from_settings(TrainConfig(), 10, schedule=constant).learning_rate) == 3.0
+    )
     with pytest.raises(ValueError, match=r"train.optimizer must be one of adamw.*, got 'adam'"):
         TrainConfig(optimizer="adam")
 

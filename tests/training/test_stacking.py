@@ -344,9 +344,9 @@ def test_models_that_cannot_grow():
     ("stages", "options", "message"),
     [
         ([Stage(2, 1), Stage(1, 1)], {}, r"with fewer layers than the previous one, got \[2, 1\]"),
-        ([], {}, r"stages must be at least one, none with fewer layers"),
+        ([], {}, r"stages must not be empty, none with fewer layers"),
         (STAGES, {"growth": "double"}, "growth must be one of stack"),
-        (STAGES, {"moments": "new"}, "moments must be one of fresh, copied, got 'new'"),
+        (STAGES, {"moments": "new"}, "moments must be fresh or copied, got 'new'"),
         (STAGES, {"batches": _batches(0, 4)}, "as many as the 5 steps of all stages, got 4"),
         (
             STAGES,
@@ -362,15 +362,15 @@ def test_mistakes_in_stages(stages, options, message):
 
 def test_mistakes_in_a_stage():
     for arguments, message in (
-        ((0, 1), "layers of a stage must be at least 1, got 0"),
-        ((1, 0), "steps of a stage must be at least 1, got 0"),
-        ((1, 1, 0.1, 1.0), "warmup of a stage must be at least 0 and below 1, got 1.0"),
-        ((1, 1, None, 0.1), "warmup of a stage must be 0 without a learning_rate"),
-        ((None, 2, None, 0.0, 0), "length of a stage must be at least 1, got 0"),
-        ((None, 2, None, 0.0, 8, 0), "batch_size of a stage must be at least 1, got 0"),
+        ((0, 1), r"stages\[i\].layers must be at least 1, got 0"),
+        ((1, 0), r"stages\[i\].steps must be at least 1, got 0"),
+        ((1, 1, 0.1, 1.0), r"stages\[i\].warmup must be at least 0 and below 1, got 1.0"),
+        ((1, 1, None, 0.1), r"stages\[i\].warmup must be 0 without a learning_rate"),
+        ((None, 2, None, 0.0, 0), r"stages\[i\].length must be at least 1, got 0"),
+        ((None, 2, None, 0.0, 8, 0), r"stages\[i\].batch_size must be at least 1, got 0"),
         (
             (None, 3, None, 0.0, 8, 1, 2),
-            "steps of a stage must be a multiple of its 2 epochs, got 3",
+            r"stages\[i\].steps must be a multiple of its 2 epochs, got 3",
         ),
     ):
         with pytest.raises(ValueError, match=message):

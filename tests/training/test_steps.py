@@ -110,7 +110,7 @@ def test_a_step_without_finite_gradients_is_left_out(name):
     found = []
     for rows in (spoiled, np.delete(x, slice(4, 8), axis=0)):
         model = _linear()
-        model.compile(optimizers.of(settings, 8))
+        model.compile(optimizers.from_settings(settings, 8))
         history = model.fit(rows, rows[:, 0] * 2, batch_size=4, epochs=2, shuffle=False, verbose=0)
         variables = [*model.weights, *model.optimizer.variables]
         found.append([*(v.numpy() for v in variables), history.history["loss"]])
@@ -140,3 +140,11 @@ def test_loss_scaling_leaves_out_steps_itself():
         _linear().compile(scaled)
     with pytest.raises(ValueError, match="on_divergence must be stop or skip, got 'ignore'"):
         TrainConfig(on_divergence="ignore")
+
+
+def test_lines_of_version_0_1(tmp_path):
+    """Their name of the model FLOPs utilization is read as today's."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 2, "loss": 1.5, "flops_share": 0.25}\n{"step": 4, "mfu": 0.5}\n')
+    lines = StepLog(file, tmp_path / "tensorboard").lines
+    assert lines == [{"step": 2, "loss": 1.5, "mfu": 0.25}, {"step": 4, "mfu": 0.5}]

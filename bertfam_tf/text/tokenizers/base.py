@@ -29,8 +29,10 @@ from bertfam_tf.text.special_tokens import (
     SpecialTokens,
     flat,
     grouped,
+    special_config,
 )
 from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher, tokens_in_text
+from bertfam_tf.text.tokenizers.state import State
 
 
 class Tokenizer(tf.Module):
@@ -378,7 +380,8 @@ class Tokenizer(tf.Module):
         config = self._write_files(path)
         name = presets.class_name(self.kind, self._is_preset) or type(self).__name__
         write_json(
-            path / CONFIG_FILE, {"tokenizer_class": name, **config, **self._special_config()}
+            path / CONFIG_FILE,
+            {"tokenizer_class": name, **config, **special_config(self.special_tokens, self.layout)},
         )
 
     @classmethod
@@ -444,26 +447,6 @@ class Tokenizer(tf.Module):
         """Returns those of a preset's options that fit the vocabulary."""
         return options
 
-    def _special_config(self) -> dict[str, Any]:
-        """Returns the entries of `tokenizer_config.json` for special tokens and their layout."""
-        special = self.special_tokens
-
-        def stored(token: str) -> Any:
-            return {"content": token, "lstrip": True} if token in special.lstrip_tokens else token
-
-        tokens = {f"{role}_token": special.of(role) for role in ROLES}
-        return {
-            **{name: stored(token) for name, token in tokens.items() if token is not None},
-            "additional_special_tokens": list(map(stored, special.additional_special_tokens)),
-            **{
-                name: list(tokens)
-                for name in ("added_tokens", "normalized_tokens")
-                if (tokens := getattr(special, name))
-            },
-            "split_special_tokens": not special.special_tokens_in_text,
-            "layout": dataclasses.asdict(self.layout),
-        }
-
     # The graph.
 
     def _ragged(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, ...]:
@@ -513,26 +496,3 @@ class Tokenizer(tf.Module):
 
         found = self._may_contain_special(texts, pieces)
         return Pieces.from_tensors(unlikely(found, encode_with_special, pieces.tensors(), [texts]))
-
-
-class State:
-    """Holds containers that tf.Module would otherwise wrap when they are set as attributes.
-
-    Args:
-        pieces: the vocabulary.
-        ids: of the pieces.
-        options: of the tokenizer.
-        in_languages: the tokenizers that `Tokenizer.in_language` has made of one, by language.
-    """
-
-    def __init__(
-        self,
-        pieces: list[str],
-        ids: dict[str, int],
-        options: dict[str, Any],
-        in_languages: dict[str, Any] | None = None,
-    ) -> None:
-        self.pieces = pieces
-        self.ids = ids
-        self.options = options
-        self.in_languages: dict[str, Any] = {} if in_languages is None else in_languages

@@ -30,9 +30,10 @@ from bertfam_tf.text.kernels.merges import Merger, reachable_merges
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.kernels.unicode import Classes, Rules, classes, python_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, Layout, SpecialTokens
-from bertfam_tf.text.tokenizers.base import State, Tokenizer
+from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END, read_files
 from bertfam_tf.text.tokenizers.matching import LowerCasingMatcher, SpecialTokenMatcher
+from bertfam_tf.text.tokenizers.state import State
 
 SPECIAL_TOKENS = SpecialTokens(unk_token="<unk>")
 SPLITTERS = ("bert", "moses")

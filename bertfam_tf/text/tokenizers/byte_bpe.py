@@ -31,12 +31,8 @@ from bertfam_tf.text.files import (
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, flags, row_of_each, substrings, unlikely
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
-from bertfam_tf.text.kernels.normalization import (
-    Characters,
-    Normalized,
-    Reader,
-    original_offsets,
-)
+from bertfam_tf.text.kernels.normalization import Characters, Reader, original_offsets
+from bertfam_tf.text.kernels.normalization_forms import Normalized
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, byte_level_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, NO_SPECIAL_TOKENS, ROLES, Layout, SpecialTokens
 from bertfam_tf.text.tokenizer_json import Pipeline, read

@@ -20,20 +20,19 @@ from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import JSON_FILE, write_json
 from bertfam_tf.text.kernels.charsmap import Rules
 from bertfam_tf.text.kernels.graph import Pieces, row_of_repeats, substrings, unlikely
+from bertfam_tf.text.kernels.graphemes import Graphemes
 from bertfam_tf.text.kernels.normalization import (
     SPACES,
     Characters,
-    Graphemes,
     Lookup,
-    Normalized,
     Pairs,
     Reader,
     Spaces,
     Stripped,
-    accents,
     chain,
     original_offsets,
 )
+from bertfam_tf.text.kernels.normalization_forms import Normalized, accents
 from bertfam_tf.text.kernels.unicode import classes, mask_of
 from bertfam_tf.text.kernels.unigram import Unigram
 from bertfam_tf.text.special_tokens import (
@@ -43,7 +42,8 @@ from bertfam_tf.text.special_tokens import (
     Layout,
     SpecialTokens,
 )
-from bertfam_tf.text.tokenizer_json import Pipeline, added_section, read
+from bertfam_tf.text.tokenizer_json import Pipeline, read
+from bertfam_tf.text.tokenizer_json_tokens import added_section
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.matching import matcher, normalized_tokens_in_text
 

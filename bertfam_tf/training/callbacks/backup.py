@@ -5,6 +5,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from bertfam_tf import parsing
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic, remove_files
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.training.replicas import of_workers
+from bertfam_tf.training.replicas import all_gather
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
 # Of the best epoch, in a folder of this name.
@@ -25,8 +26,15 @@ BEST, WEIGHTS, VALUES = "best", "weights.safetensors", "values.json"
 _NAMES = (STATE, PREVIOUS, f"{BEST}/{WEIGHTS}", f"{BEST}/{VALUES}")
 # Stages of pretraining and of distillation have folders of their own.
 _FILES = (*_NAMES, *(f"stage_*/{name}" for name in _NAMES))
-_METRIC, _BATCHES, _RECIPE = "metric/", "batches", "recipe"
+_METRIC, _BATCHES, _SECONDS, _RECIPE = "metric/", "batches", "seconds", "recipe"
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class Clock:
+    """How long a run has trained, for ``TimeLimit``; a ``Backup`` stores and restores it."""
+
+    seconds: float = 0.0
 
 
 class Part(NamedTuple):
@@ -80,13 +88,21 @@ class Backup(keras.callbacks.Callback):
             depends on more than variables. SIGTERM then writes none.
         writes: whether this process writes checkpoints, as the first of several workers does.
         recipe: text that checkpoints store, for ``recipe_of``.
+        clock: a time that checkpoints store, which callbacks set; None for one of its own.
     """
 
     def __init__(
-        self, directory: Path, every: int | None, *, writes: bool = True, recipe: str | None = None
+        self,
+        directory: Path,
+        every: int | None,
+        *,
+        writes: bool = True,
+        recipe: str | None = None,
+        clock: Clock | None = None,
     ):
         super().__init__()
         self.recipe = recipe
+        self.clock = clock or Clock()
         self.directory = directory
         self.every = every
         self.writes = writes
@@ -99,6 +115,11 @@ class Backup(keras.callbacks.Callback):
     def exists(self) -> bool:
         """Whether there is a checkpoint."""
         return bool(self._files)
+
+    @property
+    def between_epochs(self) -> bool:
+        """Whether the checkpoint that was restored, if any, is the one of the end of an epoch."""
+        return not self._metrics
 
     @property
     def _files(self) -> list[Path]:
@@ -117,7 +138,7 @@ class Backup(keras.callbacks.Callback):
                 those of different steps.
         """
         self.batches = self._restored(model)
-        steps = of_workers(self.batches, model.distribute_strategy)
+        steps = all_gather(self.batches, model.distribute_strategy)
         if len(set(steps)) > 1:
             raise ValueError(
                 f"{self.directory} must be on a disk that all workers share; they have checkpoints "
@@ -139,6 +160,7 @@ class Backup(keras.callbacks.Callback):
             for damage in errors:
                 _log.warning("%s Resuming from the one before it.", damage)
             self._metrics = [stored[name] for name in _metric_names(stored)]
+            self.clock.seconds = float(stored.get(_SECONDS, 0))
             return int(stored[_BATCHES])
         if errors:
             raise errors[0]
@@ -160,7 +182,7 @@ class Backup(keras.callbacks.Callback):
 
     def _ask_workers(self) -> None:
         """Sets on all workers whether one of them got a signal."""
-        self._terminated = any(of_workers(self._terminated, self.model.distribute_strategy))
+        self._terminated = any(all_gather(self._terminated, self.model.distribute_strategy))
 
     def _end_if_terminated(self) -> None:
         if self._terminated:
@@ -193,6 +215,8 @@ class Backup(keras.callbacks.Callback):
         # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
         state[_BATCHES] = np.asarray(self.batches)
+        if self.clock.seconds:
+            state[_SECONDS] = np.asarray(self.clock.seconds)
         # Metrics are summed over workers when they are read, so that all have to read them.
         if not self.writes:
             return
@@ -276,6 +300,9 @@ def _check_counts(stored: Mapping[str, np.ndarray], file: Path, directory: Path)
     batches = stored.get(_BATCHES)
     if batches is None or batches.shape or batches.dtype.kind not in "iu" or batches < 0:
         raise _damaged(file, directory, f"{_BATCHES} is missing or not a count")
+    seconds = stored.get(_SECONDS, np.asarray(0.0))
+    if seconds.shape or seconds.dtype.kind != "f" or not 0 <= seconds < np.inf:
+        raise _damaged(file, directory, f"{_SECONDS} is not a time")
     for name in stored:
         if name.startswith(_METRIC) and not name.removeprefix(_METRIC).isdecimal():
             raise _damaged(file, directory, f"{truncated_repr(name)} is not the name of a metric")

@@ -20,6 +20,8 @@ from bertfam_tf.files import remove_files, write
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
 _REPEATS, _SECONDS = 5, 1.0
 _DIGITS = 7
+# Keys of lines that version 0.1 wrote.
+_RENAMED = {"flops_share": "mfu"}
 _MOST_STEPS = 1 << 63  # in TensorBoard's events
 _EVENTS = "events.out.tfevents.*"
 
@@ -29,11 +31,11 @@ class StepLog(keras.callbacks.Callback):
 
     A line of a step has ``step``, from 1; the ``loss``, ``learning_rate`` and ``gradient_norm``
     (before clipping) of this step alone; and, since the line before, ``examples_per_second`` (of
-    long documents, windows), ``tokens_per_second``, of real tokens, and ``flops_share``: the FLOPs
-    that these tokens need by the number that the devices compute in products of large matrices
-    (model FLOPs utilization, arXiv 2204.02311, appendix B). Evaluation is not in this time. A line
-    of an epoch has the ``step`` after which it ended, its ``epoch``, from 0, and all losses and
-    metrics. What is not finite is null.
+    long documents, windows), ``tokens_per_second``, of real tokens, and ``mfu``: the FLOPs that
+    these tokens need by the number that the devices compute in products of large matrices (model
+    FLOPs utilization, arXiv 2204.02311, appendix B; ``flops_share`` in logs of version 0.1).
+    Evaluation is not in this time. A line of an epoch has the ``step`` after which it ended, its
+    ``epoch``, from 0, and all losses and metrics. What is not finite is null.
 
     A run that resumes goes on after the line of its checkpoint: later ones are removed, and
     TensorBoard's events are written again. It has to be called before a ``Backup``.
@@ -82,7 +84,7 @@ class StepLog(keras.callbacks.Callback):
             except (ValueError, RecursionError):
                 continue
             if _is_line(values):
-                found.append(values)
+                found.append({_RENAMED.get(name, name): x for name, x in values.items()})
         return found
 
     def on_train_begin(self, logs=None):
@@ -131,7 +133,7 @@ class StepLog(keras.callbacks.Callback):
         if flops is not None:
             devices = self.model.distribute_strategy.num_replicas_in_sync
             peak = devices * product_rate(self.model.compute_dtype)
-            found["flops_share"] = flops * tokens / peak
+            found["mfu"] = flops * tokens / peak
         return found
 
     def on_epoch_end(self, epoch, logs=None):

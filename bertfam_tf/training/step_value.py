@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 
-class Measured:
+class StepValue:
     """Numbers that a training step computes, and a callback reads after it.
 
     They are not saved: Keras does not see the variable in this object, and does not count it among

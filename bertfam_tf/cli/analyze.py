@@ -1,0 +1,122 @@
+"""``bertfam analyze``."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf.cli.common import (
+    LANGUAGES,
+    SEVERAL,
+    Commands,
+    add_command,
+    saved_task,
+    set_language,
+)
+from bertfam_tf.files import write
+from bertfam_tf.names import unknown
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "analyze",
+        run,
+        "show which words made an answer, attention, and which heads matter",
+    )
+    parser.add_argument("model", help="a saved task, or the output directory of a recipe")
+    parser.add_argument(
+        "text", nargs="*", help="the texts of one example, such as a question and its context"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="of the page and the pictures"
+    )
+    parser.add_argument("--task", metavar="NAME", help=SEVERAL)
+    parser.add_argument("--language", help=f"of the texts, {LANGUAGES}")
+    parser.add_argument("--target", help="the label that is explained (default: the answer)")
+    parser.add_argument(
+        "--word", type=int, metavar="N", help="of a tagger: the word that is explained, from 0"
+    )
+    parser.add_argument(
+        "--heads",
+        action="store_true",
+        help="score the dev split of a run without each head, and without each layer's heads",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --heads: also without each pair of the N heads that change the score most",
+    )
+    parser.add_argument("--metric", help="with --heads (default: the first but the loss)")
+    parser.add_argument(
+        "--mode",
+        choices=("zero", "uniform"),
+        default="zero",
+        help="with --heads: what a head that is off gives: nothing (default), or the mean of the "
+        "values that it may attend to, as Kovaleva et al. (2019) have it",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    if bool(options.text) == options.heads:
+        raise ValueError("analyze needs the texts of an example, or --heads")
+    from bertfam_tf import analysis
+
+    output = Path(options.output)
+    output.mkdir(parents=True, exist_ok=True)
+    task = saved_task(options.model, options.task)
+    set_language(task, options)
+    if options.heads:
+        _analyze_heads(options, task, output)
+        return
+    texts = tuple(options.text)
+    target = options.target if options.word is None else (options.word, options.target)
+    found = analysis.explain(task, texts, target)
+    maps = analysis.attention_maps(task, texts)
+    analysis.write_page(output / "example.html", maps, found)
+    analysis.draw_words(found, output / "words.png")
+    patterns = analysis.patterns(maps) if maps.example.words else None
+    analysis.draw_heads(maps, output / "attention.png", patterns)
+    words = [{"word": word.text, "share": round(share, 6)} for word, share in found.words]
+    scores = {"target": found.target, "score": found.score, "baseline": found.baseline}
+    print(json.dumps({**scores, "words": words}, ensure_ascii=False))
+
+
+def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None:
+    from bertfam_tf import analysis
+    from bertfam_tf.recipes.directory import RECIPE
+    from bertfam_tf.recipes.fine_tuning import evaluate
+    from bertfam_tf.recipes.reading import load_run
+
+    file = Path(options.model) / RECIPE
+    if not file.is_file():
+        raise ValueError(f"--heads needs the output directory of a recipe; {file} is missing")
+    recipe = load_run(file)
+
+    def scores() -> dict[str, float]:
+        return evaluate(task, recipe, "dev")
+
+    known = [name for name in scores() if name != "loss"]
+    metric = options.metric or next(iter(known), "loss")
+    if metric not in (*known, "loss"):
+        raise ValueError(unknown("metric", metric, known))
+    found = analysis.ablation(task, lambda: scores()[metric], mode=options.mode)
+    analysis.draw_ablation(found, output / "heads.png", metric)
+    changes = {
+        "metric": metric,
+        "mode": options.mode,
+        "score": found.score,
+        "without_head": [each.tolist() for each in found.heads],
+        "without_layer": found.layers.tolist(),
+    }
+    if options.pairs:
+        sizes = {(i, j): abs(x) for i, row in enumerate(found.heads) for j, x in enumerate(row)}
+        heads = sorted(sorted(sizes, key=sizes.__getitem__, reverse=True)[: options.pairs])
+        pairs = analysis.pair_ablation(task, lambda: scores()[metric], heads, mode=options.mode)
+        analysis.draw_pairs(pairs, heads, output / "pairs.png", metric)
+        changes |= {"pairs_of": heads, "without_pair": pairs.tolist()}
+    write(output / "heads.json", (json.dumps(changes, indent=1) + "\n").encode())
+    print(json.dumps({"metric": metric, "score": found.score}))

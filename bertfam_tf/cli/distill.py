@@ -1,0 +1,25 @@
+"""``bertfam distill``."""
+
+import argparse
+import json
+
+from bertfam_tf.cli.common import Commands, add_command
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands, "distill", run, "train a student to imitate a teacher with a recipe"
+    )
+    parser.add_argument("recipe", help="a YAML file")
+    parser.add_argument("override", nargs="*", help="key=value, such as data.limit=1000")
+
+
+def run(options: argparse.Namespace) -> None:
+    from bertfam_tf.recipes.reading import load_recipe
+    from bertfam_tf.recipes.schema import DistillRecipe
+
+    recipe = load_recipe(options.recipe, options.override, DistillRecipe)
+    from bertfam_tf.recipes import distill
+
+    print(json.dumps(distill(recipe)))

@@ -1,0 +1,93 @@
+"""``bertfam export``."""
+
+import argparse
+from pathlib import Path
+
+from bertfam_tf.cli.common import (
+    LANGUAGES,
+    SEVERAL,
+    Commands,
+    add_command,
+    saved_task,
+    set_language,
+)
+
+_FOR_SERVING = ("version", "dtype", "batching", "fallback", "attention")
+_FOR_PHONES = ("inputs", "quantize", "length")
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands, "export", run, "write a SavedModel for TF Serving, or a .tflite file"
+    )
+    parser.add_argument("model", help="a saved task, or the output directory of a recipe")
+    parser.add_argument(
+        "directory", help="parent of the version's directory; with --tflite, the file"
+    )
+    parser.add_argument("--version", type=int, help="version number (default: the next one)")
+    parser.add_argument("--task", metavar="NAME", help=f"{SEVERAL} (default: all)")
+    parser.add_argument("--language", help=f"of texts that come without one, {LANGUAGES}")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "int8-weights", "int8"),
+        help="dtype of stored weights (default: float32); int8 also computes in int8, on x86 CPUs",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="typical texts, one per line, for --dtype int8 and --quantize int8-full",
+    )
+    parser.add_argument(
+        "--fallback",
+        action="store_true",
+        default=None,
+        help="with --dtype int8, write DIRECTORY-float32 too, for other CPUs",
+    )
+    parser.add_argument(
+        "--batching",
+        action="store_true",
+        default=None,
+        help="batch concurrent requests inside the graph",
+    )
+    parser.add_argument(
+        "--attention",
+        type=int,
+        metavar="TOKENS",
+        help="add a signature that returns the attention of so many tokens, for the server's page",
+    )
+    parser.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
+    phone = parser.add_argument_group("with --tflite")
+    phone.add_argument(
+        "--inputs", choices=("text", "ids"), help="inputs of the model (default: text)"
+    )
+    phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
+    phone.add_argument("--length", type=int, help="maximum number of tokens (default: the task's)")
+
+
+def run(options: argparse.Namespace) -> None:
+    from bertfam_tf import parsing
+
+    kinds = (_FOR_SERVING, _FOR_PHONES)
+    wanted, others = kinds[::-1] if options.tflite else kinds
+    wrong = [name for name in others if getattr(options, name) is not None]
+    if wrong:
+        raise ValueError(f"--{wrong[0]} is for {'SavedModels' if options.tflite else '--tflite'}.")
+    given = {name: getattr(options, name) for name in wanted if getattr(options, name) is not None}
+    if options.calibration is not None:
+        # Several texts of an example are separated by tabs.
+        lines = parsing.read_text(Path(options.calibration)).splitlines()
+        given["calibration"] = [tuple(line.split("\t")) for line in lines]
+    task = saved_task(options.model, options.task, several=not options.tflite)
+    for each in task.served_tasks().values():
+        set_language(each, options)
+    if options.tflite:
+        print(task.export_tflite(options.directory, **given))
+        return
+    from bertfam_tf.export import BatchingOptions
+    from bertfam_tf.recipes.directory import METRICS
+
+    metrics = Path(options.model) / METRICS
+    given["batching"] = BatchingOptions() if options.batching else None
+    given["metrics"] = parsing.read_json(metrics) if metrics.is_file() else None
+    print(task.export(options.directory, **given))

@@ -1,0 +1,116 @@
+"""``bertfam predict``."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf.cli.common import (
+    LANGUAGES,
+    SEVERAL,
+    Commands,
+    add_command,
+    check_batch_size,
+    column,
+    saved_task,
+    set_language,
+    stdin_lines,
+)
+
+# Features that are read from one column each.
+_FEATURES = ("text", "text_pair", "question", "context")
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "predict", run, "print predictions, one line of JSON per text")
+    parser.add_argument("model", help="a saved task, or the output directory of a recipe")
+    parser.add_argument("text", nargs="*", help="texts (default: lines of standard input)")
+    parser.add_argument("--task", metavar="NAME", help=SEVERAL)
+    parser.add_argument("--language", help=f"of the texts, {LANGUAGES}")
+    parser.add_argument("--input", metavar="FILE", help="read a file of any size, with --output")
+    parser.add_argument(
+        "--output", metavar="FILE", help="one line of JSON per row; an interrupted run resumes"
+    )
+    parser.add_argument(
+        "--format",
+        help="of the input (default: by file name, then the recipe's); txt has one text per line",
+    )
+    for name in _FEATURES:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=f"column_{name}",
+            metavar="COLUMN",
+            help=f"column of the {name}, by name or index from 0 (default: the recipe's)",
+        )
+    parser.add_argument(
+        "--choices", metavar="COLUMNS", help="columns of the choices, separated by commas"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
+    parser.add_argument(
+        "--top", type=int, metavar="K", help="only the K best scores of classifiers (default: all)"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.input or options.output:
+        _predict_file(options)
+        return
+    from bertfam_tf.recipes import as_json
+
+    texts = options.text or stdin_lines()
+    task = saved_task(options.model, options.task)
+    set_language(task, options)
+    _check_top(options.top, task)
+    for answer in task.predict(texts):
+        print(json.dumps(as_json(answer, task, options.top), ensure_ascii=False))
+
+
+def _check_top(top: int | None, task: Any) -> None:
+    if top is None:
+        return
+    if not task.ranked_scores:
+        raise ValueError(f"--top is for classifiers; a {type(task).__name__} has no such scores")
+    if top < 1:
+        raise ValueError(f"--top must be at least 1, got {top}")
+
+
+def _predict_file(options: argparse.Namespace) -> None:
+    if not (options.input and options.output) or options.text:
+        raise ValueError("predicting on a file needs both --input and --output, and no texts")
+    check_batch_size(options)
+    from bertfam_tf.data import format_of, read_rows
+    from bertfam_tf.recipes import answer_file, source_of
+    from bertfam_tf.recipes.directory import RECIPE, model_directory
+    from bertfam_tf.recipes.reading import load_run
+    from bertfam_tf.recipes.splits import columns
+
+    recipe, data = Path(options.model) / RECIPE, None
+    if recipe.is_file():
+        data = load_run(recipe).data
+    task = saved_task(options.model, options.task)
+    set_language(task, options)
+    _check_top(options.top, task)
+    named = {name: name for name in task.feature_names}
+    by_recipe = {} if data is None else columns(data) or {}
+    if options.language is None:
+        named |= {name: name for name in task.fields.described if name in by_recipe}
+    given = {name: getattr(options, f"column_{name}") for name in _FEATURES}
+    chosen: dict[str, Any] = {
+        name: column(text) for name, text in given.items() if text is not None
+    }
+    if options.choices:
+        chosen["choices"] = list(map(column, options.choices.split(",")))
+    wanted = {name: by_recipe.get(name, own) for name, own in named.items()} | chosen
+    file = Path(options.input)
+    local = data is not None and data.format not in (None, "tfds")
+    kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
+    rows = read_rows(file, wanted, format=kind)
+    how = {} if options.language is None else {"language": task.language}
+    source = source_of(
+        file, Path(model_directory(options.model)), format=kind, columns=wanted, **how
+    )
+    count = answer_file(
+        task, rows, options.output, source, batch_size=options.batch_size, top=options.top
+    )
+    print(f"{count:,} answers in {options.output}")

@@ -1,0 +1,24 @@
+"""``bertfam pretrain``."""
+
+import argparse
+import json
+
+from bertfam_tf.cli.common import Commands, add_command
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "pretrain", run, "train a language model with a recipe")
+    parser.add_argument("recipe", help="a YAML file")
+    parser.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
+
+
+def run(options: argparse.Namespace) -> None:
+    from bertfam_tf.recipes.reading import load_recipe
+    from bertfam_tf.recipes.schema import PretrainRecipe
+
+    recipe = load_recipe(options.recipe, options.override, PretrainRecipe)
+    from bertfam_tf.plan import flops_per_token
+    from bertfam_tf.recipes import pretrain
+
+    print(json.dumps(pretrain(recipe, flops=flops_per_token), ensure_ascii=False))

@@ -1,0 +1,44 @@
+"""``bertfam search``."""
+
+import argparse
+import json
+
+from bertfam_tf.cli.common import (
+    LANGUAGES,
+    Commands,
+    add_command,
+    prompt_name,
+    set_language,
+    stdin_lines,
+)
+
+_USUAL_PROMPTS = ("query",)
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands, "search", run, "print the nearest documents, one line of JSON per query"
+    )
+    parser.add_argument("model", help="the embedder that made the index")
+    parser.add_argument("index", help="the directory of bertfam index")
+    parser.add_argument("query", nargs="*", help="texts (default: lines of standard input)")
+    parser.add_argument("--language", help=f"of the queries, {LANGUAGES}")
+    parser.add_argument("--top", type=int, default=10, metavar="K", help="(%(default)s)")
+    parser.add_argument("--prompt", help="its name; '' for none (default: query, if there is one)")
+
+
+def run(options: argparse.Namespace) -> None:
+    from bertfam_tf import search
+    from bertfam_tf.recipes.directory import model_directory
+
+    index = search.Index(options.index)
+    task = search.embedder(model_directory(options.model))
+    index.check(task)
+    set_language(task, options)
+    queries = options.query or stdin_lines()
+    prompt = prompt_name(task, options.prompt, _USUAL_PROMPTS)
+    found = index.search(task, queries, top=options.top, prompt=prompt)
+    for query, hits in zip(queries, found, strict=True):
+        results = [{**hit._asdict(), "score": round(hit.score, 6)} for hit in hits]
+        print(json.dumps({"query": query, "results": results}, ensure_ascii=False))

@@ -1,0 +1,25 @@
+"""``bertfam train``."""
+
+import argparse
+import json
+
+from bertfam_tf.cli.common import Commands, add_command
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands, "train", run, "fine-tune with a recipe; an interrupted run resumes"
+    )
+    parser.add_argument("recipe", help="a YAML file")
+    parser.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
+
+
+def run(options: argparse.Namespace) -> None:
+    from bertfam_tf.recipes.reading import load_run
+
+    recipe = load_run(options.recipe, options.override)
+    from bertfam_tf.plan import flops_per_token
+    from bertfam_tf.recipes.multi_task import train
+
+    print(json.dumps(train(recipe, flops=flops_per_token)))

@@ -1,0 +1,229 @@
+"""Folders of augmented examples.
+
+A folder has TFRecord files, each with the copies of consecutive examples, and ``card.json``, which
+is written last. Records are ``tf.train.Example`` with the texts, as ``feature/NAME``, and the
+serialized ``label``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import parsing
+from bertfam_tf.corpora import shards
+from bertfam_tf.corpora.shards import CARD, Unit
+from bertfam_tf.data.writing import os_errors
+from bertfam_tf.distill.augmentation import Augmentation
+from bertfam_tf.files import atomic, exclusive_lock, write
+from bertfam_tf.names import truncated
+from bertfam_tf.sources import sha256
+
+
+def augment(
+    rows: tf.data.Dataset,
+    augmentation: Augmentation,
+    directory: str | Path,
+    *,
+    shard_size: int = 1000,
+    batch_size: int = 64,
+    verbose: int = 1,
+) -> tf.data.Dataset:
+    """Augments examples, and writes them to a folder; reads them from there if they are complete.
+
+    Each example is followed by its copies, which have its label: those of the first text, then, of
+    a pair, those of the second one; the other text is the original one. Copies depend on the
+    examples and the settings alone. A run that was killed continues after the last complete shard.
+
+    Args:
+        rows: examples ``(features, label)``, as ``read_split`` of ``train.run`` returns them:
+            features are a dict of strings, labels scalars. They are read twice, and their order
+            has to be the same.
+        augmentation: what makes the copies.
+        directory: a folder for these examples only.
+        shard_size: the number of examples whose copies are one file.
+        batch_size: words that the masked language model reads at a time.
+        verbose: 1 for a progress bar, 0 for none.
+
+    Returns:
+        Examples with the structure of ``rows``, in the order of the files; read from the folder in
+        each pass.
+
+    Raises:
+        ValueError: if the folder has examples of other settings, another model or other rows; for
+            labels that are no scalars, as those of taggers, features that are no strings, no rows,
+            or rows in another order when they are read again.
+        OSError: if writing fails, or another process is writing the folder.
+    """
+    spec = _checked(rows)
+    if shard_size < 1 or batch_size < 1:
+        raise ValueError(f"Sizes must be at least 1, got {shard_size=} and {batch_size=}.")
+    folder = Path(directory)
+    with exclusive_lock(folder, folder / ".lock"):
+        read = _Digest()
+        for row in rows.as_numpy_iterator():
+            read(row)
+        if not read.count:
+            raise ValueError("There are no rows to augment.")
+        job = augmentation.settings() | {
+            "rows_sha256": read.sha256,
+            "label": spec[1].dtype.name,
+            "shard_size": shard_size,
+        }
+        shards.begin(folder, job)
+        units = [Unit(i, ()) for i in range(-(-read.count // shard_size))]
+        todo = {unit.number for unit in shards.missing(folder, units)}
+        if todo:
+            again = _Digest()
+            bar = keras.utils.Progbar(read.count, verbose=verbose, unit_name="example")
+            examples = (again(row) for row in rows.as_numpy_iterator())
+            for unit in units:
+                first, chunk = again.count, list(islice(examples, shard_size))
+                if unit.number in todo:
+                    _write_shard(folder, unit, chunk, first, augmentation, batch_size)
+                bar.update(again.count)
+            if again.sha256 != read.sha256:
+                raise ValueError(
+                    f"The rows differ from one pass to the next; remove {folder}, and do not "
+                    "shuffle them before they are augmented."
+                )
+        card = _finish(folder, job, units)
+    return _dataset(folder, card, spec)
+
+
+class _Digest:
+    """The sha256 and the number of the rows that it was called with."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.count = 0
+
+    def __call__(self, row: Any) -> Any:
+        features, label = row
+        named = (part for name in sorted(features) for part in (name.encode(), features[name]))
+        for part in (*named, _label(label)):
+            self._hash.update(len(part).to_bytes(8, "little") + part)
+        self.count += 1
+        return row
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _checked(rows: Any) -> Any:
+    """The structure of the rows, if they can be augmented."""
+    if not isinstance(rows, tf.data.Dataset):
+        raise ValueError(f"rows must be a tf.data.Dataset, got a {type(rows).__name__}.")
+    if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("rows must end, got a data set that is repeated without end.")
+    spec = rows.element_spec
+    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], dict)):
+        raise ValueError(f"rows must have elements (features, label), got {truncated(spec)}.")
+    for name, feature in spec[0].items():
+        if not _is_scalar(feature) or feature.dtype != tf.string:
+            raise ValueError(
+                f"The feature {name!r} must be one string for each example, in rows that are not "
+                f"batched; got {truncated(feature)}."
+            )
+    if not _is_scalar(spec[1]):
+        raise ValueError(
+            "Copies have the label of the original, which must be a scalar; got "
+            f"{truncated(spec[1])}."
+        )
+    return spec
+
+
+def _is_scalar(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0
+
+
+def _label(label: Any) -> bytes:
+    return tf.make_tensor_proto(label).SerializeToString(deterministic=True)
+
+
+def _write_shard(
+    folder: Path,
+    unit: Unit,
+    examples: list,
+    first: int,
+    augmentation: Augmentation,
+    batch_size: int,
+) -> None:
+    """Writes the copies of examples, and then their numbers, which mark the shard as complete.
+
+    Args:
+        folder: of all shards.
+        unit: names the file.
+        examples: features and label of each.
+        first: the number of the first one.
+        augmentation: what makes the copies.
+        batch_size: of the masked language model.
+    """
+    names = sorted(examples[0][0])
+    texts = [features[name] for features, _ in examples for name in names]
+    places = iter(augmentation.places(texts, batch_size=batch_size))
+    written = 0
+    with atomic(folder / unit.shard) as path:
+        with os_errors(path), tf.io.TFRecordWriter(str(path)) as writer:
+            for number, (features, label) in enumerate(examples, first):
+                versions = [features]
+                for index, name in enumerate(names):
+                    copies = augmentation.copies_of(features[name], next(places), number, index)
+                    versions += [{**features, name: copy} for copy in copies]
+                serialized = _label(label)
+                for version in versions:
+                    writer.write(_record(version, serialized))
+                written += len(versions)
+        row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": sha256(path)}
+    row |= {"examples": len(examples), "written": written}
+    write(folder / unit.counts, _json(row))
+
+
+def _record(features: dict[str, bytes], label: bytes) -> bytes:
+    record = tf.train.Example()
+    for name, text in features.items():
+        record.features.feature[f"feature/{name}"].bytes_list.value.append(text)
+    record.features.feature["label"].bytes_list.value.append(label)
+    return record.SerializeToString(deterministic=True)
+
+
+def _finish(folder: Path, job: dict[str, Any], units: list[Unit]) -> dict[str, Any]:
+    """The card of a folder whose shards are complete; written if it is not there yet."""
+    if (folder / CARD).is_file():
+        card = parsing.read_json(folder / CARD)
+    else:
+        names = ("examples", "written")
+        rows = [shards.read_counts(folder / unit.counts, names) for unit in units]
+        counts = {name: sum(row[name] for row in rows) for name in names}
+        card = {**job, "counts": counts, "shards": rows}
+        write(folder / CARD, _json(card))
+    shards.end(folder)
+    shards.check_shards(folder / CARD, card, "written")
+    return card
+
+
+def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
+    texts, label = spec
+    keys = {name: f"feature/{name}" for name in texts}
+    features = {key: tf.io.FixedLenFeature([], tf.string) for key in (*keys.values(), "label")}
+
+    @tf.autograph.experimental.do_not_convert
+    def parsed(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        found = tf.io.parse_single_example(record, features)
+        value = tf.ensure_shape(tf.io.parse_tensor(found["label"], label.dtype), [])
+        return {name: found[key] for name, key in keys.items()}, value
+
+    files = [str(folder / row["file"]) for row in card["shards"]]
+    records = tf.data.TFRecordDataset(files).map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
+    return records.apply(tf.data.experimental.assert_cardinality(card["counts"]["written"]))
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

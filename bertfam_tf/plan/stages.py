@@ -1,0 +1,237 @@
+"""The training step of each stage of a recipe, as a function that can be traced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf import heads, models, registry, tasks
+from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.models.base import unpadding
+from bertfam_tf.objectives import NextTokens
+from bertfam_tf.objectives.objective import Batch
+from bertfam_tf.recipes import objectives
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import PretrainRecipe, Recipe
+from bertfam_tf.recipes.splits import columns, read_split
+from bertfam_tf.text import load_tokenizer
+from bertfam_tf.training import tuning
+from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.settings import TrainConfig
+
+
+class StageSpec(NamedTuple):
+    """A stage before it is laid out.
+
+    Fields:
+        length, batch_size, steps: as of ``StagePlan``.
+        rows: of tokens in an example: its number of choices.
+        network: from the examples of a part of the batch to the step's network.
+    """
+
+    length: int
+    batch_size: int
+    steps: int
+    network: Callable[[int], StepNetwork]
+    rows: int = 1
+
+
+class StepNetwork(NamedTuple):
+    """What is traced.
+
+    Fields:
+        layers: that have all weights.
+        backbone: the model, whose blocks are divided and recomputed.
+        loss: from placeholders, which it makes by their shape and dtype, to a scalar, and the
+            tensors of metrics.
+    """
+
+    layers: list[keras.layers.Layer]
+    backbone: models.Backbone
+    loss: Callable[[], list[Any]]
+
+
+def stage_specs(recipe: PretrainRecipe | Recipe, steps: int | None) -> Iterator[StageSpec]:
+    if isinstance(recipe, Recipe):
+        yield _fine_tuning(recipe, steps)
+        return
+    settings = recipe.train
+    if settings.batch_size is None and recipe.data.format == "stream":
+        raise ValueError("train.batch_size must be a number for pretraining on a stream, got null.")
+    if not recipe.stages:
+        count = steps or settings.steps
+        if count is None:
+            raise ValueError("The recipe has no train.steps: give the number of steps.")
+        length = recipe.data.length
+        size = _batch_size(settings, length)
+        yield StageSpec(length, size, count, _pretraining(recipe, length, None))
+    elif steps is not None:
+        raise ValueError(f"The recipe has stages with steps of their own, got steps {steps}.")
+    layers = None
+    for stage in recipe.stages:
+        layers = stage.layers or layers
+        length = stage.length or recipe.data.length
+        size = stage.batch_size or _batch_size(settings, length)
+        yield StageSpec(length, size, stage.steps, _pretraining(recipe, length, layers))
+
+
+def _pretraining(
+    recipe: PretrainRecipe, length: int, layers: int | None
+) -> Callable[[int], StepNetwork]:
+    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+    more = {} if layers is None else {"num_layers": layers}
+    model = dataclasses.replace(
+        recipe.model, overrides={**recipe.model.overrides, **more}, checkpoint=None
+    )
+    recipe = dataclasses.replace(recipe, model=model, stages=[])
+    if recipe.data.format == "stream":
+        return lambda batch: _stream(recipe, tokenizer.vocab_size, batch, length)
+
+    def network(batch: int) -> StepNetwork:
+        made = objectives.build(recipe, tokenizer)
+        shapes = _examples(recipe, batch, length)
+        return StepNetwork([made.learner], made.backbone, lambda: _sentences(made, shapes))
+
+    return network
+
+
+def _examples(recipe: PretrainRecipe, batch: int, length: int) -> tuple:
+    """A batch of full examples, as ``Examples.batches`` describes it, by shapes and dtypes."""
+    masking = recipe.masking
+    count = max(1, round(masking.rate * length))
+    count = min(count, masking.max_predictions or count)
+    tokens, predictions = ((batch, length), "int32"), ((batch, count), "int32")
+    names = ("token_ids", "padding_mask", "segment_ids", "position_ids", "language_ids")
+    targets: dict[str, tuple] = dict.fromkeys(
+        ("positions", "token_ids", "starts", "ends"), predictions
+    )
+    each = ((batch,), "int32")
+    targets |= {"originals": tokens, "seeds": ((batch, 2), "int32")}
+    targets |= {"pair": each, "translated": each}
+    return dict.fromkeys(names, tokens), targets, ((batch, count), "float32")
+
+
+def _sentences(made: objectives.Pretraining, shapes: tuple) -> list[Any]:
+    # What the data pipeline computes is not the device's.
+    with tf.Graph().as_default():
+        given = made.batch(*placeholders(shapes))
+        given = tf.nest.map_structure(lambda x: (tuple(x.shape), x.dtype.name), given)
+    inputs, targets, *weights = placeholders(given)
+    with unpadding(False):
+        outputs = super(Learner, made.learner).call(inputs, training=True)
+        return _losses(made.learner, outputs, Batch(inputs, targets, *weights))
+
+
+def _stream(recipe: PretrainRecipe, vocabulary: int, batch: int, length: int) -> StepNetwork:
+    model = recipe.model
+    fields = {"vocab_size": vocabulary, **model.overrides}
+    backbone = models.build(model.family, model.size, **fields)
+    head = heads.build(backbone, "causal_lm")
+    objective = NextTokens(head)
+    tokens = ((batch, length), "int32")
+
+    def loss() -> list[Any]:
+        memory = tf.nest.map_structure(
+            lambda spec: ((batch, backbone.config.mem_len or 0, spec.shape[-1]), spec.dtype),
+            backbone.input.get("memory", ()),
+        )
+        inputs = placeholders({"token_ids": tokens, "padding_mask": tokens})
+        if memory:
+            inputs["memory"] = placeholders(memory)
+        with unpadding(False):
+            outputs = backbone(inputs, training=True)
+            batch_ = Batch(inputs, placeholders(tokens), placeholders((tokens[0], "float32")))
+            found = objective.loss(outputs, objective.heads, batch_)
+        total, count = found["causal_lm"]
+        return [total / count]
+
+    return StepNetwork([backbone, head], backbone, loss)
+
+
+def _losses(learner: Learner, outputs: Any, batch: Batch) -> list[Any]:
+    """The loss, and the sums that are only reported."""
+    loss, reported = 0.0, []
+    for objective in learner.objectives:
+        for name, (total, count) in objective.loss(outputs, objective.heads, batch).items():
+            if name in objective.weights:
+                loss += objective.weights[name] * total / tf.cast(count, total.dtype)
+            else:
+                reported.append(total)
+    return [loss, *reported]
+
+
+def _batch_size(settings: TrainConfig, length: int) -> int:
+    """Examples of a batch; of a batch by tokens those that it has if all are long."""
+    size = settings.batch_size or (settings.batch_tokens or 0) // length
+    if not size:
+        raise ValueError(
+            f"train.batch_tokens must be at least the {length} tokens of an example, got "
+            f"{settings.batch_tokens}."
+        )
+    return size
+
+
+def _fine_tuning(recipe: Recipe, steps: int | None) -> StageSpec:
+    settings = recipe.train
+    checkpoint = Checkpoint(str(expand(recipe.model.path)), **recipe.model.overrides)
+    length = recipe.model.max_length or getattr(checkpoint.config, "max_positions", None)
+    if length is None:
+        raise ValueError("model.max_length must be a number for a model without positions.")
+    size = _batch_size(settings, length)
+    rows = _rows_of_columns(recipe)
+    if steps is None:
+        data = read_split(recipe.data, "train", recipe.task)
+        steps = -(-int(data.cardinality()) // size) * settings.epochs
+        if "choices" in data.element_spec[0]:
+            rows = data.element_spec[0]["choices"].shape[0]
+    cls = tasks.task_class(recipe.task)
+    name = cls.head_of(checkpoint.family.name) or ""
+    spec = checkpoint.family.heads.get(name)
+    unknown_head = spec is None or isinstance(
+        spec.parts[-1], registry.TiedOutputSpec | registry.AdaptiveSoftmaxSpec
+    )
+    if unknown_head and cls.trainer_settings is None:
+        raise ValueError(f"Plans of fine-tuning are of tasks with labels, got {recipe.task}.")
+
+    def network(batch: int) -> StepNetwork:
+        backbone = models.Backbone(checkpoint.family.name, checkpoint.config)
+        head = None
+        if spec is not None:
+            labels = len(recipe.data.labels or ()) or 2
+            head = heads.build(backbone, name, labels if spec.has_labels else None)
+        if recipe.model.frozen is not None:
+            frozen = recipe.model.frozen
+            tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)
+        if recipe.model.lora_rank is not None:
+            tuning.add_lora(backbone, recipe.model.lora_rank)
+
+        def loss() -> list[Any]:
+            inputs = dict.fromkeys(backbone.token_inputs, ((batch * rows, length), "int32"))
+            with unpadding(False):
+                reads = "sequence_output" if spec is None else spec.reads
+                outputs = backbone(placeholders(inputs), outputs=reads, training=True)
+                return [tf.reduce_sum(outputs[reads] if head is None else head(outputs))]
+
+        return StepNetwork([backbone] if head is None else [backbone, head], backbone, loss)
+
+    return StageSpec(length, size, steps, network, rows)
+
+
+def _rows_of_columns(recipe: Recipe) -> int:
+    """Rows of tokens in an example."""
+    named = {name: x for name, x in (columns(recipe.data) or {}).items() if name != "label"}
+    counts = {name: len(x) if isinstance(x, list) else 1 for name, x in named.items()}
+    return tasks.task_class(recipe.task).rows_per_example(counts)
+
+
+def placeholders(shapes: Any) -> Any:
+    """A structure of (shape, dtype), with placeholders in their place."""
+    if isinstance(shapes, Mapping):
+        return {name: placeholders(each) for name, each in shapes.items()}
+    if len(shapes) == 2 and isinstance(shapes[1], str):
+        return tf.compat.v1.placeholder(shapes[1], shapes[0])
+    return tuple(map(placeholders, shapes))

@@ -1,0 +1,28 @@
+"""What tokenizers of one vocabulary share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class State:
+    """Holds containers that tf.Module would otherwise wrap when they are set as attributes.
+
+    Args:
+        pieces: the vocabulary.
+        ids: of the pieces.
+        options: of the tokenizer.
+        in_languages: the tokenizers that `Tokenizer.in_language` has made of one, by language.
+    """
+
+    def __init__(
+        self,
+        pieces: list[str],
+        ids: dict[str, int],
+        options: dict[str, Any],
+        in_languages: dict[str, Any] | None = None,
+    ) -> None:
+        self.pieces = pieces
+        self.ids = ids
+        self.options = options
+        self.in_languages: dict[str, Any] = {} if in_languages is None else in_languages
