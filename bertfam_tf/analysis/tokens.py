@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.tasks import Task
-from bertfam_tf.tasks.preprocessing import Packed, Windowed
+from bertfam_tf.tasks.preprocessing import Windowed
 
 # Above all ids: what stands for a token while an example is packed.
 _FIRST_CODE = 1 << 24
@@ -71,7 +71,7 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     preprocessor: Any = task.components.preprocessor
     if isinstance(preprocessor, Windowed):
         pack, prompt = preprocessor.windows, ""
-    elif type(preprocessor) is Packed:
+    elif preprocessor.rows_per_example == 1:
         pack, prompt = preprocessor.packer, preprocessor.prompt
     else:
         raise ValueError(f"Examples of {type(task).__name__} are several rows of tokens, not one.")

@@ -21,6 +21,7 @@ from bertfam_tf.export.endpoints import Endpoint, endpoints
 from bertfam_tf.export.in_graph_batching import BatchingOptions
 from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.model_card import write_card
+from bertfam_tf.export.signatures import signatures
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE, Servable
@@ -173,7 +174,7 @@ def _calibrated(
         }
         for start in range(0, len(examples), rows)
     ]
-    return Int8Layers(task, task.signatures(**options)[DEFAULT_SIGNATURE].function, batches)
+    return Int8Layers(task, signatures(task, **options)[DEFAULT_SIGNATURE].function, batches)
 
 
 def _make(

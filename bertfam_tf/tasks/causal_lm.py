@@ -19,9 +19,9 @@ from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Frame
 from bertfam_tf.text.special_tokens import A_THEN_B
@@ -330,6 +330,8 @@ class CausalLM(Task):
 
 class _Chunks(Packed):
     """Texts of any length as windows that overlap by one token, without special tokens."""
+
+    rows_per_example: int | None = None
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields)

@@ -10,17 +10,16 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import layers
-from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples, is_packed
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.parts import NO_LABELS
-from bertfam_tf.tasks.preprocessing import Packed
-from bertfam_tf.training import accumulation, optimizers
-from bertfam_tf.training.learner import Learner, Untracked, mean_loss
+from bertfam_tf.tasks.preprocessing import Packed, rows_of
+from bertfam_tf.tasks.text_learner import TextLearner, renamed
+from bertfam_tf.training import accumulation
+from bertfam_tf.training.learner import Untracked, mean_loss
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.text_embedder import TextEmbedder
@@ -32,7 +31,7 @@ _SINGLE = Fields((TEXT,), ())
 Similarity = Literal["contrastive", "cosent", "cosine", "teacher"]
 
 
-class EmbedderTrainer(Learner):
+class EmbedderTrainer(TextLearner):
     """Trains a ``TextEmbedder`` with ``fit``, on texts that belong together or on scored pairs.
 
     An example is a ``text`` and a ``text_pair``, as a dict, a tuple in that order or a DataFrame:
@@ -125,19 +124,14 @@ class EmbedderTrainer(Learner):
             raise ValueError(f"dimensions must be from 1 to {width}, got {dimensions}.")
         self._embedder = Untracked(embedder)
         with embedder.distribute_strategy.scope():
-            inputs = {
-                name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
-                for name, spec in embedder.components.inputs.items()
-            }
-            vectors = embedder({name: layers.MergeRows()(x) for name, x in inputs.items()})
-            vectors = layers.SplitRows()(vectors, inputs["token_ids"])  # (batch, texts, width)
+            inputs, vectors = rows_of(embedder.components.inputs, embedder)  # (batch, texts, width)
             loss = _Similarity(objective, temperature, symmetric, widths)
             super().__init__(inputs, vectors, [loss], **{"name": "embedder_trainer", **kwargs})
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
         self._rows_in_memory = rows_in_memory
         fields = _SINGLE if objective == "teacher" else _FIELDS
-        self._fields = fields._replace(described=embedder.fields.described)
+        self.fields = fields._replace(described=embedder.fields.described)
 
     @property
     def embedder(self) -> TextEmbedder:
@@ -154,58 +148,8 @@ class EmbedderTrainer(Learner):
     def trainable_weights(self) -> list[keras.Variable]:
         return self.trainable_variables
 
-    def fit(
-        self,
-        x: Any,
-        y: Any = None,
-        *,
-        batch_size: int = 32,
-        epochs: int = 1,
-        sample_weight: Any = None,
-        validation_data: Any = None,
-        shuffle: bool = True,
-        steps_per_epoch: int | None = None,
-        initial_epoch: int = 0,
-        **kwargs: Any,
-    ) -> keras.callbacks.History:
-        """As ``Task.fit``, on raw texts.
-
-        Lists and arrays are shuffled in each epoch; a ``tf.data.Dataset`` keeps its order, and its
-        batches if it has some. If ``compile`` was not called, the optimizer is
-        ``optimizers.adamw`` for the steps of this call.
-
-        Args:
-            x: texts, as the class describes them.
-            y: similarities (examples,), or a teacher's vectors (examples, width).
-            batch_size, epochs, sample_weight, validation_data, shuffle: of ``keras.Model.fit``.
-            steps_per_epoch, initial_epoch: of ``keras.Model.fit``.
-            **kwargs: of ``keras.Model.fit``.
-
-        Raises:
-            ValueError: for data of another structure, missing or superfluous labels, or one that
-                is not a finite number.
-        """
-        dataset = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle)
-        if validation_data is not None:
-            data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-            given, labels, weights = (*data, None, None)[:3]
-            validation_data = self.batches(given, labels, weights, batch_size)
-        if not self.compiled:
-            steps = (steps_per_epoch or int(dataset.cardinality())) * (epochs - initial_epoch)
-            self.compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
-        with as_value_errors():
-            return super().fit(
-                dataset,
-                epochs=epochs,
-                validation_data=validation_data,
-                shuffle=False,  # the data set is shuffled; Keras warns that it cannot
-                steps_per_epoch=steps_per_epoch,
-                initial_epoch=initial_epoch,
-                **kwargs,
-            )
-
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``Learner.compile``; without an optimizer it is ``optimizers.adamw``.
+        """As ``TextLearner.compile``.
 
         Raises:
             ValueError: as ``Learner.compile`` does; and for ``accumulation_steps`` above 1, whose
@@ -216,31 +160,11 @@ class EmbedderTrainer(Learner):
                 "accumulation_steps must be 1: examples of a part would have fewer negatives. "
                 "rows_in_memory limits the memory of a step."
             )
-        with self.distribute_strategy.scope():
-            super().compile(optimizers.adamw() if optimizer is None else optimizer, loss, **kwargs)
+        super().compile(optimizer, loss, **kwargs)
 
-    def evaluate(
-        self,
-        x: Any,
-        y: Any = None,
-        *,
-        batch_size: int = 32,
-        sample_weight: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """The loss, as ``keras.Model.evaluate``, on raw texts as ``fit`` reads them.
+    batches = renamed("batches", "text_batches")
 
-        Raises:
-            ValueError: as for ``fit``.
-        """
-        if not is_packed(x):
-            x = self.batches(x, y, sample_weight, batch_size)
-            if not self.compiled:
-                self.compile()
-        with as_value_errors():
-            return super().evaluate(x, **kwargs)
-
-    def batches(
+    def text_batches(
         self,
         x: Any,
         y: Any = None,
@@ -248,10 +172,21 @@ class EmbedderTrainer(Learner):
         batch_size: int = 32,
         *,
         shuffle: bool = False,
+        training: bool = False,
     ) -> tf.data.Dataset:
-        """Batches of texts as the Keras model takes them: inputs, targets, weights."""
-        x, y, sample_weight = examples(x, y, sample_weight, self._fields)
-        stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self._fields)
+        """Batches of texts as the Keras model takes them: inputs, targets, weights.
+
+        Args:
+            x: texts, as the class describes them.
+            y: similarities (examples,), or a teacher's vectors (examples, width).
+            sample_weight, batch_size, shuffle, training: as for ``TextLearner.text_batches``.
+
+        Raises:
+            ValueError: for data of another structure, missing or superfluous labels, or one that
+                is not a finite number.
+        """
+        x, y, sample_weight = self.examples(x, y, sample_weight)
+        stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self.fields)
         if shuffle and not isinstance(x, tf.data.Dataset):
             # At random, not by length: texts of the same length would be easy to tell apart.
             steps = int(stream.cardinality())

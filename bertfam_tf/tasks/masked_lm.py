@@ -15,10 +15,10 @@ from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.windows import Windows
 from bertfam_tf.training.learner import SingleLossTracker
@@ -238,6 +238,8 @@ class MaskedLM(Task):
 
 class _MaskedWindows(Packed):
     """Texts of any length as masked windows that do not overlap."""
+
+    rows_per_example: int | None = None
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields)

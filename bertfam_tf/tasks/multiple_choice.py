@@ -12,16 +12,16 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import heads, layers
+from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import PairOptions, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import PackedLists
+from bertfam_tf.tasks.preprocessing import PackedLists, rows_of
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import cross_entropy
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Truncation
@@ -94,12 +94,11 @@ class MultipleChoice(Task):
         head = heads.build(backbone, self.head_name)
         count = options.num_choices
         # The batch is the first axis, so that Keras' loops and strategies can split it.
-        inputs = {
-            name: keras.Input((count, *spec.shape[1:]), dtype=spec.dtype, name=name)
-            for name, spec in backbone.token_inputs.items()
-        }
-        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
-        scores = head(backbone(flat, outputs=head.reads))
+
+        def score(rows: dict[str, Any]) -> Any:
+            return ops.reshape(head(backbone(rows, outputs=head.reads)), (-1, 1))
+
+        inputs, scores = rows_of(backbone.token_inputs, score, count)
 
         def choose(logits: tf.Tensor, _: Any) -> Tensors:
             scores = tf.nn.softmax(tf.cast(logits, tf.float32))  # (batch, choices)
@@ -112,7 +111,7 @@ class MultipleChoice(Task):
 
         return Parts(
             inputs=inputs,
-            outputs=ops.reshape(scores, (-1, count)),  # (batch, choices)
+            outputs=ops.squeeze(scores, -1),  # (batch, choices)
             head=head,
             source=head.reads,
             preprocessor=_PackedChoices(backbone, tokenizer, options, self.fields),
@@ -131,31 +130,33 @@ class _PackedChoices(PackedLists):
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields, options.truncation)
-        self.count: int = options.num_choices
+        self.rows_per_example = options.num_choices
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         choices = written = self._checked(features[_CHOICES])
         if _QUESTION in features:
             # Joining does not broadcast.
-            before = tf.repeat(tf.expand_dims(features[_QUESTION], 1), self.count, axis=1)
+            before = tf.repeat(
+                tf.expand_dims(features[_QUESTION], 1), self.rows_per_example, axis=1
+            )
             written = tf.strings.join([before, choices], separator=" ")
         language = self.languages.of(features)
         return {**self.pairs(features[TEXT], written, language), _CHOICES: choices}
 
     def _checked(self, choices: tf.Tensor) -> tf.Tensor:
-        expected = f"Each example must have {self.count} choices, got "
+        expected = f"Each example must have {self.rows_per_example} choices, got "
         if choices.shape.rank != 2:
             raise ValueError(
                 f"choices must have the shape (examples, choices), got {choices.shape}."
             )
         if choices.shape[1] is not None:
-            if choices.shape[1] != self.count:
+            if choices.shape[1] != self.rows_per_example:
                 raise ValueError(f"{expected}{choices.shape[1]}.")
             return choices
         given = tf.shape(choices)[1]
         text = tf.strings.join([MARK, expected, tf.strings.as_string(given), "."])
-        with tf.control_dependencies([tf.debugging.Assert(given == self.count, [text])]):
-            return tf.ensure_shape(tf.identity(choices), [None, self.count])
+        with tf.control_dependencies([tf.debugging.Assert(given == self.rows_per_example, [text])]):
+            return tf.ensure_shape(tf.identity(choices), [None, self.rows_per_example])
 
 
 def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:

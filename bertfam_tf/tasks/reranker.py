@@ -11,18 +11,19 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import heads, layers
+from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, Fields, texts_of
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed, PackedLists, in_parts
+from bertfam_tf.tasks.preprocessing import Packed, PackedLists, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
@@ -98,13 +99,9 @@ class Reranker(Task):
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, 1)
-        inputs = {
-            name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
-            for name, spec in backbone.token_inputs.items()
-        }
-        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
-        logits = head(backbone(flat, outputs=head.reads))  # (batch * documents, 1)
-        logits = layers.SplitRows()(logits, inputs["token_ids"])
+        inputs, logits = rows_of(
+            backbone.token_inputs, lambda rows: head(backbone(rows, outputs=head.reads))
+        )
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
             scores = self._scored(logits)
@@ -175,7 +172,7 @@ class Reranker(Task):
         Raises:
             ValueError, TypeError: as ``Task.predict`` raises them.
         """
-        _refuse("predict", others, _arguments(Reranker.predict))
+        refuse("predict", others, arguments(Reranker.predict))
         loop: dict[str, Any] = dict(
             batch_size=batch_size,
             verbose=verbose,
@@ -281,13 +278,9 @@ class _PackedDocuments(PackedLists):
         return {n: tf.expand_dims(x, 1) for n, x in Packed.inputs(self, encoded).items()}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
         if inputs["padding_mask"].shape[1] == 1:
             return model(inputs, training=False)
-        shape = [batch * count, 1, length]
-        rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
-        # Without rows, the model was called for one that is not there.
-        return tf.reshape(in_parts(model, rows)[: batch * count], [batch, count])
+        return run_rows(model, inputs)
 
 
 class _Relevance(Targets):

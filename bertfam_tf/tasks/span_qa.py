@@ -19,10 +19,10 @@ from bertfam_tf.data.inputs import Fields, as_text
 from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import FeatureOptions, option
 from bertfam_tf.tasks.parts import Evaluation, Parts, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Windowed
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.characters import Characters
 from bertfam_tf.training.learner import mean_loss

@@ -12,11 +12,11 @@ from keras import ops
 from bertfam_tf import heads
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, option
 from bertfam_tf.tasks.parts import Parts, Tensors
 from bertfam_tf.tasks.preprocessing import Packed, in_parts
 from bertfam_tf.tasks.sentence_transformers import SparseEncoder
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 
 # Of texts in one call of the model: each token has a logit for each piece of the vocabulary.

@@ -16,11 +16,11 @@ from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import Options, PairOptions, classes, names, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
@@ -122,7 +122,7 @@ class TextClassifier(Task):
             raise ValueError(f"{type(self).__name__} has no temperature.")
         logits_of = tf.function(lambda inputs: self(inputs, training=False), autograph=False)
         logits, labels = [], []
-        for batch in self.training_batches(x, y, batch_size=batch_size):
+        for batch in self.text_batches(x, y, batch_size=batch_size):
             logits.append(np.asarray(logits_of(batch[0]), "float64"))
             labels.append(np.asarray(batch[1]))
         self.temperature = best_temperature(np.concatenate(logits), np.concatenate(labels))

@@ -18,7 +18,6 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
 from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.options import PairOptions, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
@@ -31,6 +30,8 @@ from bertfam_tf.tasks.precision import (
 )
 from bertfam_tf.tasks.preprocessing import POOLED, Packed
 from bertfam_tf.tasks.sentence_transformers import Modules
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
 # Of the documents for each query that scores consider.
@@ -305,7 +306,7 @@ class TextEmbedder(Task):
                 as ``Task.predict`` raises it.
             TypeError: for an argument that does not exist.
         """
-        _refuse("predict", others, _arguments(TextEmbedder.predict))
+        refuse("predict", others, arguments(TextEmbedder.predict))
         checked_ranges(precision, ranges, self.outputs[0].shape[-1])
         loop: dict[str, Any] = dict(
             batch_size=batch_size,

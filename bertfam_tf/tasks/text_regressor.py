@@ -13,9 +13,9 @@ from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import PairOptions
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import sequence_parts
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss

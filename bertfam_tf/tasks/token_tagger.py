@@ -18,11 +18,11 @@ from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
 from bertfam_tf.tasks.options import FeatureOptions, classes, option
 from bertfam_tf.tasks.parts import NO_LABELS, Evaluation, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Windowed
 from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer, tokenize_words, with_prefix_space
 from bertfam_tf.text.kernels.graph import flags
 from bertfam_tf.text.kernels.internals import parts_of

@@ -10,15 +10,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import heads, layers
+from bertfam_tf import heads
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task, _arguments, _refuse
 from bertfam_tf.tasks.options import Options, classes, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
-from bertfam_tf.tasks.preprocessing import PackedLists, in_parts
+from bertfam_tf.tasks.preprocessing import PackedLists, rows_of, run_rows
 from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
 _LABELS = "labels"
@@ -90,12 +91,9 @@ class ZeroShotClassifier(Task):
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, len(options.nli_labels))
-        inputs = {
-            name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
-            for name, spec in backbone.token_inputs.items()
-        }
-        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
-        logits = head(backbone(flat, outputs=head.reads))  # (batch * labels, classes)
+        inputs, logits = rows_of(
+            backbone.token_inputs, lambda rows: head(backbone(rows, outputs=head.reads))
+        )
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
             scores = self._scores(logits)
@@ -109,7 +107,7 @@ class ZeroShotClassifier(Task):
 
         return Parts(
             inputs=inputs,
-            outputs=layers.SplitRows()(logits, inputs["token_ids"]),
+            outputs=logits,  # (batch, labels, classes)
             head=head,
             source=head.reads,
             preprocessor=_PackedLabels(backbone, tokenizer, options, self),
@@ -154,7 +152,7 @@ class ZeroShotClassifier(Task):
             ValueError: for no labels; and as ``Task.predict`` raises it.
             TypeError: for an argument that does not exist.
         """
-        _refuse("predict", others, _arguments(ZeroShotClassifier.predict))
+        refuse("predict", others, arguments(ZeroShotClassifier.predict))
         loop: dict[str, Any] = dict(
             batch_size=batch_size,
             verbose=verbose,
@@ -222,11 +220,7 @@ class _PackedLabels(PackedLists):
         return {**self.pairs(texts, sentences, self.languages.of(features)), _LABELS: labels}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
-        shape = [batch * count, 1, length]
-        rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
-        found = in_parts(model, rows)[: batch * count]
-        return tf.reshape(found, [batch, count, model.output_shape[-1]])
+        return run_rows(model, inputs)
 
 
 def _class_of(begins: str, labels: Sequence[str]) -> int:

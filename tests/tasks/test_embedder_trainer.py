@@ -133,7 +133,7 @@ def test_prompts(family, include_prompt):
     slices = tf.data.Dataset.from_tensor_slices({**PAIRS, "negatives": [n[0] for n in NEGATIVES]})
     for prompts in (("query", "passage"), (None, "query"), None):
         trainer = bf.EmbedderTrainer(embedder, prompts=prompts)
-        [(inputs,)] = trainer.batches(slices)
+        [(inputs,)] = trainer.text_batches(slices)
         first, other = prompts or ("passage", "passage")
         columns = [(A, first), (B, other), ([n[0] for n in NEGATIVES], other)]
         expected = [embedder.predict(texts, prompt=prompt) for texts, prompt in columns]
