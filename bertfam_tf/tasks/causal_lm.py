@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
+from bertfam_tf.tasks.options import OptionArguments, PretrainedArguments
 from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed
 from bertfam_tf.tasks.task import Task
@@ -68,7 +70,7 @@ class CausalLM(Task):
     Args:
         backbone: of a causal family, or of one that predicts in any order.
         tokenizer: its tokenizer.
-        {options}
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a backbone of another family; and as ``Task`` raises it.
@@ -77,6 +79,27 @@ class CausalLM(Task):
     needs_head = True
     # Prompt and continuation are one segment; in transformers' pipelines they cannot have any.
     unpublished_inputs = ("segment_ids",)
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[OptionArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         name = self.head_of(backbone.family)

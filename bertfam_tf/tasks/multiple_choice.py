@@ -5,7 +5,8 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -18,7 +19,7 @@ from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.options import PairOptions, option
+from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import PackedLists, rows_of
 from bertfam_tf.tasks.task import Task
@@ -34,23 +35,23 @@ _QUESTION = "question"
 class ChoiceOptions(PairOptions):
     """Options of ``MultipleChoice``."""
 
-    num_choices: int = option("the number of choices of each example.", 4)
-    pair: bool | None = option(
-        "whether examples have a question; None decides by the first data.",
-        None,
-        settable=True,
-        kw_only=True,
-    )
-    truncation: Truncation = option(
-        "what is truncated of a text and a choice that are too long, as ``Packer`` takes it; by "
-        "default the text.",
-        "only_first",
-        kw_only=True,
-    )
+    num_choices: int = option(4)
+    pair: bool | None = option(None, settable=True, kw_only=True)
+    truncation: Truncation = option("only_first", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.num_choices < 2:
             raise ValueError(f"num_choices must be at least 2, got {self.num_choices!r}.")
+
+
+class ChoiceArguments(PairArguments, total=False):
+    """``ChoiceOptions`` as keyword arguments."""
+
+    truncation: Truncation
+
+
+class PretrainedChoiceArguments(ChoiceArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``MultipleChoice.from_pretrained``."""
 
 
 class MultipleChoice(Task):
@@ -70,7 +71,11 @@ class MultipleChoice(Task):
     Args:
         backbone: an encoder, with the outputs that its family's head for choices reads.
         tokenizer: its tokenizer.
-        {options}
+        num_choices: the number of choices of each example.
+        pair: whether examples have a question; None decides by the first data.
+        truncation: what is truncated of a text and a choice that are too long, as ``Packer`` takes
+            it; by default the text.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for fewer than two choices, and as ``Task`` and ``heads.build`` raise it.
@@ -89,6 +94,31 @@ class MultipleChoice(Task):
     @classmethod
     def rows_per_example(cls, columns: Mapping[str, int]) -> int:
         return columns.get(_CHOICES, 1)
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        num_choices: int = 4,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[ChoiceArguments],
+    ):
+        super().__init__(
+            backbone, tokenizer, num_choices, language_id=language_id, name=name, **options
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        num_choices: int = 4,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedChoiceArguments],
+    ) -> Self:
+        return super().from_pretrained(path, num_choices, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name)

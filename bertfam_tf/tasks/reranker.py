@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, Unpack, get_args
 
 import keras
 import numpy as np
@@ -18,7 +19,7 @@ from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.options import Options, option
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
 from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Packed, PackedLists, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
@@ -38,17 +39,8 @@ _OF_LISTS = ("listwise", "margin_mse")
 class RerankerOptions(Options):
     """Options of ``Reranker``."""
 
-    activation: Literal["sigmoid"] | None = option(
-        "of the scores: ``'sigmoid'``, from 0 to 1; or None, the logits.", "sigmoid", settable=True
-    )
-    objective: Ranking = option(
-        "the loss of ``fit``: ``'binary'``, the cross-entropy with labels from 0 to 1; "
-        "``'listwise'``, that of a softmax over a query's documents, with labels divided by their "
-        "sum (arXiv 2101.08751); ``'mse'``, the squared error of the logits, for the scores of a "
-        "teacher; ``'margin_mse'``, that of the difference between the first document's logit and "
-        "the others' (arXiv 2010.02666).",
-        "binary",
-    )
+    activation: Literal["sigmoid"] | None = option("sigmoid", settable=True)
+    objective: Ranking = option("binary")
 
     def __post_init__(self) -> None:
         for name, known in (("activation", ("sigmoid", None)), ("objective", get_args(Ranking))):
@@ -57,6 +49,17 @@ class RerankerOptions(Options):
                     f"{name} must be one of {', '.join(map(repr, known))}, got "
                     f"{getattr(self, name)!r}."
                 )
+
+
+class RerankerArguments(OptionArguments, total=False):
+    """``RerankerOptions`` as keyword arguments."""
+
+    activation: Literal["sigmoid"] | None
+    objective: Ranking
+
+
+class PretrainedRerankerArguments(RerankerArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``Reranker.from_pretrained``."""
 
 
 class Reranker(Task):
@@ -82,7 +85,13 @@ class Reranker(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        activation: of the scores: ``'sigmoid'``, from 0 to 1; or None, the logits.
+        objective: the loss of ``fit``: ``'binary'``, the cross-entropy with labels from 0 to 1;
+            ``'listwise'``, that of a softmax over a query's documents, with labels divided by their
+            sum (arXiv 2101.08751); ``'mse'``, the squared error of the logits, for the scores of a
+            teacher; ``'margin_mse'``, that of the difference between the first document's logit and
+            the others' (arXiv 2010.02666).
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for an unknown activation or objective, or a backbone without the pooler that
@@ -96,6 +105,27 @@ class Reranker(Task):
     answer_name = "score"
     labels_type = targets.Number
     published_type = CrossEncoder
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[RerankerArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedRerankerArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, 1)

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from bertfam_tf.data.inputs import Fields, as_text
 from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.options import FeatureOptions, option
+from bertfam_tf.tasks.options import BackboneOverrides, FeatureArguments, FeatureOptions, option
 from bertfam_tf.tasks.parts import Evaluation, Parts, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Windowed
 from bertfam_tf.tasks.task import Task
@@ -40,29 +41,12 @@ _SPACES = r"[\s\x{0B}\x{85}\pZ]+"
 class SpanOptions(FeatureOptions):
     """Options of ``SpanQA``."""
 
-    max_length: int | None = option(
-        f"maximum number of tokens of a window. None for {_MAX_LENGTH}, or the backbone's number "
-        "of positions if that is less.",
-        None,
-    )
-    stride: int | None = option(
-        "the number of tokens by which windows overlap; None for "
-        f"{_STRIDE}, or a third of ``max_length`` if that is less.",
-        None,
-    )
-    max_question: int | None = option(
-        "maximum number of tokens of a question; longer ones are truncated. None for "
-        f"{_MAX_QUESTION}, or a sixth of ``max_length`` if that is less.",
-        None,
-    )
-    max_answer: int = option("maximum number of tokens of an answer.", 30)
-    n_best: int = option("the number of answers to return for a question.", 5)
-    null_threshold: float | None = option(
-        "the margin by which no answer has to score above the best span to be the answer; None if "
-        "every question has an answer.",
-        None,
-        settable=True,
-    )
+    max_length: int | None = option(None)
+    stride: int | None = option(None)
+    max_question: int | None = option(None)
+    max_answer: int = option(30)
+    n_best: int = option(5)
+    null_threshold: float | None = option(None, settable=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,6 +104,20 @@ def _both_right(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.cast(keras.ops.all(right, axis=-1), "float32")
 
 
+class SpanArguments(FeatureArguments, total=False):
+    """``SpanOptions`` as keyword arguments."""
+
+    stride: int | None
+    max_question: int | None
+    max_answer: int
+    n_best: int
+    null_threshold: float | None
+
+
+class PretrainedSpanArguments(SpanArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``SpanQA.from_pretrained``."""
+
+
 class SpanQA(Task):
     """The part of a context that answers a question (BERT on SQuAD, arXiv 1810.04805).
 
@@ -158,7 +156,23 @@ class SpanQA(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
+        max_length: maximum number of tokens of a window. None for 384, or the backbone's number of
+            positions if that is less.
+        feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
+            output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
+            without the embeddings. None for the last one's.
+        combine_layers: what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``,
+            a sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7
+            (arXiv 1810.04805).
+        stride: the number of tokens by which windows overlap; None for 128, or a third of
+            ``max_length`` if that is less.
+        max_question: maximum number of tokens of a question; longer ones are truncated. None for
+            64, or a sixth of ``max_length`` if that is less.
+        max_answer: maximum number of tokens of an answer.
+        n_best: the number of answers to return for a question.
+        null_threshold: the margin by which no answer has to score above the best span to be the
+            answer; None if every question has an answer.
+        padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a ``max_answer`` or ``n_best`` below 1, a ``null_threshold`` that is NaN, a
@@ -169,6 +183,27 @@ class SpanQA(Task):
     fields = Fields((_QUESTION, _CONTEXT), ())
     head_name = "span"
     labels_type = targets.Answers
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[SpanArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedSpanArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, **options.head_input)

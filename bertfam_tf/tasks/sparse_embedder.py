@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self, Unpack
 
 import keras
 import tensorflow as tf
@@ -12,7 +13,7 @@ from keras import ops
 from bertfam_tf import heads
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.options import Options, option
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
 from bertfam_tf.tasks.parts import Parts, Tensors
 from bertfam_tf.tasks.preprocessing import Packed, in_parts
 from bertfam_tf.tasks.sentence_transformers import SparseEncoder
@@ -27,18 +28,25 @@ _ROWS_PER_CALL = 4
 class SparseOptions(Options):
     """Options of ``SparseEmbedder``."""
 
-    pooling: Literal["max", "sum"] = option(
-        "of the weights that a text's tokens give a piece.", "max"
-    )
-    max_pieces: int = option(
-        "the most pieces of a text that are kept, those of the largest weight.", 256, settable=True
-    )
+    pooling: Literal["max", "sum"] = option("max")
+    max_pieces: int = option(256, settable=True)
 
     def __post_init__(self) -> None:
         if self.pooling not in ("max", "sum"):
             raise ValueError(f"pooling must be 'max' or 'sum', got {self.pooling!r}.")
         if self.max_pieces < 1:
             raise ValueError(f"max_pieces must be at least 1, got {self.max_pieces}.")
+
+
+class SparseArguments(OptionArguments, total=False):
+    """``SparseOptions`` as keyword arguments."""
+
+    pooling: Literal["max", "sum"]
+    max_pieces: int
+
+
+class PretrainedSparseArguments(SparseArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``SparseEmbedder.from_pretrained``."""
 
 
 class SparseEmbedder(Task):
@@ -57,7 +65,9 @@ class SparseEmbedder(Task):
     Args:
         backbone: an encoder of a family with a masked language model's head.
         tokenizer: its tokenizer.
-        {options}
+        pooling: of the weights that a text's tokens give a piece.
+        max_pieces: the most pieces of a text that are kept, those of the largest weight.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a family without such a head, an unknown pooling, or ``max_pieces`` below 1;
@@ -70,6 +80,27 @@ class SparseEmbedder(Task):
     head_name = "masked_lm"
     answer_name = "tokens"
     published_type = SparseEncoder
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[SparseArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedSparseArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name)

@@ -42,6 +42,20 @@ class Task(TaskInference, TaskTraining):
     ``language`` in dicts, frames and data sets of dicts, the argument ``language`` of ``predict``
     and ``evaluate``, or else the attribute ``language``, which can be changed.
 
+    Args:
+        backbone: the model that the head is on.
+        tokenizer: its tokenizer.
+        max_length: maximum number of tokens of an example; longer ones are truncated. None for the
+            backbone's number of positions, or 512 if that is unlimited.
+        padding: what batches are padded to: ``'longest'``, their longest row; ``'max_length'``, all
+            of them; or widths such as ``(32, 64, 128)``, the smallest that is enough. The latter
+            two are for XLA and TPUs, which compile once for each width.
+        language_id: the language of texts that come without one, where the backbone has language
+            embeddings.
+        languages: ids of the backbone's languages by their codes, such as ``{'en': 0, 'de': 1}``;
+            None for numbers as codes.
+        name: of the Keras model.
+
     Attributes:
         options_type: the dataclass of its options.
         fields: names of the texts that an example may have.
@@ -86,18 +100,8 @@ class Task(TaskInference, TaskTraining):
         super().__init_subclass__(**kwargs)
         _TASKS[cls.__name__] = cls
         kind = cls.options_type
-        cls.__signature__ = declared.constructor_signature(kind)  # type: ignore[attr-defined]
-        cls.__doc__ = declared.documented(cls.__doc__ or "", kind)
-
-        def from_pretrained(cls: type[Task], path: str | Path, *args: Any, **kwargs: Any) -> Task:
-            return pretrained.open_task(cls, path, args, kwargs)
-
-        from_pretrained.__doc__ = declared.documented(
-            Task.from_pretrained.__doc__ or "", kind, pretrained=True
-        )
-        from_pretrained.__signature__ = declared.pretrained_signature(kind)  # type: ignore[attr-defined]
-        if "from_pretrained" not in vars(cls):
-            cls.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment, method-assign]
+        # With each option by name, of which Python only sees ``**options``.
+        cls.__signature__ = declared.signature(kind)  # type: ignore[attr-defined]
         for name in declared.names(kind):
             if name not in vars(cls):
                 setattr(cls, name, _option(name, name in declared.settable(kind)))
@@ -153,8 +157,11 @@ class Task(TaskInference, TaskTraining):
 
         Args:
             path: a directory, ``package:NAME``, or a hub id.
-            {options}
-            **overrides: config fields of the backbone, such as ``dropout=0.0``.
+            *args, **kwargs: the options of the task, which its class documents, but ``language``
+                in place of ``language_id``: the code of the texts' language, such as ``"de"``, for
+                checkpoints of XLM, or its number if they name none; None for their tokenizer's.
+                Options that name classes may be None for the names that are stored with the head.
+                Other names are config fields of the backbone, such as ``dropout=0.0``.
 
         Raises:
             CheckpointError: as ``bertfam_tf.load_backbone`` raises it.

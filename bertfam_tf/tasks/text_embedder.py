@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import EllipsisType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, Unpack
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
-from bertfam_tf.tasks.options import PairOptions, option
+from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
 from bertfam_tf.tasks.precision import (
     FLOAT,
@@ -67,36 +68,14 @@ class Projection:
 class EmbedderOptions(PairOptions):
     """Options of ``TextEmbedder``."""
 
-    pair: bool | None = option("whether an example is two texts.", False, settable=True)
-    pooling: Pooling | Sequence[Pooling] = option(
-        '``"mean"`` of the vectors of all tokens except padding; ``"first"`` or ``"last"``, that '
-        'of one token; ``"max"`` of each value; ``"weighted_mean"``, later tokens count more; '
-        '``"mean_sqrt_length"``, the sum divided by the square root of the number of tokens; or '
-        "several, which are concatenated.",
-        "mean",
-    )
-    projections: Sequence[Projection | Mapping[str, Any]] = option(
-        "dense layers on the pooled vector, such as "
-        '``[{"width": 256, "activation": "tanh", "bias": True}]``; None for no activation.',
-        (),
-    )
-    dimensions: int | None = option(
-        "the number of values that are kept, the first ones, before the normalization (Matryoshka "
-        "embeddings, arXiv 2205.13147); None for all.",
-        None,
-    )
-    normalize: bool = option(
-        "whether embeddings have length 1, so that a dot product is the cosine.", True
-    )
-    prompts: Mapping[str, str] | None = option(
-        'texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is put '
-        "before each text. None for none.",
-        None,
-    )
-    default_prompt: str | None = option(
-        'the name of the prompt where none is named, also in ``fit``; ``""`` for none.', None
-    )
-    include_prompt: bool = option("whether tokens of the prompt are pooled.", True)
+    pair: bool | None = option(False, settable=True)
+    pooling: Pooling | Sequence[Pooling] = option("mean")
+    projections: Sequence[Projection | Mapping[str, Any]] = option(())
+    dimensions: int | None = option(None)
+    normalize: bool = option(True)
+    prompts: Mapping[str, str] | None = option(None)
+    default_prompt: str | None = option(None)
+    include_prompt: bool = option(True)
 
     def __post_init__(self) -> None:
         kinds = self.poolings
@@ -128,6 +107,22 @@ class EmbedderOptions(PairOptions):
         return {**super().stored(), "projections": projections}
 
 
+class EmbedderArguments(PairArguments, total=False):
+    """``EmbedderOptions`` as keyword arguments."""
+
+    pooling: Pooling | Sequence[Pooling]
+    projections: Sequence[Projection | Mapping[str, Any]]
+    dimensions: int | None
+    normalize: bool
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    include_prompt: bool
+
+
+class PretrainedEmbedderArguments(EmbedderArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``TextEmbedder.from_pretrained``."""
+
+
 class TextEmbedder(Task):
     """Embeddings whose cosine is the similarity of two texts.
 
@@ -143,7 +138,22 @@ class TextEmbedder(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
+        pair: whether an example is two texts.
+        pooling: ``"mean"`` of the vectors of all tokens except padding; ``"first"`` or ``"last"``,
+            that of one token; ``"max"`` of each value; ``"weighted_mean"``, later tokens count
+            more; ``"mean_sqrt_length"``, the sum divided by the square root of the number of
+            tokens; or several, which are concatenated.
+        projections: dense layers on the pooled vector, such as ``[{"width": 256, "activation":
+            "tanh", "bias": True}]``; None for no activation.
+        dimensions: the number of values that are kept, the first ones, before the normalization
+            (Matryoshka embeddings, arXiv 2205.13147); None for all.
+        normalize: whether embeddings have length 1, so that a dot product is the cosine.
+        prompts: texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is
+            put before each text. None for none.
+        default_prompt: the name of the prompt where none is named, also in ``fit``; ``""`` for
+            none.
+        include_prompt: whether tokens of the prompt are pooled.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for an unknown ``pooling``, activation or default prompt, or more
@@ -215,6 +225,27 @@ class TextEmbedder(Task):
         place = {text: i for i, text in enumerate(documents)}
         best, _ = nearest(queries, vectors, min(_RETRIEVED, len(documents)))
         return retrieval_scores(best.tolist(), [[place[text]] for text in second], _RETRIEVED)
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[EmbedderArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedEmbedderArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         inputs = dict(backbone.token_inputs)

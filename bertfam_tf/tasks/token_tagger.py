@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -18,7 +19,13 @@ from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.options import FeatureOptions, classes, option
+from bertfam_tf.tasks.options import (
+    BackboneOverrides,
+    FeatureArguments,
+    FeatureOptions,
+    classes,
+    option,
+)
 from bertfam_tf.tasks.parts import NO_LABELS, Evaluation, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.preprocessing import Windowed
 from bertfam_tf.tasks.pretrained import checked_labels
@@ -42,22 +49,9 @@ _PADDING = {"start": -1, "end": -1, "offsets": -1}
 class TaggerOptions(FeatureOptions):
     """Options of ``TokenTagger``."""
 
-    tags: Sequence[str] = classes("names of the tags, in the order of the logits.")
-    split: Split = option(
-        'where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or '
-        '``"punctuation"`` as well. Lists of words are for ``"spaces"``. It can change later: a '
-        "tagger that was trained on lists of words can read prose once it is "
-        '``"punctuation"``.',
-        "spaces",
-        settable=True,
-        kw_only=True,
-    )
-    stride: int | None = option(
-        "the number of tokens by which consecutive windows overlap; None for a quarter of "
-        f"``max_length``, or {_STRIDE} if that is less.",
-        None,
-        kw_only=True,
-    )
+    tags: Sequence[str] = classes()
+    split: Split = option("spaces", settable=True, kw_only=True)
+    stride: int | None = option(None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +82,17 @@ class WordAccuracy(keras.metrics.Mean):
         if sample_weight is not None:
             weights = weights * keras.ops.cast(sample_weight, "float32")
         return super().update_state(keras.ops.reshape(right, -1), keras.ops.reshape(weights, -1))
+
+
+class TaggerArguments(FeatureArguments, total=False):
+    """``TaggerOptions`` as keyword arguments."""
+
+    split: Split
+    stride: int | None
+
+
+class PretrainedTaggerArguments(TaggerArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``TokenTagger.from_pretrained``."""
 
 
 class TokenTagger(Task):
@@ -129,7 +134,19 @@ class TokenTagger(Task):
         backbone: an encoder.
         tokenizer: its tokenizer. One without ``add_prefix_space`` is rebuilt with it, so that words
             are tokenized as if a space preceded each.
-        {options}
+        tags: names of the tags, in the order of the logits.
+        feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
+            output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
+            without the embeddings. None for the last one's.
+        combine_layers: what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``,
+            a sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7
+            (arXiv 1810.04805).
+        split: where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or
+            ``"punctuation"`` as well. Lists of words are for ``"spaces"``. It can change later: a
+            tagger that was trained on lists of words can read prose once it is ``"punctuation"``.
+        stride: the number of tokens by which consecutive windows overlap; None for a quarter of
+            ``max_length``, or 128 if that is less.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for fewer than two tags, a repeated or empty one, one with white space, or
@@ -141,6 +158,29 @@ class TokenTagger(Task):
     head_name = "tokens"
     answer_name = "words"
     labels_type = targets.Tags
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        tags: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[TaggerArguments],
+    ):
+        super().__init__(backbone, tokenizer, tags, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        tags: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedTaggerArguments],
+    ) -> Self:
+        return super().from_pretrained(path, tags, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, len(options.tags), **options.head_input)

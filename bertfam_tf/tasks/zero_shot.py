@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ from bertfam_tf import heads
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.options import Options, classes, option
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, classes, option
 from bertfam_tf.tasks.parts import Parts, Signature, Tensors
 from bertfam_tf.tasks.preprocessing import PackedLists, rows_of, run_rows
 from bertfam_tf.tasks.pretrained import checked_labels
@@ -29,24 +30,10 @@ _LABELS = "labels"
 class ZeroShotOptions(Options):
     """Options of ``ZeroShotClassifier``."""
 
-    labels: Sequence[str] = option("the labels of texts where a call names no others.")
-    nli_labels: Sequence[str] = classes(
-        "names of the model's own classes, in the order of its scores; one begins with "
-        "``entail``, and with ``multi_label`` one with ``contradict``."
-    )
-    template: str = option(
-        "the sentence that a label becomes, with ``{}`` for the label.",
-        "This example is {}.",
-        settable=True,
-        kw_only=True,
-    )
-    multi_label: bool = option(
-        "whether each label has a probability of its own: that a text entails its sentence rather "
-        "than contradicts it. Else the probabilities of all labels add up to 1.",
-        False,
-        settable=True,
-        kw_only=True,
-    )
+    labels: Sequence[str] = option()
+    nli_labels: Sequence[str] = classes()
+    template: str = option("This example is {}.", settable=True, kw_only=True)
+    multi_label: bool = option(False, settable=True, kw_only=True)
 
     def __post_init__(self) -> None:
         labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
@@ -59,6 +46,17 @@ class ZeroShotOptions(Options):
         _class_of("entail", self.nli_labels)
         if self.multi_label:
             _class_of("contradict", self.nli_labels)
+
+
+class ZeroShotArguments(OptionArguments, total=False):
+    """``ZeroShotOptions`` as keyword arguments."""
+
+    template: str
+    multi_label: bool
+
+
+class PretrainedZeroShotArguments(ZeroShotArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``ZeroShotClassifier.from_pretrained``."""
 
 
 class ZeroShotClassifier(Task):
@@ -78,7 +76,13 @@ class ZeroShotClassifier(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        labels: the labels of texts where a call names no others.
+        nli_labels: names of the model's own classes, in the order of its scores; one begins with
+            ``entail``, and with ``multi_label`` one with ``contradict``.
+        template: the sentence that a label becomes, with ``{}`` for the label.
+        multi_label: whether each label has a probability of its own: that a text entails its
+            sentence rather than contradicts it. Else the probabilities of all labels add up to 1.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for no labels, a template without ``{{}}``, ``nli_labels`` without the class
@@ -88,6 +92,33 @@ class ZeroShotClassifier(Task):
 
     options_type = ZeroShotOptions
     head_name = "sequence"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        nli_labels: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[ZeroShotArguments],
+    ):
+        super().__init__(
+            backbone, tokenizer, labels, nli_labels, language_id=language_id, name=name, **options
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        labels: Sequence[str],
+        nli_labels: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedZeroShotArguments],
+    ) -> Self:
+        return super().from_pretrained(path, labels, nli_labels, language=language, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
         head = heads.build(backbone, self.head_name, len(options.nli_labels))

@@ -61,7 +61,6 @@ class TextLength(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
     """
 
     file_labels_type = targets.Number
