@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertfam_tf.tasks.parts import Signature, Tensors
+from bertfam_tf.tasks.components import Signature, Tensors
 
 
 def attention_signature(task: Any, max_tokens: int) -> Signature:

@@ -15,7 +15,7 @@ from bertfam_tf.export.weights import StoredWeights
 from bertfam_tf.names import unexpected
 from bertfam_tf.serve.servable import DEFAULT_SIGNATURE
 from bertfam_tf.tasks import MultiTask, Task
-from bertfam_tf.tasks.parts import Signature
+from bertfam_tf.tasks.components import Signature
 
 EXAMPLES = "inputs"
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertfam_tf.data.inputs import LANGUAGE
 from bertfam_tf.export.attention_signature import attention_signature
 from bertfam_tf.tasks import Task
-from bertfam_tf.tasks.parts import Signature
+from bertfam_tf.tasks.components import Signature
 from bertfam_tf.tasks.preprocessing import POOLED
 from bertfam_tf.tasks.text_learner import refuse
 

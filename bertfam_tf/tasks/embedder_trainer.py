@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,9 +15,9 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, SumAndCount
+from bertfam_tf.tasks.components import NO_LABELS
 from bertfam_tf.tasks.languages import repeated
-from bertfam_tf.tasks.parts import NO_LABELS
-from bertfam_tf.tasks.preprocessing import Packed, rows_of
+from bertfam_tf.tasks.preprocessing import SingleRow, rows_of
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
 from bertfam_tf.training import accumulation
 from bertfam_tf.training.learner import Untracked, mean_loss
@@ -61,8 +62,9 @@ class EmbedderTrainer(TextLearner):
             representations, arXiv 2205.13147); None for all values alone.
         prompts: names of the embedder's prompts for ``text`` and for the other texts, such as
             ``("query", "passage")``; None for its default prompt.
-        rows_in_memory: texts that are computed at once, for batches that do not fit in memory
+        mini_batch_size: texts that are computed at once, for batches that do not fit in memory
             (GradCache, arXiv 2101.06983): all are computed twice. None for the whole batch.
+        rows_in_memory: the former name of ``mini_batch_size``, which warns.
 
     Raises:
         ValueError: for an unknown objective or prompt, another number of prompts, a temperature
@@ -80,8 +82,9 @@ class EmbedderTrainer(TextLearner):
             objective: ``contrastive``, for pairs of texts that belong together, without labels and
                 optionally with a column, or several, of ``negatives``; ``cosent`` or ``cosine``,
                 for pairs with their similarity as the label.
-            temperature, symmetric, dimensions, prompts, rows_in_memory: as ``EmbedderTrainer``
+            temperature, symmetric, dimensions, prompts, mini_batch_size: as ``EmbedderTrainer``
                 takes them.
+            rows_in_memory: the former name of ``mini_batch_size``.
         """
 
         objective: str = "contrastive"
@@ -89,9 +92,13 @@ class EmbedderTrainer(TextLearner):
         symmetric: bool = False
         dimensions: list[int] | None = None
         prompts: list[str | None] | None = None
+        mini_batch_size: int | None = None
         rows_in_memory: int | None = None
 
         def __post_init__(self) -> None:
+            size = _renamed_size(self.mini_batch_size, self.rows_in_memory)
+            object.__setattr__(self, "mini_batch_size", size)
+            object.__setattr__(self, "rows_in_memory", None)
             known = ("contrastive", "cosent", "cosine")
             if self.objective not in known:
                 raise ValueError(
@@ -107,17 +114,19 @@ class EmbedderTrainer(TextLearner):
         symmetric: bool = False,
         dimensions: Sequence[int] | None = None,
         prompts: tuple[str | None, str | None] | None = None,
+        mini_batch_size: int | None = None,
         rows_in_memory: int | None = None,
         **kwargs: Any,
     ):
+        mini_batch_size = _renamed_size(mini_batch_size, rows_in_memory)
         if objective not in get_args(Similarity):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
         if prompts is not None and len(prompts) != 2:
             raise ValueError(f"prompts must be two names, got {prompts}.")
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}.")
-        if rows_in_memory is not None and rows_in_memory < 1:
-            raise ValueError(f"rows_in_memory must be at least 1, got {rows_in_memory}.")
+        if mini_batch_size is not None and mini_batch_size < 1:
+            raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}.")
         width = embedder.output_shape[-1]
         widths = [width] if dimensions is None else list(dimensions)
         if not widths or not all(1 <= each <= width for each in widths):
@@ -129,7 +138,7 @@ class EmbedderTrainer(TextLearner):
             super().__init__(inputs, vectors, [loss], **{"name": "embedder_trainer", **kwargs})
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
-        self._rows_in_memory = rows_in_memory
+        self._mini_batch_size = mini_batch_size
         fields = _SINGLE if objective == "teacher" else _FIELDS
         self.fields = fields._replace(described=embedder.fields.described)
 
@@ -153,12 +162,12 @@ class EmbedderTrainer(TextLearner):
 
         Raises:
             ValueError: as ``Learner.compile`` does; and for ``accumulation_steps`` above 1, whose
-                parts would have other negatives: that is what ``rows_in_memory`` is for.
+                parts would have other negatives: that is what ``mini_batch_size`` is for.
         """
         if kwargs.get("accumulation_steps", 1) > 1:
             raise ValueError(
                 "accumulation_steps must be 1: examples of a part would have fewer negatives. "
-                "rows_in_memory limits the memory of a step."
+                "mini_batch_size limits the memory of a step."
             )
         super().compile(optimizer, loss, **kwargs)
 
@@ -209,16 +218,16 @@ class EmbedderTrainer(TextLearner):
 
     def train_step(self, *args: Any) -> Any:
         # Its arguments are the backend's; parts are TensorFlow's alone.
-        if self._rows_in_memory is None:
+        if self._mini_batch_size is None:
             return super().train_step(*args)
         return self._cached_step(*args)
 
     def _cached_step(self, data: Any) -> Any:
-        """A step that keeps no activations but those of ``rows_in_memory`` texts."""
+        """A step that keeps no activations but those of ``mini_batch_size`` texts."""
         batch = Batch(*keras.utils.unpack_x_y_sample_weight(data))
         shape = tf.shape(batch.inputs["padding_mask"])
         rows = {n: tf.reshape(x, [-1, 1, shape[2], *x.shape[3:]]) for n, x in batch.inputs.items()}
-        size = self._rows_in_memory
+        size = self._mini_batch_size
         assert size is not None
         number = -(-shape[0] * shape[1] // size)
         width, dtype = self.output_shape[-1], self.outputs[0].dtype
@@ -258,6 +267,17 @@ class EmbedderTrainer(TextLearner):
         return self.get_metrics_result()
 
 
+def _renamed_size(mini_batch_size: int | None, rows_in_memory: int | None) -> int | None:
+    if rows_in_memory is None:
+        return mini_batch_size
+    warnings.warn(
+        "rows_in_memory is called mini_batch_size; the old name is for version 0.1 only.",
+        FutureWarning,
+        stacklevel=3,
+    )
+    return rows_in_memory
+
+
 class _Texts:
     """Packs the texts of examples, int32 (batch, texts, longest).
 
@@ -273,9 +293,9 @@ class _Texts:
             if name is not None and name not in known:
                 raise ValueError(unknown("prompt", name, known))
         plain = embedder.components.preprocessor
-        assert isinstance(plain, Packed)
+        assert isinstance(plain, SingleRow)
         self._packers = [
-            Packed(
+            SingleRow(
                 embedder.backbone,
                 embedder.tokenizer,
                 embedder.options,

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_of
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.parts import Parts
+from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.preprocessing import PACKED
 from bertfam_tf.tasks.text_learner import NO_DATA, arguments, refuse
 from bertfam_tf.text import Tokenizer
@@ -33,7 +33,7 @@ class TaskInference:
     options: Any
     distribute_strategy: Any
     __call__: Callable[..., Any]
-    _parts: Parts
+    _parts: TaskComponents
 
     # From text to answers, as graphs ---------------------------------------------------------
 
@@ -110,7 +110,7 @@ class TaskInference:
         self.forget_graphs()
 
     @property
-    def components(self) -> Parts:
+    def components(self) -> TaskComponents:
         """The components that ``parts`` returned."""
         return self._parts
 

@@ -16,9 +16,9 @@ from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
+from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
-from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.windows import Windows
@@ -106,7 +106,7 @@ class MaskedLM(Task):
     ) -> Self:
         return super().from_pretrained(path, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)
         mask_id = tokenizer.mask_id
         if not tokenizer.get_config()["special_tokens_in_text"]:
@@ -135,7 +135,7 @@ class MaskedLM(Task):
             return head.logits(vectors(x, index)), weights  # (tokens, vocabulary)
 
         inputs = backbone.token_inputs
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=read(backbone(inputs, outputs=head.reads), inputs),
             read=read,
@@ -146,7 +146,7 @@ class MaskedLM(Task):
             targets=_MaskedTokens(),
             head=head,
             source=head.reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=SingleRow(backbone, tokenizer, options, self.fields),
             forward=masked_logits,
             postprocess=self._most_probable,
             answer_ids=lambda outputs, _: {"logits": tf.cast(outputs["logits"], tf.float32)},
@@ -271,7 +271,7 @@ class MaskedLM(Task):
         ]
 
 
-class _MaskedWindows(Packed):
+class _MaskedWindows(SingleRow):
     """Texts of any length as masked windows that do not overlap."""
 
     rows_per_example: int | None = None

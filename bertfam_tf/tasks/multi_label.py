@@ -17,8 +17,8 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics import MicroF1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
+from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
 from bertfam_tf.tasks.text_classifier import (
     ClassifierOptions,
     TextClassifier,
@@ -106,7 +106,7 @@ class MultiLabelClassifier(TextClassifier):
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)  # type: ignore[misc]
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:

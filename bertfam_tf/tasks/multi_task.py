@@ -17,6 +17,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import storage
+from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_learner import TextLearner, columns, renamed
 from bertfam_tf.text import Tokenizer
@@ -84,7 +85,7 @@ class MultiTask(TextLearner):
                 inputs,
                 {name: task(inputs[name]) for name, task in tasks.items()},
                 [
-                    _OfTask(name, each, (loss_weights or {}).get(name, 1.0))
+                    TaskObjective(name, each, (loss_weights or {}).get(name, 1.0))
                     for name, task in tasks.items()
                     for each in task.objectives
                 ],
@@ -357,7 +358,7 @@ class MultiTask(TextLearner):
             x, batch_size, shuffle=shuffle, training=training, batch_tokens=batch_tokens
         )
         sizes = {name: int(stream.cardinality()) for name, stream in streams.items()}
-        counts = _counts(sizes, sampling, steps)
+        counts = batches_per_task(sizes, sampling, steps)
         total = sum(counts.values())
         order = np.repeat(np.arange(len(streams)), [counts[name] for name in streams])
         choices = tf.data.Dataset.from_tensor_slices(order.astype("int64")).shuffle(total, seed)
@@ -418,7 +419,7 @@ class MultiTask(TextLearner):
         return [stream.map(complete(name)) for name, stream in streams.items()]
 
 
-class _OfTask:
+class TaskObjective:
     """An objective of one of several tasks.
 
     Args:
@@ -471,40 +472,6 @@ def _check(tasks: Mapping[str, Task]) -> None:
                 raise ValueError(f"The name {name!r} begins with that of the task {other!r}.")
     if len({id(task) for task in tasks.values()}) < len(tasks):
         raise ValueError("A task has two names.")
-
-
-def _counts(
-    batches: Mapping[str, int], sampling: float | Mapping[str, float], steps: int | None
-) -> dict[str, int]:
-    """How many batches of each task an epoch has.
-
-    Args:
-        batches: of the data, by task; negative if unknown.
-        sampling, steps: as for ``fit``.
-    """
-    unknown_size = [name for name, count in batches.items() if count < 0]
-    if unknown_size and (steps is None or not isinstance(sampling, Mapping)):
-        raise ValueError(
-            f"The data set of {unknown_size[0]!r} has no known size: steps_per_epoch is needed, "
-            "and sampling has to be the tasks' shares by name."
-        )
-    if isinstance(sampling, Mapping):
-        for name in sampling:
-            if name not in batches:
-                raise ValueError(unknown("task", name, batches))
-        shares = {name: float(sampling.get(name, 0)) for name in batches}
-        if min(shares.values()) < 0 or not any(shares.values()):
-            raise ValueError(f"sampling must have shares of at least 0, got {dict(sampling)}.")
-    else:
-        shares = {name: count**sampling for name, count in batches.items()}
-    total = sum(batches.values()) if steps is None else steps
-    exact = {name: total * share / sum(shares.values()) for name, share in shares.items()}
-    counts = {name: int(value) for name, value in exact.items()}
-    # The largest remainders are rounded up.
-    missing = total - sum(counts.values())
-    for name in sorted(exact, key=lambda n: counts[n] - exact[n])[:missing]:
-        counts[name] += 1
-    return counts
 
 
 def _columns(given: Any) -> tuple[Any, Any, Any]:

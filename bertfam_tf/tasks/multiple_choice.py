@@ -19,9 +19,9 @@ from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import PackedLists, rows_of
+from bertfam_tf.tasks.preprocessing import MultiRow, rows_of
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import cross_entropy
 from bertfam_tf.text import Tokenizer
@@ -120,7 +120,7 @@ class MultipleChoice(Task):
     ) -> Self:
         return super().from_pretrained(path, num_choices, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)
         count = options.num_choices
         # The batch is the first axis, so that Keras' loops and strategies can split it.
@@ -139,7 +139,7 @@ class MultipleChoice(Task):
             text = tf.gather(encoded[_CHOICES], found["choice"], batch_dims=1)
             return {"choice": found["choice"], "text": text, "scores": found["scores"]}
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=ops.squeeze(scores, -1),  # (batch, choices)
             head=head,
@@ -155,8 +155,8 @@ class MultipleChoice(Task):
         )
 
 
-class _PackedChoices(PackedLists):
-    """As ``PackedLists``, of the text with each choice; and the choices."""
+class _PackedChoices(MultiRow):
+    """As ``MultiRow``, of the text with each choice; and the choices."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields, options.truncation)

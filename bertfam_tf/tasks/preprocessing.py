@@ -99,7 +99,7 @@ class _Preprocessor:
         return {**encoded, LANGUAGES: tf.constant(language)}
 
 
-class Packed(_Preprocessor):
+class SingleRow(_Preprocessor):
     """One row of token ids for each example.
 
     Args:
@@ -197,14 +197,14 @@ class Packed(_Preprocessor):
         return model(inputs, training=False)
 
 
-class PackedLists(Packed):
+class MultiRow(SingleRow):
     """A row of token ids for each of several texts of an example, with the example's first text.
 
     Call:
         features: string tensors; the first (batch,), the second (batch, texts).
 
     Returns:
-        as ``Packed``, int32 (batch, texts, longest).
+        as ``SingleRow``, int32 (batch, texts, longest).
     """
 
     rows_per_example: int | None = None
@@ -251,11 +251,11 @@ class PackedLists(Packed):
         }
 
 
-class Windowed(_Preprocessor):
+class WindowedPreprocessor(_Preprocessor):
     """Overlapping windows of each document; a text before it is included in every window.
 
     Args:
-        backbone, tokenizer, options: as for ``Packed``.
+        backbone, tokenizer, options: as for ``SingleRow``.
         fields: names of the texts; the last one is the document.
         stride: the number of tokens by which consecutive windows overlap.
         max_question: maximum number of tokens of the text before the document; as ``Windows``.

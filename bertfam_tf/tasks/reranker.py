@@ -19,9 +19,9 @@ from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
+from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed, PackedLists, rows_of, run_rows
+from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_learner import arguments, refuse
@@ -127,7 +127,7 @@ class Reranker(Task):
     ) -> Self:
         return super().from_pretrained(path, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, 1)
         inputs, logits = rows_of(
             backbone.token_inputs, lambda rows: head(backbone(rows, outputs=head.reads))
@@ -144,7 +144,7 @@ class Reranker(Task):
         def view(answer: Tensors) -> Tensors:
             return {"outputs": answer["score"]}
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=ops.squeeze(logits, -1),  # (batch, documents)
             head=head,
@@ -283,14 +283,14 @@ def _lists(texts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-class _PackedDocuments(PackedLists):
+class _PackedDocuments(MultiRow):
     """A row of token ids for each document.
 
     Call:
         features: string tensors: the query (batch,), the document (batch,) or (batch, documents).
 
     Returns:
-        as ``Packed``, int32 (batch, longest) or (batch, documents, longest).
+        as ``SingleRow``, int32 (batch, longest) or (batch, documents, longest).
     """
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
@@ -300,12 +300,12 @@ class _PackedDocuments(PackedLists):
                 "Documents must have the shape (examples,) or (examples, documents), got rank "
                 f"{rank}."
             )
-        return super().__call__(features) if rank == 2 else Packed.__call__(self, features)
+        return super().__call__(features) if rank == 2 else SingleRow.__call__(self, features)
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
         if encoded["padding_mask"].shape.rank == 3:
             return super().inputs(encoded)
-        return {n: tf.expand_dims(x, 1) for n, x in Packed.inputs(self, encoded).items()}
+        return {n: tf.expand_dims(x, 1) for n, x in SingleRow.inputs(self, encoded).items()}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         if inputs["padding_mask"].shape[1] == 1:

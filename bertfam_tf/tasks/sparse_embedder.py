@@ -13,9 +13,9 @@ from keras import ops
 from bertfam_tf import heads
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.components import TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
-from bertfam_tf.tasks.parts import Parts, Tensors
-from bertfam_tf.tasks.preprocessing import Packed, in_parts
+from bertfam_tf.tasks.preprocessing import SingleRow, in_parts
 from bertfam_tf.tasks.sentence_transformers import SparseEncoder
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
@@ -102,7 +102,7 @@ class SparseEmbedder(Task):
     ) -> Self:
         return super().from_pretrained(path, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)
         inputs = backbone.token_inputs
         logits = head(backbone(inputs, outputs=head.reads))  # (batch, length, vocabulary)
@@ -112,7 +112,7 @@ class SparseEmbedder(Task):
             weights = ops.log1p(ops.max(_real(weights, inputs), axis=1))
         else:
             weights = ops.sum(_real(ops.log1p(weights), inputs), axis=1)
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=weights,  # (batch, vocabulary)
             head=head,
@@ -140,8 +140,8 @@ def _real(weights: Any, inputs: Any) -> Any:
     return weights * ops.cast(mask, weights.dtype)
 
 
-class _FewTexts(Packed):
-    """As ``Packed``; the model gets a few texts at a time."""
+class _FewTexts(SingleRow):
+    """As ``SingleRow``; the model gets a few texts at a time."""
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         return in_parts(model, inputs, _ROWS_PER_CALL)[: tf.shape(inputs["token_ids"])[0]]

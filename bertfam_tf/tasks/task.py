@@ -18,10 +18,10 @@ from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained, publish, storage
+from bertfam_tf.tasks.components import Signature, TaskComponents
 from bertfam_tf.tasks.inference import TaskInference
 from bertfam_tf.tasks.languages import Languages
 from bertfam_tf.tasks.options import Options
-from bertfam_tf.tasks.parts import Parts, Signature
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.tasks.training_data import ONE_BATCH, TaskTraining, is_packed_batch, refuse_data_set
 from bertfam_tf.text import Tokenizer
@@ -137,7 +137,7 @@ class Task(TaskInference, TaskTraining):
         self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
         self.forget_graphs()
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         """Returns the components of this task.
 
         It is called before the Keras model exists: it may pass on bound methods, but must not read

@@ -17,6 +17,7 @@ from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
+from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import (
     BackboneOverrides,
     Options,
@@ -26,8 +27,7 @@ from bertfam_tf.tasks.options import (
     names,
     option,
 )
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
@@ -117,7 +117,7 @@ class TextClassifier(Task):
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
@@ -195,7 +195,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def sequence_parts(
     backbone: Backbone, tokenizer: Tokenizer, options: Any, task: Task, scores: int, **parts: Any
-) -> Parts:
+) -> TaskComponents:
     """The parts of a task that gives scores to a text, or to a pair of texts.
 
     Args:
@@ -206,13 +206,13 @@ def sequence_parts(
     """
     head = heads.build(backbone, task.head_name or "", scores)
     inputs = backbone.token_inputs
-    return Parts(
+    return TaskComponents(
         inputs=inputs,
         outputs=head(backbone(inputs, outputs=head.reads)),  # (batch, scores)
         read=lambda found, _: head(found),
         head=head,
         source=head.reads,
-        preprocessor=Packed(backbone, tokenizer, options, task.fields),
+        preprocessor=SingleRow(backbone, tokenizer, options, task.fields),
         **{"distributions": one_distribution, **parts},
     )
 

@@ -19,9 +19,9 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
 from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
+from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
-from bertfam_tf.tasks.parts import Parts, Signature, Tensors
 from bertfam_tf.tasks.precision import (
     FLOAT,
     checked_ranges,
@@ -29,7 +29,7 @@ from bertfam_tf.tasks.precision import (
     quantized,
     ranges_of,
 )
-from bertfam_tf.tasks.preprocessing import POOLED, Packed
+from bertfam_tf.tasks.preprocessing import POOLED, SingleRow
 from bertfam_tf.tasks.sentence_transformers import Modules
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_learner import arguments, refuse
@@ -247,7 +247,7 @@ class TextEmbedder(Task):
     ) -> Self:
         return super().from_pretrained(path, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         inputs = dict(backbone.token_inputs)
         # Only the last layer's first vector is computed; of rows padded on the left it is padding.
         first = options.poolings == ("first",) and not tokenizer.layout.pad_left
@@ -283,12 +283,12 @@ class TextEmbedder(Task):
                 x = x[:, : options.dimensions]
             return normalization(x) if options.normalize else x
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=read(backbone(backbone.token_inputs, outputs=reads), inputs),
             read=read,
             source=reads,
-            preprocessor=Packed(
+            preprocessor=SingleRow(
                 backbone,
                 tokenizer,
                 options,
@@ -375,10 +375,10 @@ class TextEmbedder(Task):
     def _prompted(self) -> dict[str | None, Callable[[Tensors], Tensors]]:
         """Functions from texts to answers, by the name of a prompt; None for no prompt."""
         plain = self._parts.preprocessor
-        assert isinstance(plain, Packed)
+        assert isinstance(plain, SingleRow)
 
         def answers(prompt: str) -> Callable[[Tensors], Tensors]:
-            encode = Packed(
+            encode = SingleRow(
                 self.backbone,
                 self.tokenizer,
                 self.options,

@@ -14,8 +14,8 @@ from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
+from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import sequence_parts
 from bertfam_tf.text import Tokenizer
@@ -67,7 +67,7 @@ class TextRegressor(Task):
     ) -> Self:
         return super().from_pretrained(path, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         def view(answer: Tensors) -> Tensors:
             return {"outputs": answer["score"]}
 

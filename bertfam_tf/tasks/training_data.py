@@ -11,8 +11,8 @@ from bertfam_tf.data import inputs
 from bertfam_tf.data.batching import TokenBatches
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import batches
+from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.inference import with_language
-from bertfam_tf.tasks.parts import Parts
 from bertfam_tf.tasks.preprocessing import token_counts
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
 
@@ -25,7 +25,7 @@ class TaskTraining(TextLearner):
 
     fit_options = ("batch_tokens",)
     evaluate_options = ("language",)
-    _parts: Parts
+    _parts: TaskComponents
     _settle_pair: Callable[[tf.data.Dataset], None]
 
     def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:

@@ -15,9 +15,9 @@ from bertfam_tf import heads
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, classes, option
-from bertfam_tf.tasks.parts import Parts, Signature, Tensors
-from bertfam_tf.tasks.preprocessing import PackedLists, rows_of, run_rows
+from bertfam_tf.tasks.preprocessing import MultiRow, rows_of, run_rows
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_learner import arguments, refuse
@@ -120,7 +120,7 @@ class ZeroShotClassifier(Task):
     ) -> Self:
         return super().from_pretrained(path, labels, nli_labels, language=language, **options)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, len(options.nli_labels))
         inputs, logits = rows_of(
             backbone.token_inputs, lambda rows: head(backbone(rows, outputs=head.reads))
@@ -136,7 +136,7 @@ class ZeroShotClassifier(Task):
             pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
             return [{"label": label, "scores": scores} for label, scores in pairs]
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=logits,  # (batch, labels, classes)
             head=head,
@@ -222,7 +222,7 @@ def _repeated(labels: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
     return tf.tile(tf.expand_dims(labels, 0), [tf.shape(texts)[0], 1])
 
 
-class _PackedLabels(PackedLists):
+class _PackedLabels(MultiRow):
     """A row of token ids for each label: the text, and the sentence that the label becomes.
 
     Call:
@@ -230,7 +230,7 @@ class _PackedLabels(PackedLists):
             options by default.
 
     Returns:
-        as ``PackedLists``; and the labels.
+        as ``MultiRow``; and the labels.
     """
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, task: Any):

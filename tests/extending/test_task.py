@@ -18,9 +18,9 @@ from bertfam_tf.recipes import answer_file, evaluate, run
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.serve import load as load_export
 from bertfam_tf.tasks import Task
+from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents
 from bertfam_tf.tasks.options import Options, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.training.learner import mean_loss
 
 
@@ -77,12 +77,12 @@ class SentenceOrder(Task):
             losses = keras.ops.binary_crossentropy(true, logits[:, 0], from_logits=True)
             return mean_loss(losses, weights)
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=head(backbone(inputs)),
             head=head,
             source=head.reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=SingleRow(backbone, tokenizer, options, self.fields),
             postprocess=answer,
             to_python=to_python,
             targets=OrderTargets(),

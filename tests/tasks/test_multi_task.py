@@ -14,7 +14,7 @@ from bertfam_tf import registry
 from bertfam_tf.export import BatchingOptions
 from bertfam_tf.serve import load
 from bertfam_tf.sources import CheckpointError
-from bertfam_tf.tasks.multi_task import _counts
+from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.text import CharacterTokenizer
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull", "plot", "we play"]
@@ -119,7 +119,7 @@ def _features():
     ],
 )
 def test_sampling(sampling, steps, expected):
-    assert _counts({"a": 100, "b": 9}, sampling, steps) == expected
+    assert batches_per_task({"a": 100, "b": 9}, sampling, steps) == expected
 
 
 def test_history_and_scores(trained):
