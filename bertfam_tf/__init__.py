@@ -6,8 +6,51 @@ program that only serves a SavedModel never loads Keras.
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from bertfam_tf.lazy import lazy
+
+if TYPE_CHECKING:
+    # Type checkers and editors do not see what is imported when first used.
+    # isort: off
+    from bertfam_tf.checkpoints import load_backbone as load_backbone
+    from bertfam_tf.distill import Distiller as Distiller
+    from bertfam_tf.export import (
+        export_saved_model as export_saved_model,
+        export_tflite as export_tflite,
+    )
+    from bertfam_tf.models import (
+        build as build,
+        count_parameters as count_parameters,
+        families as families,
+    )
+    from bertfam_tf.tasks import (
+        CausalLM as CausalLM,
+        EmbedderTrainer as EmbedderTrainer,
+        MaskedLM as MaskedLM,
+        MultiLabelClassifier as MultiLabelClassifier,
+        MultipleChoice as MultipleChoice,
+        MultiTask as MultiTask,
+        Reranker as Reranker,
+        SpanQA as SpanQA,
+        SparseEmbedder as SparseEmbedder,
+        TextClassifier as TextClassifier,
+        TextEmbedder as TextEmbedder,
+        TextRegressor as TextRegressor,
+        TokenTagger as TokenTagger,
+        ZeroShotClassifier as ZeroShotClassifier,
+        load as load,
+        quantize_embeddings as quantize_embeddings,
+        save_pretrained as save_pretrained,
+    )
+    from bertfam_tf.text import load_tokenizer as load_tokenizer
+    from bertfam_tf.training import (
+        layouts as layouts,
+        optimizers as optimizers,
+        tuning as tuning,
+    )
+    from bertfam_tf.training.replicas import strategy as strategy
+    # isort: on
 
 __version__ = "0.1.0"
 

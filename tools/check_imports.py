@@ -49,8 +49,9 @@ ALLOWED = {
     ("layers.tracing", "_function"),
     ("layers.tracing", "_recomputed"),
     ("layers.tracing", "call_once_traced"),
-    ("tasks.base", "Task.export"),
-    ("tasks.base", "Task.export_tflite"),
+    ("tasks.task", "Task.export"),
+    ("tasks.task", "Task.export_tflite"),
+    ("tasks.task", "Task.signatures"),
     ("tasks.multi_task", "MultiTask.export"),
 }
 # These use only Keras operations, so that they run on all backends.

@@ -342,7 +342,7 @@ def importance(
     if isinstance(x, tf.data.Dataset):
         # One that is batched would keep its batches, whose gradients are sums over examples.
         x = inputs.batches(x, batch_size=1, fields=task.fields).unbatch()
-    batches = task.training_batches(x, y, batch_size=1)
+    batches = task.text_batches(x, y, batch_size=1)
     batches = batches if examples is None else batches.take(examples)
 
     @tf.function(input_signature=[batches.element_spec], autograph=False)

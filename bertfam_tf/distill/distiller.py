@@ -11,8 +11,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import is_packed
 from bertfam_tf.distill.cache import BATCH, Cache, halved
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.term import Outputs, Projections, Term
@@ -20,15 +18,15 @@ from bertfam_tf.models import Backbone, unpadding
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.fingerprint import fingerprint
-from bertfam_tf.training import optimizers
-from bertfam_tf.training.learner import Learner, NamedLossTracker, Untracked
+from bertfam_tf.tasks.text_learner import TextLearner, renamed
+from bertfam_tf.training.learner import NamedLossTracker, Untracked
 
 # Targets of a batch: the task's, and the inputs of each teacher or its outputs.
 TARGETS, INPUTS, OUTPUTS = "targets", "teacher_inputs", "teacher_outputs"
 _BACKBONE = "backbone"
 
 
-class Distiller(Learner):
+class Distiller(TextLearner):
     """A student that is trained to imitate a teacher, or the mean of several.
 
     ``fit`` trains the student itself: afterwards it is evaluated, saved and exported as any other.
@@ -50,6 +48,7 @@ class Distiller(Learner):
     """
 
     tracker = NamedLossTracker
+    fit_options = ("batch_tokens", "cache")
 
     def __init__(
         self,
@@ -73,6 +72,8 @@ class Distiller(Learner):
         super().__init__(ours.inputs, outputs, objectives, **kwargs)
         self._distilled = Untracked(distilled)
         self._labels = labels
+        if ours.task is not None:
+            self.fields = ours.task.fields
 
     @property
     def student(self) -> Any:
@@ -85,98 +86,72 @@ class Distiller(Learner):
         """The terms, with layer maps as dicts."""
         return list(self._distilled.value.terms)
 
+    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
+        task = self._distilled.value.student.task
+        return (x, y, sample_weight) if task is None else task.examples(x, y, sample_weight)
+
     def fit(
-        self,
-        x: Any,
-        y: Any = None,
-        *,
-        batch_size: int = 32,
-        epochs: int = 1,
-        sample_weight: Any = None,
-        validation_data: Any = None,
-        shuffle: bool = True,
-        steps_per_epoch: int | None = None,
-        initial_epoch: int = 0,
-        cache: str | Path | None = None,
-        **kwargs: Any,
+        self, x: Any, y: Any = None, *, cache: str | Path | None = None, **kwargs: Any
     ) -> keras.callbacks.History:
-        """As ``Task.fit``, on raw texts, if the student is a task; else as ``keras.Model.fit``.
+        """As ``TextLearner.fit``, on raw texts if the student is a task, else on its inputs.
 
         Labels may be omitted without a weight for ``labels``. Sample weights count in the loss of
-        the labels alone. If ``compile`` was not called, the optimizer is ``optimizers.adamw`` for
-        the steps of this call.
+        the labels alone.
 
         Args:
+            x, y: as for ``TextLearner.fit``.
             cache: a folder for what the terms read of the teacher, which is computed in a first
                 pass and read from there in each epoch, also of later calls with the same examples
                 and the same teacher; None to compute it in each step. An interrupted first pass
                 resumes. Not for masks that are drawn anew in each epoch.
-            **kwargs: of ``keras.Model.fit``.
+            **kwargs: of ``TextLearner.fit``.
 
         Raises:
-            ValueError: as ``Task.fit`` does; and for a ``cache`` with outputs of other teachers,
-                terms or examples, or where it is not possible.
+            ValueError: as ``TextLearner.fit`` does; and for a ``cache`` with outputs of other
+                teachers, terms or examples, or where it is not possible.
         """
         if cache is not None:
-            x = self.cached(x, y, sample_weight, cache).dataset(batch_size, shuffle=shuffle)
-            y = sample_weight = None
-            kwargs["shuffle"] = False
-        if self._distilled.value.student.task is not None:
-            if cache is None and not is_packed(x):
-                x = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle, training=True)
-            if validation_data is not None and not is_packed(validation_data):
-                data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-                given, y, weights = (*data, None, None)[:3]
-                validation_data = self.batches(given, y, weights, batch_size)
-            y = sample_weight = None
-            kwargs["shuffle"] = False  # the data set is shuffled; Keras warns that it cannot
-        elif not isinstance(x, tf.data.Dataset):
-            kwargs.update(batch_size=batch_size, shuffle=shuffle)
-        if not self.compiled:
-            steps = steps_per_epoch or (
-                int(x.cardinality()) if isinstance(x, tf.data.Dataset) else -1
-            )
-            steps *= epochs - initial_epoch
-            with self.distribute_strategy.scope():
-                self.compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
-        with as_value_errors(), warnings.catch_warnings():
+            kwargs["cache"] = cache
+        with warnings.catch_warnings():
             # A term may read less than the last layer's output, so that no gradient reaches it.
             warnings.filterwarnings("ignore", "Gradients do not exist")
-            return super().fit(
-                x,
-                y,
-                epochs=epochs,
-                sample_weight=sample_weight,
-                validation_data=validation_data,
-                steps_per_epoch=steps_per_epoch,
-                initial_epoch=initial_epoch,
-                **kwargs,
-            )
+            return super().fit(x, y, **kwargs)
 
-    def batches(
+    batches = renamed("batches", "text_batches")
+
+    def text_batches(
         self,
         x: Any,
         y: Any = None,
         sample_weight: Any = None,
         batch_size: int = 32,
+        *,
+        shuffle: bool = False,
+        cache: str | Path | None = None,
         **options: Any,
-    ) -> tf.data.Dataset:
+    ) -> Any:
         """Batches of texts as ``fit`` trains on them: inputs, targets, weights.
 
         Args:
-            x, y, sample_weight, batch_size: as for ``fit``.
-            **options: of the task's ``training_batches``.
+            x, y, sample_weight, batch_size, shuffle, cache: as for ``fit``.
+            **options: of the task's ``text_batches``.
 
         Raises:
-            ValueError: as for ``Task.fit``.
+            ValueError: as for ``fit``.
         """
+        if cache is not None:
+            stored = self.cached(x, y, sample_weight, cache)
+            return stored.dataset(batch_size, shuffle=shuffle)
         distilled = self._distilled.value
         task = distilled.student.task
-        return task.training_batches(
+        if task is None:
+            return _batched(x, y, sample_weight, batch_size, shuffle)
+        return task.text_batches(
             x,
             y,
             sample_weight,
             batch_size,
+            shuffle=shuffle,
             labelled=bool(self._labels),
             extend=distilled.extend,
             **options,
@@ -199,7 +174,7 @@ class Distiller(Learner):
         }
         pads = {(0, "token_ids"): task.tokenizer.special_ids.get("pad", 0)}
         pads[(1, TARGETS)] = task.components.targets.padding
-        batches = self.batches(x, y, sample_weight, BATCH)
+        batches = self.text_batches(x, y, sample_weight, BATCH)
         return Cache(folder, batches, distilled.with_outputs, described, pads)
 
     def check_cache(self) -> None:
@@ -294,7 +269,7 @@ class Distillation:
         return False
 
     def extend(self, features: dict[str, Any], encoded: dict[str, Any], batch: tuple) -> tuple:
-        """A batch with the teachers' inputs among the targets, as ``Task.training_batches``."""
+        """A batch with the teachers' inputs among the targets, as ``Task.text_batches``."""
         inputs, *rest = batch
         given = []
         for teacher, same in zip(self.teachers, self._same_tokens, strict=True):
@@ -361,7 +336,7 @@ class Distillation:
         return {term.label: term.loss(ours, theirs, mask, self.projections) for term in self.terms}
 
 
-class _Own:
+class LabelObjective:
     """The student's own objective, in a batch of a distillation.
 
     Args:
@@ -385,6 +360,18 @@ class _Own:
         return {_label(name): value for name, value in found.items()}
 
 
+def _batched(x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool) -> Any:
+    """Arrays of token ids and weights as a data set of batches; other data as they are."""
+    data = tuple(each for each in (x, y, sample_weight) if each is not None)
+    arrays = keras.tree.flatten(data)
+    if not all(hasattr(each, "shape") for each in arrays):
+        return x
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    if shuffle:
+        dataset = dataset.shuffle(len(arrays[0]))
+    return dataset.batch(batch_size)
+
+
 def _label(name: str) -> str:
     return "labels" if name == "loss" else name
 
@@ -395,4 +382,4 @@ def _own_objective(student: Network, weight: float) -> Objective:
     if len(objectives) != 1 or not reads:
         kind = type(student.task or student.backbone).__name__
         raise ValueError(f"labels must be 0 for a {kind}, which has no loss of its own.")
-    return _Own(objectives[0], weight)
+    return LabelObjective(objectives[0], weight)

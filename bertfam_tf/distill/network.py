@@ -83,7 +83,7 @@ class Network:
         return kept
 
     def distributions(self, outputs: Any, inputs: Mapping[str, Any], targets: Any) -> Any:
-        """Logits and weights, as ``tasks.parts.Parts.distributions``."""
+        """Logits and weights, as ``tasks.components.TaskComponents.distributions``."""
         assert self.task is not None
         assert self.task.components.distributions is not None
         return self.task.components.distributions(outputs, dict(inputs), targets)

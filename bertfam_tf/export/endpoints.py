@@ -11,10 +11,11 @@ import tensorflow as tf
 from bertfam_tf.export.guards import InputLimits, with_input_checks
 from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE
+from bertfam_tf.export.signatures import packed_value_counts, signatures
 from bertfam_tf.export.weights import StoredWeights
 from bertfam_tf.names import unexpected
 from bertfam_tf.tasks import MultiTask, Task
-from bertfam_tf.tasks.parts import Signature
+from bertfam_tf.tasks.components import Signature
 
 EXAMPLES = "inputs"
 
@@ -118,9 +119,9 @@ def endpoints(
             raise TypeError(unexpected("export", sorted(options), []))
         # The default signature first: classify and regress signatures call its graph.
         default = DEFAULT_SIGNATURE
-        signatures = sorted(each.signatures(**options).items(), key=lambda x: x[0] != default)
+        listed = sorted(signatures(each, **options).items(), key=lambda x: x[0] != default)
         answer = None
-        for key, signature in signatures:
+        for key, signature in listed:
             if name and (signature.method != "predict" or key == "ids"):
                 continue
             full = "_".join(part for part in (name, "" if name and key == default else key) if part)
@@ -147,7 +148,7 @@ def _endpoint(
             function = batch_requests(function, name, batching)
         if signature.inputs is not None and signature.of_texts is None:
             limits = InputLimits(
-                task.packed_value_counts, task.backbone.max_length, allow_empty=False
+                packed_value_counts(task), task.backbone.max_length, allow_empty=False
             )
     else:
         inputs = {EXAMPLES: tf.TensorSpec([None], tf.string, EXAMPLES)}

@@ -24,6 +24,7 @@ from bertfam_tf.export.model_card import write_card
 from bertfam_tf.export.runtime.loader import CARD, EXTRA, load
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.export.runtime.status import Code, ServingError
+from bertfam_tf.export.signatures import signatures
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.tasks import MultiTask, Task
@@ -171,7 +172,7 @@ def _calibrated(
         }
         for start in range(0, len(examples), rows)
     ]
-    return Int8Layers(task, task.signatures(**options)[DEFAULT_SIGNATURE].function, batches)
+    return Int8Layers(task, signatures(task, **options)[DEFAULT_SIGNATURE].function, batches)
 
 
 def _make(

@@ -219,7 +219,8 @@ def _phase(
     engine.compile_model(distiller, settings, steps * epochs, factors=factors)
     if validation is not None:
         # Encoded once: the same examples are evaluated after each epoch.
-        validation = distiller.batches(validation.batch(settings.batch_size or EXAMPLES)).cache()
+        examples = validation.batch(settings.batch_size or EXAMPLES)
+        validation = distiller.text_batches(examples).cache()
     return engine.Phase(
         distiller, lambda step: passes.between(step, steps * epochs), steps, epochs, validation
     )
@@ -241,7 +242,7 @@ def _passes(
     passes = engine.text_passes(rows, settings, distiller.student.count_tokens)
     return engine.Passes(
         passes.steps,
-        lambda number: distiller.batches(
+        lambda number: distiller.text_batches(
             passes.batches(number), training=True, seed=engine.order_seed(settings, number)
         ),
     )

@@ -119,7 +119,7 @@ def _passes(
             for name, each in passes.items()
         }
         seed = engine.order_seed(recipe.train, number)
-        return model.batches(texts, sampling=recipe.sampling, seed=seed)
+        return model.text_batches(texts, sampling=recipe.sampling, seed=seed)
 
     return engine.Passes(sum(each.steps for each in passes.values()), mixed)
 

@@ -1,6 +1,5 @@
 """Tasks: text in, answers out."""
 
-from bertfam_tf.tasks.base import Task, task_class, trainable_tasks
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.keras_hub import to_keras_hub
@@ -15,6 +14,7 @@ from bertfam_tf.tasks.reranker import Reranker
 from bertfam_tf.tasks.span_qa import SpanQA
 from bertfam_tf.tasks.sparse_embedder import SparseEmbedder
 from bertfam_tf.tasks.storage import is_saved
+from bertfam_tf.tasks.task import Task, task_class, trainable_tasks
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
 from bertfam_tf.tasks.text_regressor import TextRegressor

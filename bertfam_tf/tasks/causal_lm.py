@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -19,9 +20,10 @@ from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import OptionArguments, PretrainedArguments
+from bertfam_tf.tasks.preprocessing import SingleRow
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Frame
 from bertfam_tf.text.special_tokens import A_THEN_B
@@ -68,7 +70,7 @@ class CausalLM(Task):
     Args:
         backbone: of a causal family, or of one that predicts in any order.
         tokenizer: its tokenizer.
-        {options}
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a backbone of another family; and as ``Task`` raises it.
@@ -78,7 +80,28 @@ class CausalLM(Task):
     # Prompt and continuation are one segment; in transformers' pipelines they cannot have any.
     unpublished_inputs = ("segment_ids",)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[OptionArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
         # The tokenizer may add special tokens in other tasks, as XLNet's does.
@@ -98,14 +121,14 @@ class CausalLM(Task):
             logits = head(backbone(inputs_and_masks, outputs=head.reads))
             # They are for the token at each position, and not for the one after it.
             logits = keras.ops.roll(logits, -1, axis=1)
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=logits,  # (batch, length, vocabulary)
             read=read,
             distributions=None if read is None else _of_next_tokens,
             head=head,
             source=head.reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields, layout=plain),
+            preprocessor=SingleRow(backbone, tokenizer, options, self.fields, layout=plain),
             training_preprocessor=_Chunks(backbone, tokenizer, options, self.fields),
             postprocess=_log_likelihoods,
             answer_ids=_log_likelihoods,
@@ -331,8 +354,10 @@ class CausalLM(Task):
         return {"generate": Signature(generate, repeatable=repeatable)}
 
 
-class _Chunks(Packed):
+class _Chunks(SingleRow):
     """Texts of any length as windows that overlap by one token, without special tokens."""
+
+    rows_per_example: int | None = None
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -10,17 +11,16 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import layers
-from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches, examples, is_packed
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, SumAndCount
+from bertfam_tf.tasks.components import NO_LABELS
 from bertfam_tf.tasks.languages import repeated
-from bertfam_tf.tasks.parts import NO_LABELS
-from bertfam_tf.tasks.preprocessing import Packed
-from bertfam_tf.training import accumulation, optimizers
-from bertfam_tf.training.learner import Learner, Untracked, mean_loss
+from bertfam_tf.tasks.preprocessing import SingleRow, rows_of
+from bertfam_tf.tasks.text_learner import TextLearner, renamed
+from bertfam_tf.training import accumulation
+from bertfam_tf.training.learner import Untracked, mean_loss
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.text_embedder import TextEmbedder
@@ -32,7 +32,7 @@ _SINGLE = Fields((TEXT,), ())
 Similarity = Literal["contrastive", "cosent", "cosine", "teacher"]
 
 
-class EmbedderTrainer(Learner):
+class EmbedderTrainer(TextLearner):
     """Trains a ``TextEmbedder`` with ``fit``, on texts that belong together or on scored pairs.
 
     An example is a ``text`` and a ``text_pair``, as a dict, a tuple in that order or a DataFrame:
@@ -62,8 +62,9 @@ class EmbedderTrainer(Learner):
             representations, arXiv 2205.13147); None for all values alone.
         prompts: names of the embedder's prompts for ``text`` and for the other texts, such as
             ``("query", "passage")``; None for its default prompt.
-        rows_in_memory: texts that are computed at once, for batches that do not fit in memory
+        mini_batch_size: texts that are computed at once, for batches that do not fit in memory
             (GradCache, arXiv 2101.06983): all are computed twice. None for the whole batch.
+        rows_in_memory: the former name of ``mini_batch_size``, which warns.
 
     Raises:
         ValueError: for an unknown objective or prompt, another number of prompts, a temperature
@@ -81,8 +82,9 @@ class EmbedderTrainer(Learner):
             objective: ``contrastive``, for pairs of texts that belong together, without labels and
                 optionally with a column, or several, of ``negatives``; ``cosent`` or ``cosine``,
                 for pairs with their similarity as the label.
-            temperature, symmetric, dimensions, prompts, rows_in_memory: as ``EmbedderTrainer``
+            temperature, symmetric, dimensions, prompts, mini_batch_size: as ``EmbedderTrainer``
                 takes them.
+            rows_in_memory: the former name of ``mini_batch_size``.
         """
 
         objective: str = "contrastive"
@@ -90,9 +92,13 @@ class EmbedderTrainer(Learner):
         symmetric: bool = False
         dimensions: list[int] | None = None
         prompts: list[str | None] | None = None
+        mini_batch_size: int | None = None
         rows_in_memory: int | None = None
 
         def __post_init__(self) -> None:
+            size = _renamed_size(self.mini_batch_size, self.rows_in_memory)
+            object.__setattr__(self, "mini_batch_size", size)
+            object.__setattr__(self, "rows_in_memory", None)
             known = ("contrastive", "cosent", "cosine")
             if self.objective not in known:
                 raise ValueError(
@@ -108,36 +114,33 @@ class EmbedderTrainer(Learner):
         symmetric: bool = False,
         dimensions: Sequence[int] | None = None,
         prompts: tuple[str | None, str | None] | None = None,
+        mini_batch_size: int | None = None,
         rows_in_memory: int | None = None,
         **kwargs: Any,
     ):
+        mini_batch_size = _renamed_size(mini_batch_size, rows_in_memory)
         if objective not in get_args(Similarity):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
         if prompts is not None and len(prompts) != 2:
             raise ValueError(f"prompts must be two names, got {prompts}.")
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}.")
-        if rows_in_memory is not None and rows_in_memory < 1:
-            raise ValueError(f"rows_in_memory must be at least 1, got {rows_in_memory}.")
+        if mini_batch_size is not None and mini_batch_size < 1:
+            raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}.")
         width = embedder.output_shape[-1]
         widths = [width] if dimensions is None else list(dimensions)
         if not widths or not all(1 <= each <= width for each in widths):
             raise ValueError(f"dimensions must be from 1 to {width}, got {dimensions}.")
         self._embedder = Untracked(embedder)
         with embedder.distribute_strategy.scope():
-            inputs = {
-                name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
-                for name, spec in embedder.components.inputs.items()
-            }
-            vectors = embedder({name: layers.MergeRows()(x) for name, x in inputs.items()})
-            vectors = layers.SplitRows()(vectors, inputs["token_ids"])  # (batch, texts, width)
+            inputs, vectors = rows_of(embedder.components.inputs, embedder)  # (batch, texts, width)
             loss = _Similarity(objective, temperature, symmetric, widths)
             super().__init__(inputs, vectors, [loss], **{"name": "embedder_trainer", **kwargs})
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
-        self._rows_in_memory = rows_in_memory
+        self._mini_batch_size = mini_batch_size
         fields = _SINGLE if objective == "teacher" else _FIELDS
-        self._fields = fields._replace(described=embedder.fields.described)
+        self.fields = fields._replace(described=embedder.fields.described)
 
     @property
     def embedder(self) -> TextEmbedder:
@@ -154,93 +157,23 @@ class EmbedderTrainer(Learner):
     def trainable_weights(self) -> list[keras.Variable]:
         return self.trainable_variables
 
-    def fit(
-        self,
-        x: Any,
-        y: Any = None,
-        *,
-        batch_size: int = 32,
-        epochs: int = 1,
-        sample_weight: Any = None,
-        validation_data: Any = None,
-        shuffle: bool = True,
-        steps_per_epoch: int | None = None,
-        initial_epoch: int = 0,
-        **kwargs: Any,
-    ) -> keras.callbacks.History:
-        """As ``Task.fit``, on raw texts.
-
-        Lists and arrays are shuffled in each epoch; a ``tf.data.Dataset`` keeps its order, and its
-        batches if it has some. If ``compile`` was not called, the optimizer is
-        ``optimizers.adamw`` for the steps of this call.
-
-        Args:
-            x: texts, as the class describes them.
-            y: similarities (examples,), or a teacher's vectors (examples, width).
-            batch_size, epochs, sample_weight, validation_data, shuffle: of ``keras.Model.fit``.
-            steps_per_epoch, initial_epoch: of ``keras.Model.fit``.
-            **kwargs: of ``keras.Model.fit``.
-
-        Raises:
-            ValueError: for data of another structure, missing or superfluous labels, or one that
-                is not a finite number.
-        """
-        dataset = self.batches(x, y, sample_weight, batch_size, shuffle=shuffle)
-        if validation_data is not None:
-            data = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-            given, labels, weights = (*data, None, None)[:3]
-            validation_data = self.batches(given, labels, weights, batch_size)
-        if not self.compiled:
-            steps = (steps_per_epoch or int(dataset.cardinality())) * (epochs - initial_epoch)
-            self.compile(optimizers.adamw(total_steps=steps if steps > 0 else None))
-        with as_value_errors():
-            return super().fit(
-                dataset,
-                epochs=epochs,
-                validation_data=validation_data,
-                shuffle=False,  # the data set is shuffled; Keras warns that it cannot
-                steps_per_epoch=steps_per_epoch,
-                initial_epoch=initial_epoch,
-                **kwargs,
-            )
-
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``Learner.compile``; without an optimizer it is ``optimizers.adamw``.
+        """As ``TextLearner.compile``.
 
         Raises:
             ValueError: as ``Learner.compile`` does; and for ``accumulation_steps`` above 1, whose
-                parts would have other negatives: that is what ``rows_in_memory`` is for.
+                parts would have other negatives: that is what ``mini_batch_size`` is for.
         """
         if kwargs.get("accumulation_steps", 1) > 1:
             raise ValueError(
                 "accumulation_steps must be 1: examples of a part would have fewer negatives. "
-                "rows_in_memory limits the memory of a step."
+                "mini_batch_size limits the memory of a step."
             )
-        with self.distribute_strategy.scope():
-            super().compile(optimizers.adamw() if optimizer is None else optimizer, loss, **kwargs)
+        super().compile(optimizer, loss, **kwargs)
 
-    def evaluate(
-        self,
-        x: Any,
-        y: Any = None,
-        *,
-        batch_size: int = 32,
-        sample_weight: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """The loss, as ``keras.Model.evaluate``, on raw texts as ``fit`` reads them.
+    batches = renamed("batches", "text_batches")
 
-        Raises:
-            ValueError: as for ``fit``.
-        """
-        if not is_packed(x):
-            x = self.batches(x, y, sample_weight, batch_size)
-            if not self.compiled:
-                self.compile()
-        with as_value_errors():
-            return super().evaluate(x, **kwargs)
-
-    def batches(
+    def text_batches(
         self,
         x: Any,
         y: Any = None,
@@ -248,10 +181,21 @@ class EmbedderTrainer(Learner):
         batch_size: int = 32,
         *,
         shuffle: bool = False,
+        training: bool = False,
     ) -> tf.data.Dataset:
-        """Batches of texts as the Keras model takes them: inputs, targets, weights."""
-        x, y, sample_weight = examples(x, y, sample_weight, self._fields)
-        stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self._fields)
+        """Batches of texts as the Keras model takes them: inputs, targets, weights.
+
+        Args:
+            x: texts, as the class describes them.
+            y: similarities (examples,), or a teacher's vectors (examples, width).
+            sample_weight, batch_size, shuffle, training: as for ``TextLearner.text_batches``.
+
+        Raises:
+            ValueError: for data of another structure, missing or superfluous labels, or one that
+                is not a finite number.
+        """
+        x, y, sample_weight = self.examples(x, y, sample_weight)
+        stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self.fields)
         if shuffle and not isinstance(x, tf.data.Dataset):
             # At random, not by length: texts of the same length would be easy to tell apart.
             steps = int(stream.cardinality())
@@ -274,16 +218,16 @@ class EmbedderTrainer(Learner):
 
     def train_step(self, *args: Any) -> Any:
         # Its arguments are the backend's; parts are TensorFlow's alone.
-        if self._rows_in_memory is None:
+        if self._mini_batch_size is None:
             return super().train_step(*args)
         return self._cached_step(*args)
 
     def _cached_step(self, data: Any) -> Any:
-        """A step that keeps no activations but those of ``rows_in_memory`` texts."""
+        """A step that keeps no activations but those of ``mini_batch_size`` texts."""
         batch = Batch(*keras.utils.unpack_x_y_sample_weight(data))
         shape = tf.shape(batch.inputs["padding_mask"])
         rows = {n: tf.reshape(x, [-1, 1, shape[2], *x.shape[3:]]) for n, x in batch.inputs.items()}
-        size = self._rows_in_memory
+        size = self._mini_batch_size
         assert size is not None
         number = -(-shape[0] * shape[1] // size)
         width, dtype = self.output_shape[-1], self.outputs[0].dtype
@@ -323,6 +267,17 @@ class EmbedderTrainer(Learner):
         return self.get_metrics_result()
 
 
+def _renamed_size(mini_batch_size: int | None, rows_in_memory: int | None) -> int | None:
+    if rows_in_memory is None:
+        return mini_batch_size
+    warnings.warn(
+        "rows_in_memory is called mini_batch_size; the old name is for version 0.1 only.",
+        FutureWarning,
+        stacklevel=3,
+    )
+    return rows_in_memory
+
+
 class _Texts:
     """Packs the texts of examples, int32 (batch, texts, longest).
 
@@ -338,9 +293,9 @@ class _Texts:
             if name is not None and name not in known:
                 raise ValueError(unknown("prompt", name, known))
         plain = embedder.components.preprocessor
-        assert isinstance(plain, Packed)
+        assert isinstance(plain, SingleRow)
         self._packers = [
-            Packed(
+            SingleRow(
                 embedder.backbone,
                 embedder.tokenizer,
                 embedder.options,

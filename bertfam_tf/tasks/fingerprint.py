@@ -11,7 +11,7 @@ import numpy as np
 from bertfam_tf.corpora.shards import tokenizer_digest
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
-from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.task import Task
 
 
 def fingerprint(model: Task | Backbone) -> str:

@@ -20,7 +20,7 @@ from bertfam_tf.checkpoints.keras_weights import stored, table_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.registry import Family, FormatNames
 from bertfam_tf.sources import UnrepresentableError
-from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 
 # Config fields that do not affect the outputs of a backbone.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertfam_tf.tasks import storage
-from bertfam_tf.tasks.base import Task, task_class
 from bertfam_tf.tasks.multi_task import MultiTask
+from bertfam_tf.tasks.task import Task, task_class
 
 
 def load(directory: str | Path) -> Task | MultiTask:

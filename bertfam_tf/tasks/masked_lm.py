@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import tensorflow as tf
 
@@ -15,10 +16,10 @@ from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import Options, option
-from bertfam_tf.tasks.parts import Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
+from bertfam_tf.tasks.preprocessing import SingleRow
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.windows import Windows
 from bertfam_tf.training.learner import SingleLossTracker
@@ -30,11 +31,21 @@ _MAX_MASKS = 16
 class MaskedOptions(Options):
     """Options of ``MaskedLM``."""
 
-    top_k: int = option("the number of tokens in an answer for each mask.", 5)
-    mask_rate: float = option("the share of a text's tokens that ``fit`` masks.", 0.15)
-    mask_unit: str = option(
-        "what is masked together: ``piece``, or ``word`` for whole words.", "piece"
-    )
+    top_k: int = option(5)
+    mask_rate: float = option(0.15)
+    mask_unit: str = option("piece")
+
+
+class MaskedArguments(OptionArguments, total=False):
+    """``MaskedOptions`` as keyword arguments."""
+
+    top_k: int
+    mask_rate: float
+    mask_unit: str
+
+
+class PretrainedMaskedArguments(MaskedArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``MaskedLM.from_pretrained``."""
 
 
 class MaskedLM(Task):
@@ -59,7 +70,10 @@ class MaskedLM(Task):
     Args:
         backbone: of a family that is trained to fill masks.
         tokenizer: its tokenizer, with a mask token that it finds in texts.
-        {options}
+        top_k: the number of tokens in an answer for each mask.
+        mask_rate: the share of a text's tokens that ``fit`` masks.
+        mask_unit: what is masked together: ``piece``, or ``word`` for whole words.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a family without such a head, a tokenizer without a mask token or one that
@@ -71,7 +85,28 @@ class MaskedLM(Task):
     tracker = SingleLossTracker
     answer_name = "masks"
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[MaskedArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedMaskedArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)
         mask_id = tokenizer.mask_id
         if not tokenizer.get_config()["special_tokens_in_text"]:
@@ -100,7 +135,7 @@ class MaskedLM(Task):
             return head.logits(vectors(x, index)), weights  # (tokens, vocabulary)
 
         inputs = backbone.token_inputs
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=read(backbone(inputs, outputs=head.reads), inputs),
             read=read,
@@ -111,7 +146,7 @@ class MaskedLM(Task):
             targets=_MaskedTokens(),
             head=head,
             source=head.reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=SingleRow(backbone, tokenizer, options, self.fields),
             forward=masked_logits,
             postprocess=self._most_probable,
             answer_ids=lambda outputs, _: {"logits": tf.cast(outputs["logits"], tf.float32)},
@@ -236,8 +271,10 @@ class MaskedLM(Task):
         ]
 
 
-class _MaskedWindows(Packed):
+class _MaskedWindows(SingleRow):
     """Texts of any length as masked windows that do not overlap."""
+
+    rows_per_example: int | None = None
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -16,8 +17,8 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics import MicroF1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.options import option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
+from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, option
 from bertfam_tf.tasks.text_classifier import (
     ClassifierOptions,
     TextClassifier,
@@ -37,14 +38,22 @@ _SHAPES = (
 class MultiLabelOptions(ClassifierOptions):
     """Options of ``MultiLabelClassifier``."""
 
-    threshold: float = option(
-        "the lowest score of a label that is chosen.", 0.5, settable=True, kw_only=True
-    )
+    threshold: float = option(0.5, settable=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be from 0 to 1, got {self.threshold!r}.")
+
+
+class MultiLabelArguments(PairArguments, total=False):
+    """``MultiLabelOptions`` as keyword arguments."""
+
+    threshold: float
+
+
+class PretrainedMultiLabelArguments(MultiLabelArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``MultiLabelClassifier.from_pretrained``."""
 
 
 class MultiLabelClassifier(TextClassifier):
@@ -59,7 +68,10 @@ class MultiLabelClassifier(TextClassifier):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        labels: names of the classes, in the order of the scores.
+        pair: whether an example has the optional text; None decides by the first data.
+        threshold: the lowest score of a label that is chosen.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: as ``TextClassifier`` raises it, and for a threshold outside of 0 to 1.
@@ -69,7 +81,32 @@ class MultiLabelClassifier(TextClassifier):
     labels_type = targets.Names  # type: ignore[assignment]
     problem_type = "multi_label_classification"
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[MultiLabelArguments],
+    ):
+        super().__init__(  # type: ignore[misc]  # has no temperature
+            backbone, tokenizer, labels, language_id=language_id, name=name, **options
+        )
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # has no temperature
+        cls,
+        path: str | Path,
+        labels: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedMultiLabelArguments],
+    ) -> Self:
+        return super().from_pretrained(path, labels, language=language, **options)  # type: ignore[misc]
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:

@@ -12,21 +12,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import storage
-from bertfam_tf.tasks.base import Task
+from bertfam_tf.tasks.sampling import batches_per_task
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import TextLearner, columns, renamed
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.training import optimizers
-from bertfam_tf.training.learner import Learner, Untracked
+from bertfam_tf.training.learner import Untracked
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-class MultiTask(Learner):
+class MultiTask(TextLearner):
     """Trains tasks that share a backbone, each step on a batch of one of them (MT-DNN).
 
     Liu et al. 2019, arXiv 1901.11504, algorithm 1: in each epoch the batches of all tasks are
@@ -54,6 +54,8 @@ class MultiTask(Learner):
         ValueError: for less than two tasks, an invalid name, a task that cannot be trained, tasks
             with different backbones or tokenizers, or a weight of a task that is not there.
     """
+
+    fit_options = ("batch_tokens", "sampling", "seed", "steps")
 
     def __init__(
         self,
@@ -83,13 +85,12 @@ class MultiTask(Learner):
                 inputs,
                 {name: task(inputs[name]) for name, task in tasks.items()},
                 [
-                    _OfTask(name, each, (loss_weights or {}).get(name, 1.0))
+                    TaskObjective(name, each, (loss_weights or {}).get(name, 1.0))
                     for name, task in tasks.items()
                     for each in task.objectives
                 ],
                 **{"name": "multi_task", **kwargs},
             )
-        self._validation: tf.data.Dataset | None = None
         self._validated: frozenset[str] = frozenset()
 
     @property
@@ -140,10 +141,10 @@ class MultiTask(Learner):
         metrics: Mapping[str, list[Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As ``keras.Model.compile``.
+        """As ``TextLearner.compile``.
 
         Args:
-            optimizer: None for ``optimizers.adamw``.
+            optimizer: None for ``default_optimizer()``.
             loss: None, because each task has its own.
             metrics: for each task, as ``Task.compile`` takes them, for ``fit`` and ``evaluate``;
                 those of a task that is omitted are its default metrics.
@@ -176,76 +177,64 @@ class MultiTask(Learner):
                 for each in made:
                     each.name = f"{name}_{each.name}"
                 self._made[name] = made
-            super().compile(optimizers.adamw() if optimizer is None else optimizer, **kwargs)
+        super().compile(optimizer, **kwargs)
 
     def fit(
         self,
         x: Mapping[str, Any] | tf.data.Dataset,
+        y: Any = None,
         *,
-        batch_size: int = 32,
-        epochs: int = 1,
         sampling: float | Mapping[str, float] = 1.0,
         steps_per_epoch: int | None = None,
-        validation_data: Mapping[str, Any] | None = None,
-        initial_epoch: int = 0,
         seed: int | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """As ``keras.Model.fit``, on raw text and labels of all tasks.
+        """As ``TextLearner.fit``, on raw text and labels of all tasks.
 
         Args:
             x: for each task ``(x, y)`` or ``(x, y, sample_weight)`` as ``Task.fit`` takes them,
                 or what it takes as ``x`` alone: a ``tf.data.Dataset`` or a DataFrame with labels.
-                Or the data set that ``batches`` returns.
-            batch_size: examples in a batch, which are of one task.
-            epochs, initial_epoch: as in Keras.
+                Or the data set that ``text_batches`` returns.
+            y: None; ``validation_data`` is as ``x``, of all tasks or of some.
             sampling: how often each task is trained: in proportion to its number of examples to
                 this power. 1: each example once in an epoch; 0.5: the square root; 0: all tasks
                 equally often, so that small ones are repeated. Or the tasks' shares, by name.
             steps_per_epoch: None for as many as the data have batches.
-            validation_data: as ``x``, of all tasks or of some.
             seed: of the order of tasks; None for another one in each call.
+            **kwargs: of ``TextLearner.fit``; a batch of ``batch_size`` examples is of one task.
 
         Raises:
             ValueError: for tasks that are not there or have no data, for shares that are negative
                 or all 0, for a data set of unknown size without shares and ``steps_per_epoch``,
                 and as ``Task.fit`` raises it.
         """
-        steps = steps_per_epoch
-        if not isinstance(x, tf.data.Dataset):
-            x = self.batches(x, batch_size, sampling=sampling, steps=steps, seed=seed)
-            steps = int(x.cardinality())
-        validation = None
-        if validation_data is not None:
-            self._validated = frozenset(validation_data)
-            specs = {
-                name: tuple(part[name] for part in x.element_spec if name in part) for name in self
-            }
-            parts = self._complete(self._streams(validation_data, batch_size), specs)
-            validation = reduce(tf.data.Dataset.concatenate, parts)
-        if not self.compiled:
-            total = (steps or int(x.cardinality())) * (epochs - initial_epoch)
-            self.compile(optimizers.adamw(total_steps=total if total > 0 else None))
-        self._validation = validation
-        try:
-            with as_value_errors():
-                return super().fit(
-                    x.prefetch(2),
-                    epochs=epochs,
-                    initial_epoch=initial_epoch,
-                    steps_per_epoch=steps_per_epoch if steps is None else steps,
-                    validation_data=validation,
-                    # The streams are shuffled; Keras warns that it cannot.
-                    **{**kwargs, "shuffle": False},
-                )
-        finally:
-            self._validation = None
+        return super().fit(
+            x,
+            y,
+            steps_per_epoch=steps_per_epoch,
+            sampling=sampling,
+            seed=seed,
+            steps=steps_per_epoch,
+            **kwargs,
+        )
 
-    def evaluate(self, x: Any, *, batch_size: int = 32, **kwargs: Any) -> Any:
+    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
+        raise ValueError("validation_split must be 0 for several tasks; pass validation_data.")
+
+    def validation_batches(self, data: Any, batch_size: int, like: Any) -> Any:
+        self._validated = frozenset(data)
+        specs = {
+            name: tuple(part[name] for part in like.element_spec if name in part) for name in self
+        }
+        parts = self._complete(self._streams(data, batch_size), specs)
+        return reduce(tf.data.Dataset.concatenate, parts)
+
+    def evaluate(self, x: Any, y: Any = None, *, batch_size: int = 32, **kwargs: Any) -> Any:
         """What ``evaluate`` of each task returns, as dicts by the names of the tasks.
 
         Args:
             x: as ``fit`` takes it, of all tasks or of some.
+            y: None.
             batch_size: examples in a batch.
             **kwargs: of ``Task.evaluate``.
 
@@ -333,39 +322,59 @@ class MultiTask(Learner):
 
     # Training data ---------------------------------------------------------------------------
 
-    def batches(
+    batches = renamed("batches", "text_batches")
+
+    def text_batches(
         self,
-        x: Mapping[str, Any],
+        x: Mapping[str, Any] | tf.data.Dataset,
+        y: Any = None,
+        sample_weight: Any = None,
         batch_size: int = 32,
         *,
+        shuffle: bool = True,
+        training: bool = True,
         sampling: float | Mapping[str, float] = 1.0,
         steps: int | None = None,
         seed: int | None = None,
+        batch_tokens: int | None = None,
     ) -> tf.data.Dataset:
         """Returns the batches of an epoch, each of one task, as ``fit`` trains on them.
 
         Args:
-            x, batch_size, sampling, seed: as for ``fit``.
+            x: as for ``fit``; a data set of this method is returned as it is.
+            y, sample_weight: None: each task has its own in ``x``.
+            batch_size, shuffle, training, batch_tokens: as for ``Task.text_batches``.
+            sampling, seed: as for ``fit``.
             steps: as ``steps_per_epoch`` of ``fit``.
 
         Raises:
             ValueError: as for ``fit``.
         """
+        if y is not None or sample_weight is not None:
+            raise ValueError("y and sample_weight must be None: x has those of each task.")
+        if isinstance(x, tf.data.Dataset):
+            return x.prefetch(2)
         missing = [name for name in self if name not in x]
         if missing:
             raise ValueError(f"The task {missing[0]!r} has no data; tasks: {list(self)}.")
-        streams = self._streams(x, batch_size, training=True)
+        streams = self._streams(
+            x, batch_size, shuffle=shuffle, training=training, batch_tokens=batch_tokens
+        )
         sizes = {name: int(stream.cardinality()) for name, stream in streams.items()}
-        counts = _counts(sizes, sampling, steps)
+        counts = batches_per_task(sizes, sampling, steps)
         total = sum(counts.values())
         order = np.repeat(np.arange(len(streams)), [counts[name] for name in streams])
         choices = tf.data.Dataset.from_tensor_slices(order.astype("int64")).shuffle(total, seed)
         specs = {name: stream.element_spec for name, stream in streams.items()}
-        return tf.data.Dataset.choose_from_datasets(
-            [stream.repeat() for stream in self._complete(streams, specs)],
-            choices,
-            stop_on_empty_dataset=False,
-        ).apply(tf.data.experimental.assert_cardinality(total))
+        return (
+            tf.data.Dataset.choose_from_datasets(
+                [stream.repeat() for stream in self._complete(streams, specs)],
+                choices,
+                stop_on_empty_dataset=False,
+            )
+            .apply(tf.data.experimental.assert_cardinality(total))
+            .prefetch(2)
+        )
 
     def _known(self, name: str) -> Task:
         if name not in self._named.value:
@@ -373,15 +382,13 @@ class MultiTask(Learner):
         return self._named.value[name]
 
     def _streams(
-        self, data: Mapping[str, Any], batch_size: int, *, training: bool = False
+        self, data: Mapping[str, Any], batch_size: int, **options: Any
     ) -> dict[str, tf.data.Dataset]:
         """Batches of token ids of each task, ``(inputs, targets, weights)`` or without weights."""
         streams = {}
         for name, given in data.items():
             task = self._known(name)
-            streams[name] = task.training_batches(
-                *_columns(given), batch_size, shuffle=training, training=training
-            )
+            streams[name] = task.text_batches(*_columns(given), batch_size, **options)
         return streams
 
     def _complete(
@@ -415,7 +422,7 @@ class MultiTask(Learner):
         return [stream.map(complete(name)) for name, stream in streams.items()]
 
 
-class _OfTask:
+class TaskObjective:
     """An objective of one of several tasks.
 
     Args:
@@ -470,48 +477,13 @@ def _check(tasks: Mapping[str, Task]) -> None:
         raise ValueError("A task has two names.")
 
 
-def _counts(
-    batches: Mapping[str, int], sampling: float | Mapping[str, float], steps: int | None
-) -> dict[str, int]:
-    """How many batches of each task an epoch has.
-
-    Args:
-        batches: of the data, by task; negative if unknown.
-        sampling, steps: as for ``fit``.
-    """
-    unknown_size = [name for name, count in batches.items() if count < 0]
-    if unknown_size and (steps is None or not isinstance(sampling, Mapping)):
-        raise ValueError(
-            f"The data set of {unknown_size[0]!r} has no known size: steps_per_epoch is needed, "
-            "and sampling has to be the tasks' shares by name."
-        )
-    if isinstance(sampling, Mapping):
-        for name in sampling:
-            if name not in batches:
-                raise ValueError(unknown("task", name, batches))
-        shares = {name: float(sampling.get(name, 0)) for name in batches}
-        if min(shares.values()) < 0 or not any(shares.values()):
-            raise ValueError(f"sampling must have shares of at least 0, got {dict(sampling)}.")
-    else:
-        shares = {name: count**sampling for name, count in batches.items()}
-    total = sum(batches.values()) if steps is None else steps
-    exact = {name: total * share / sum(shares.values()) for name, share in shares.items()}
-    counts = {name: int(value) for name, value in exact.items()}
-    # The largest remainders are rounded up.
-    missing = total - sum(counts.values())
-    for name in sorted(exact, key=lambda n: counts[n] - exact[n])[:missing]:
-        counts[name] += 1
-    return counts
-
-
 def _columns(given: Any) -> tuple[Any, Any, Any]:
     """``x``, ``y`` and sample weights of a task's data."""
-    data = given if isinstance(given, tuple) else (given,)
-    if not 1 <= len(data) <= 3:
+    if isinstance(given, tuple) and not 1 <= len(given) <= 3:
         raise ValueError(
-            f"Data of a task must be (x, y) or (x, y, sample_weight), got {len(data)} values."
+            f"Data of a task must be (x, y) or (x, y, sample_weight), got {len(given)} values."
         )
-    return (*data, None, None)[:3]  # type: ignore[return-value]
+    return columns(given)
 
 
 def _empty(spec: Any) -> Any:

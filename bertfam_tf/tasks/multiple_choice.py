@@ -5,23 +5,24 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import heads, layers
+from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import PairOptions, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import PackedLists
+from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
+from bertfam_tf.tasks.preprocessing import MultiRow, rows_of
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import cross_entropy
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Truncation
@@ -34,23 +35,23 @@ _QUESTION = "question"
 class ChoiceOptions(PairOptions):
     """Options of ``MultipleChoice``."""
 
-    num_choices: int = option("the number of choices of each example.", 4)
-    pair: bool | None = option(
-        "whether examples have a question; None decides by the first data.",
-        None,
-        settable=True,
-        kw_only=True,
-    )
-    truncation: Truncation = option(
-        "what is truncated of a text and a choice that are too long, as ``Packer`` takes it; by "
-        "default the text.",
-        "only_first",
-        kw_only=True,
-    )
+    num_choices: int = option(4)
+    pair: bool | None = option(None, settable=True, kw_only=True)
+    truncation: Truncation = option("only_first", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.num_choices < 2:
             raise ValueError(f"num_choices must be at least 2, got {self.num_choices!r}.")
+
+
+class ChoiceArguments(PairArguments, total=False):
+    """``ChoiceOptions`` as keyword arguments."""
+
+    truncation: Truncation
+
+
+class PretrainedChoiceArguments(ChoiceArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``MultipleChoice.from_pretrained``."""
 
 
 class MultipleChoice(Task):
@@ -70,7 +71,11 @@ class MultipleChoice(Task):
     Args:
         backbone: an encoder, with the outputs that its family's head for choices reads.
         tokenizer: its tokenizer.
-        {options}
+        num_choices: the number of choices of each example.
+        pair: whether examples have a question; None decides by the first data.
+        truncation: what is truncated of a text and a choice that are too long, as ``Packer`` takes
+            it; by default the text.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for fewer than two choices, and as ``Task`` and ``heads.build`` raise it.
@@ -90,16 +95,40 @@ class MultipleChoice(Task):
     def rows_per_example(cls, columns: Mapping[str, int]) -> int:
         return columns.get(_CHOICES, 1)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        num_choices: int = 4,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[ChoiceArguments],
+    ):
+        super().__init__(
+            backbone, tokenizer, num_choices, language_id=language_id, name=name, **options
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        num_choices: int = 4,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedChoiceArguments],
+    ) -> Self:
+        return super().from_pretrained(path, num_choices, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)
         count = options.num_choices
         # The batch is the first axis, so that Keras' loops and strategies can split it.
-        inputs = {
-            name: keras.Input((count, *spec.shape[1:]), dtype=spec.dtype, name=name)
-            for name, spec in backbone.token_inputs.items()
-        }
-        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
-        scores = head(backbone(flat, outputs=head.reads))
+
+        def score(rows: dict[str, Any]) -> Any:
+            return ops.reshape(head(backbone(rows, outputs=head.reads)), (-1, 1))
+
+        inputs, scores = rows_of(backbone.token_inputs, score, count)
 
         def choose(logits: tf.Tensor, _: Any) -> Tensors:
             scores = tf.nn.softmax(tf.cast(logits, tf.float32))  # (batch, choices)
@@ -110,9 +139,9 @@ class MultipleChoice(Task):
             text = tf.gather(encoded[_CHOICES], found["choice"], batch_dims=1)
             return {"choice": found["choice"], "text": text, "scores": found["scores"]}
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
-            outputs=ops.reshape(scores, (-1, count)),  # (batch, choices)
+            outputs=ops.squeeze(scores, -1),  # (batch, choices)
             head=head,
             source=head.reads,
             preprocessor=_PackedChoices(backbone, tokenizer, options, self.fields),
@@ -126,36 +155,38 @@ class MultipleChoice(Task):
         )
 
 
-class _PackedChoices(PackedLists):
-    """As ``PackedLists``, of the text with each choice; and the choices."""
+class _PackedChoices(MultiRow):
+    """As ``MultiRow``, of the text with each choice; and the choices."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields, options.truncation)
-        self.count: int = options.num_choices
+        self.rows_per_example = options.num_choices
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         choices = written = self._checked(features[_CHOICES])
         if _QUESTION in features:
             # Joining does not broadcast.
-            before = tf.repeat(tf.expand_dims(features[_QUESTION], 1), self.count, axis=1)
+            before = tf.repeat(
+                tf.expand_dims(features[_QUESTION], 1), self.rows_per_example, axis=1
+            )
             written = tf.strings.join([before, choices], separator=" ")
         language = self.languages.of(features)
         return {**self.pairs(features[TEXT], written, language), _CHOICES: choices}
 
     def _checked(self, choices: tf.Tensor) -> tf.Tensor:
-        expected = f"Each example must have {self.count} choices, got "
+        expected = f"Each example must have {self.rows_per_example} choices, got "
         if choices.shape.rank != 2:
             raise ValueError(
                 f"choices must have the shape (examples, choices), got {choices.shape}."
             )
         if choices.shape[1] is not None:
-            if choices.shape[1] != self.count:
+            if choices.shape[1] != self.rows_per_example:
                 raise ValueError(f"{expected}{choices.shape[1]}.")
             return choices
         given = tf.shape(choices)[1]
         text = tf.strings.join([MARK, expected, tf.strings.as_string(given), "."])
-        with tf.control_dependencies([tf.debugging.Assert(given == self.count, [text])]):
-            return tf.ensure_shape(tf.identity(choices), [None, self.count])
+        with tf.control_dependencies([tf.debugging.Assert(given == self.rows_per_example, [text])]):
+            return tf.ensure_shape(tf.identity(choices), [None, self.rows_per_example])
 
 
 def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:

@@ -1,19 +1,18 @@
-"""Options of tasks: each is declared, documented and checked in one place.
+"""Options of tasks: each is declared and checked in one place.
 
-The constructor, ``from_pretrained``, ``save`` and ``load``, recipes and the documentation of a task
-all read the dataclass of its options.
+The constructor, ``from_pretrained``, ``save`` and ``load``, and recipes all read the dataclass of a
+task's options. Type checkers read the ``TypedDict`` beside it, which lists them as keyword
+arguments; tests/tasks/test_options.py compares both.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from inspect import Parameter
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected
@@ -21,68 +20,76 @@ from bertfam_tf.text.packing import Padding
 from bertfam_tf.validation import accepts, check
 
 _MAX_LENGTH = 512
-_DOC, _SETTABLE, _CLASSES = "doc", "settable", "classes"
-# Instead of ``language_id``, which a checkpoint knows.
-_LANGUAGE = (
-    "code of the texts' language, such as ``'de'``, for checkpoints of XLM, or its number if "
-    "they name none; None for their tokenizer's."
-)
+_SETTABLE, _CLASSES = "settable", "classes"
 _LANGUAGES = ("language_id", "languages")
-_WIDTH = 100
 
 
 def option(
-    doc: str,
     default: Any = MISSING,
     *,
     settable: bool = False,
     choices: Iterable[Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A field of ``Options``.
+    """A field of ``Options``; the docstring of the task describes it.
 
     Args:
-        doc: its description, as in a docstring's "Args".
         default: its value if omitted; without a default the option is required.
         settable: whether it may be changed on a task, whose later answers use the new value.
         choices: all values that it may have; None for any.
         **kwargs: of ``dataclasses.field``.
     """
-    metadata = {_DOC: doc, _SETTABLE: settable}
+    metadata: dict[str, Any] = {_SETTABLE: settable}
     if choices is not None:
         metadata |= accepts(choices=choices)
     return field(default=default, metadata=metadata, **kwargs)
 
 
-def classes(doc: str) -> Any:
+def classes() -> Any:
     """A field of ``Options`` for the names of a head's scores; ``from_pretrained`` may omit it."""
-    return field(metadata={_DOC: doc, _CLASSES: True})
+    return field(metadata={_CLASSES: True})
+
+
+class OptionArguments(TypedDict, total=False):
+    """``Options`` as keyword arguments, except the language."""
+
+    max_length: int | None
+    padding: Padding
+    languages: Mapping[str, int] | None
+
+
+class BackboneOverrides(TypedDict, total=False):
+    """Fields of a backbone's config that ``from_pretrained`` may change without other weights."""
+
+    attention_dropout: float
+    classifier_dropout: float | None
+    clamp_len: int
+    dropout: float
+    embedding_dropout: float
+    feed_forward_dropout: float
+    initializer_range: float
+    mem_len: int | None
+    norm_epsilon: float
+    pooler: bool
+    pooler_dropout: float
+    reuse_len: int | None
+    same_length: bool
+    span_dropout: float
+    summary_dropout: float
+
+
+class PretrainedArguments(OptionArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``from_pretrained`` of every task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Options that every task has. Subclasses add fields, and check them in ``__post_init__``."""
 
-    max_length: int | None = option(
-        "maximum number of tokens of an example; longer ones are truncated. None for the "
-        f"backbone's number of positions, or {_MAX_LENGTH} if that is unlimited.",
-        None,
-    )
-    padding: Padding = option(
-        "what batches are padded to: ``'longest'``, their longest row; ``'max_length'``, all of "
-        "them; or widths such as ``(32, 64, 128)``, the smallest that is enough. The latter two "
-        "are for XLA and TPUs, which compile once for each width.",
-        "longest",
-    )
-    language_id: int | None = option(
-        "the language of texts that come without one, where the backbone has language embeddings.",
-        None,
-    )
-    languages: Mapping[str, int] | None = option(
-        "ids of the backbone's languages by their codes, such as ``{'en': 0, 'de': 1}``; None for "
-        "numbers as codes.",
-        None,
-    )
+    max_length: int | None = option(None)
+    padding: Padding = option("longest")
+    language_id: int | None = option(None)
+    languages: Mapping[str, int] | None = option(None)
 
     def resolved(self, backbone: Backbone) -> Self:
         """These options with the defaults that depend on the backbone."""
@@ -100,29 +107,26 @@ class Options:
 class PairOptions(Options):
     """Options of a task with an optional text."""
 
-    pair: bool | None = option(
-        "whether an example has the optional text; None decides by the first data.",
-        None,
-        settable=True,
-    )
+    pair: bool | None = option(None, settable=True)
+
+
+class PairArguments(OptionArguments, total=False):
+    """``PairOptions`` as keyword arguments."""
+
+    pair: bool | None
+
+
+class PretrainedPairArguments(PairArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``from_pretrained`` of a task with an optional text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions(Options):
     """Options of a task whose head reads a vector for each token."""
 
-    feature_layers: Sequence[int] | Literal["all"] | None = option(
-        "the layers whose outputs the head reads: indices, 0 for the embeddings' output and -1 for "
-        "the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers without the "
-        "embeddings. None for the last one's.",
-        None,
-    )
+    feature_layers: Sequence[int] | Literal["all"] | None = option(None)
     combine_layers: Literal["concatenate", "sum", "mix"] = option(
-        "what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``, a sum with "
-        "trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7 (arXiv "
-        "1810.04805).",
-        "concatenate",
-        choices=("concatenate", "sum", "mix"),
+        "concatenate", choices=("concatenate", "sum", "mix")
     )
 
     def __post_init__(self) -> None:
@@ -149,6 +153,13 @@ class FeatureOptions(Options):
     def head_input(self) -> dict[str, Any]:
         """Arguments of ``heads.build``."""
         return {"layers": self.feature_layers, "combine": self.combine_layers}
+
+
+class FeatureArguments(OptionArguments, total=False):
+    """``FeatureOptions`` as keyword arguments."""
+
+    feature_layers: Sequence[int] | Literal["all"] | None
+    combine_layers: Literal["concatenate", "sum", "mix"]
 
 
 def names(kind: type[Options]) -> list[str]:
@@ -186,56 +197,20 @@ def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[s
     return made
 
 
-def _parameters(kind: type[Options], pretrained: bool) -> list[Parameter]:
-    found = []
-    for each in sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only)):
-        name, default, annotation = each.name, each.default, each.type
-        if pretrained and each.metadata.get(_CLASSES):
-            default, annotation = None, f"{annotation} | None"
-        if pretrained and name == "language_id":
-            name, annotation = "language", "str | int | None"
-        how = Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD
-        default = Parameter.empty if default is MISSING else default
-        found.append(Parameter(name, how, default=default, annotation=annotation))
-    return found
-
-
-def constructor_signature(kind: type[Options]) -> inspect.Signature:
-    """Signature of ``Task(backbone, tokenizer, …)``."""
+def signature(kind: type[Options]) -> inspect.Signature:
+    """Signature of ``Task(backbone, tokenizer, …)``, with each option by name."""
     first = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
         for name, annotation in (("backbone", "Backbone"), ("tokenizer", "Tokenizer"))
     ]
-    last = Parameter("name", Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
-    return inspect.Signature([*first, *_parameters(kind, pretrained=False), last])
-
-
-def pretrained_signature(kind: type[Options]) -> inspect.Signature:
-    """Signature of ``Task.from_pretrained(path, …)``, as a class method's function has it."""
-    first = [
-        Parameter("cls", Parameter.POSITIONAL_OR_KEYWORD),
-        Parameter("path", Parameter.POSITIONAL_OR_KEYWORD, annotation=str | Path),
+    options = [
+        Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if each.default is MISSING else each.default,
+            annotation=each.type,
+        )
+        for each in sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))
     ]
-    last = Parameter("overrides", Parameter.VAR_KEYWORD, annotation=Any)
-    return inspect.Signature([*first, *_parameters(kind, pretrained=True), last])
-
-
-def documented(text: str, kind: type[Options], *, pretrained: bool = False) -> str:
-    """A docstring whose line ``{options}`` is replaced by a description of each option."""
-    lines = []
-    for line in text.splitlines():
-        if line.strip() != "{options}":
-            lines.append(line)
-            continue
-        indent = line[: line.index("{")]
-        for each in sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only)):
-            name, doc = each.name, each.metadata[_DOC]
-            if pretrained and name == "language_id":
-                name, doc = "language", _LANGUAGE
-            if pretrained and each.metadata.get(_CLASSES):
-                doc = f"{doc.removesuffix('.')}; None takes those stored with the head."
-            hanging = indent + 4 * " "
-            lines += textwrap.wrap(
-                f"{name}: {doc}", _WIDTH, initial_indent=indent, subsequent_indent=hanging
-            )
-    return "\n".join(lines)
+    last = Parameter("name", Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    return inspect.Signature([*first, *options, last])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
+from bertfam_tf import layers
 from bertfam_tf.data.inputs import Fields
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.languages import LANGUAGES, Languages, repeated
@@ -28,9 +30,12 @@ class Preprocessor(Protocol):
 
     Attributes:
         languages: of the texts, with the tokenizer.
+        rows_per_example: the number of rows of token ids that an example becomes; None if it
+            depends on the example.
     """
 
     languages: Languages
+    rows_per_example: int | None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -60,6 +65,8 @@ class _Preprocessor:
         tokenizer: splits texts.
         options: the task's.
     """
+
+    rows_per_example: int | None = None
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Options):
         self.backbone = backbone
@@ -92,7 +99,7 @@ class _Preprocessor:
         return {**encoded, LANGUAGES: tf.constant(language)}
 
 
-class Packed(_Preprocessor):
+class SingleRow(_Preprocessor):
     """One row of token ids for each example.
 
     Args:
@@ -115,6 +122,8 @@ class Packed(_Preprocessor):
         ``Tokenizer.token_shape`` after these; in place of the longest row here and below what
         the option ``padding`` says.
     """
+
+    rows_per_example: int | None = 1
 
     def __init__(
         self,
@@ -188,18 +197,17 @@ class Packed(_Preprocessor):
         return model(inputs, training=False)
 
 
-class PackedLists(Packed):
+class MultiRow(SingleRow):
     """A row of token ids for each of several texts of an example, with the example's first text.
 
     Call:
         features: string tensors; the first (batch,), the second (batch, texts).
 
     Returns:
-        as ``Packed``, int32 (batch, texts, longest).
+        as ``SingleRow``, int32 (batch, texts, longest).
     """
 
-    # The number of texts, if all examples have the same.
-    count: int | None = None
+    rows_per_example: int | None = None
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         first, second = (features[name] for name in self.names[:2])
@@ -216,7 +224,7 @@ class PackedLists(Packed):
             language: as ``Languages.of`` returns it.
         """
         batch, count = tf.unstack(tf.shape(others))
-        count = count if self.count is None else self.count
+        count = self.rows_per_example or count
         # A text is split once, whatever the number of the others.
         first = self.languages.tokenizer_of(language).tokenize(texts)
         first = tf.gather(first, tf.repeat(tf.range(batch), count))
@@ -228,7 +236,7 @@ class PackedLists(Packed):
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
         batch, count, length = tf.unstack(tf.shape(encoded["padding_mask"]))
-        count = count if self.count is None else self.count
+        count = self.rows_per_example or count
         packed = {name: encoded[name] for name in PACKED if name in encoded}
         rows = [batch * count, length]
         packed = {name: tf.reshape(x, [*rows, *x.shape[3:]]) for name, x in packed.items()}
@@ -243,11 +251,11 @@ class PackedLists(Packed):
         }
 
 
-class Windowed(_Preprocessor):
+class WindowedPreprocessor(_Preprocessor):
     """Overlapping windows of each document; a text before it is included in every window.
 
     Args:
-        backbone, tokenizer, options: as for ``Packed``.
+        backbone, tokenizer, options: as for ``SingleRow``.
         fields: names of the texts; the last one is the document.
         stride: the number of tokens by which consecutive windows overlap.
         max_question: maximum number of tokens of the text before the document; as ``Windows``.
@@ -310,6 +318,42 @@ def in_parts(
 
     _, parts = tf.while_loop(lambda i, _: i * size < count, step, (0, parts), parallel_iterations=1)
     return tf.ensure_shape(parts.concat(), shape)
+
+
+def rows_of(
+    specs: Mapping[str, Any], model: Callable[[dict[str, Any]], Any], count: int | None = None
+) -> tuple[dict[str, Any], Any]:
+    """A model of several rows for each example, from one of rows.
+
+    Args:
+        specs: Keras tensors (rows, length, …), the inputs of ``model`` by name.
+        model: maps such inputs to outputs (rows, …).
+        count: the number of rows of an example, if it is fixed.
+
+    Returns:
+        Keras inputs (batch, count, length, …), by name; and outputs (batch, count, …).
+    """
+    inputs = {
+        name: keras.Input((count, *spec.shape[1:]), dtype=spec.dtype, name=name)
+        for name, spec in specs.items()
+    }
+    outputs = model({name: layers.MergeRows()(x) for name, x in inputs.items()})
+    return inputs, layers.SplitRows()(outputs, inputs["token_ids"])
+
+
+def run_rows(model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """The outputs of a model of ``rows_of``, of which it computes a limited number at a time.
+
+    Args:
+        model: from (batch, count, length) to (batch, count, …).
+        inputs: int32 (batch, count, length, …), by name.
+    """
+    batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
+    shape = [batch * count, 1, length]
+    rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
+    # Without rows, the model was called for one that is not there.
+    found = in_parts(model, rows)[: batch * count]
+    return tf.reshape(found, [batch, count, *model.output_shape[2:]])
 
 
 def token_counts(preprocessor: Preprocessor, features: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -19,7 +19,7 @@ from bertfam_tf.tasks.languages import LANGUAGES
 from bertfam_tf.text import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from bertfam_tf.tasks.base import Task
+    from bertfam_tf.tasks.task import Task
 
 _log = logging.getLogger(__name__)
 

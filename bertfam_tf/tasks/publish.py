@@ -15,7 +15,7 @@ from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.published import save_published
 
 if TYPE_CHECKING:
-    from bertfam_tf.tasks.base import Task
+    from bertfam_tf.tasks.task import Task
 
 _log = logging.getLogger(__name__)
 

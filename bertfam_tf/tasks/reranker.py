@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, Unpack, get_args
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bertfam_tf import heads, layers
+from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, Fields, texts_of
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task, _arguments, _refuse
-from bertfam_tf.tasks.options import Options, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed, PackedLists, in_parts
+from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
+from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
@@ -37,17 +39,8 @@ _OF_LISTS = ("listwise", "margin_mse")
 class RerankerOptions(Options):
     """Options of ``Reranker``."""
 
-    activation: Literal["sigmoid"] | None = option(
-        "of the scores: ``'sigmoid'``, from 0 to 1; or None, the logits.", "sigmoid", settable=True
-    )
-    objective: Ranking = option(
-        "the loss of ``fit``: ``'binary'``, the cross-entropy with labels from 0 to 1; "
-        "``'listwise'``, that of a softmax over a query's documents, with labels divided by their "
-        "sum (arXiv 2101.08751); ``'mse'``, the squared error of the logits, for the scores of a "
-        "teacher; ``'margin_mse'``, that of the difference between the first document's logit and "
-        "the others' (arXiv 2010.02666).",
-        "binary",
-    )
+    activation: Literal["sigmoid"] | None = option("sigmoid", settable=True)
+    objective: Ranking = option("binary")
 
     def __post_init__(self) -> None:
         for name, known in (("activation", ("sigmoid", None)), ("objective", get_args(Ranking))):
@@ -56,6 +49,17 @@ class RerankerOptions(Options):
                     f"{name} must be one of {', '.join(map(repr, known))}, got "
                     f"{getattr(self, name)!r}."
                 )
+
+
+class RerankerArguments(OptionArguments, total=False):
+    """``RerankerOptions`` as keyword arguments."""
+
+    activation: Literal["sigmoid"] | None
+    objective: Ranking
+
+
+class PretrainedRerankerArguments(RerankerArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``Reranker.from_pretrained``."""
 
 
 class Reranker(Task):
@@ -81,7 +85,13 @@ class Reranker(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        activation: of the scores: ``'sigmoid'``, from 0 to 1; or None, the logits.
+        objective: the loss of ``fit``: ``'binary'``, the cross-entropy with labels from 0 to 1;
+            ``'listwise'``, that of a softmax over a query's documents, with labels divided by their
+            sum (arXiv 2101.08751); ``'mse'``, the squared error of the logits, for the scores of a
+            teacher; ``'margin_mse'``, that of the difference between the first document's logit and
+            the others' (arXiv 2010.02666).
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for an unknown activation or objective, or a backbone without the pooler that
@@ -96,15 +106,32 @@ class Reranker(Task):
     labels_type = targets.Number
     published_type = CrossEncoder
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[RerankerArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedRerankerArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, 1)
-        inputs = {
-            name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
-            for name, spec in backbone.token_inputs.items()
-        }
-        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
-        logits = head(backbone(flat, outputs=head.reads))  # (batch * documents, 1)
-        logits = layers.SplitRows()(logits, inputs["token_ids"])
+        inputs, logits = rows_of(
+            backbone.token_inputs, lambda rows: head(backbone(rows, outputs=head.reads))
+        )
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
             scores = self._scored(logits)
@@ -117,7 +144,7 @@ class Reranker(Task):
         def view(answer: Tensors) -> Tensors:
             return {"outputs": answer["score"]}
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=ops.squeeze(logits, -1),  # (batch, documents)
             head=head,
@@ -175,7 +202,7 @@ class Reranker(Task):
         Raises:
             ValueError, TypeError: as ``Task.predict`` raises them.
         """
-        _refuse("predict", others, _arguments(Reranker.predict))
+        refuse("predict", others, arguments(Reranker.predict))
         loop: dict[str, Any] = dict(
             batch_size=batch_size,
             verbose=verbose,
@@ -256,14 +283,14 @@ def _lists(texts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-class _PackedDocuments(PackedLists):
+class _PackedDocuments(MultiRow):
     """A row of token ids for each document.
 
     Call:
         features: string tensors: the query (batch,), the document (batch,) or (batch, documents).
 
     Returns:
-        as ``Packed``, int32 (batch, longest) or (batch, documents, longest).
+        as ``SingleRow``, int32 (batch, longest) or (batch, documents, longest).
     """
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
@@ -273,21 +300,17 @@ class _PackedDocuments(PackedLists):
                 "Documents must have the shape (examples,) or (examples, documents), got rank "
                 f"{rank}."
             )
-        return super().__call__(features) if rank == 2 else Packed.__call__(self, features)
+        return super().__call__(features) if rank == 2 else SingleRow.__call__(self, features)
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
         if encoded["padding_mask"].shape.rank == 3:
             return super().inputs(encoded)
-        return {n: tf.expand_dims(x, 1) for n, x in Packed.inputs(self, encoded).items()}
+        return {n: tf.expand_dims(x, 1) for n, x in SingleRow.inputs(self, encoded).items()}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
         if inputs["padding_mask"].shape[1] == 1:
             return model(inputs, training=False)
-        shape = [batch * count, 1, length]
-        rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
-        # Without rows, the model was called for one that is not there.
-        return tf.reshape(in_parts(model, rows)[: batch * count], [batch, count])
+        return run_rows(model, inputs)
 
 
 class _Relevance(Targets):

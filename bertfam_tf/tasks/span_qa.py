@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -14,55 +15,44 @@ import tensorflow as tf
 
 from bertfam_tf import heads
 from bertfam_tf.data import targets
-from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import Fields, as_text
 from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import FeatureOptions, option
-from bertfam_tf.tasks.parts import Evaluation, Parts, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Windowed
+from bertfam_tf.tasks.components import Evaluation, TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, FeatureArguments, FeatureOptions, option
+from bertfam_tf.tasks.preprocessing import WindowedPreprocessor
+from bertfam_tf.tasks.span_targets import (
+    ANSWER,
+    CONTEXT,
+    QUESTION,
+    SPACES,
+    SpanTargets,
+    first_true,
+    gold_answers,
+    last_true,
+)
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.characters import Characters
 from bertfam_tf.training.learner import mean_loss
 
-_QUESTION, _CONTEXT = "question", "context"
-_ANSWER, _START, _GOLD = "answer", "answer_start", "answers"
 _MAX_LENGTH, _STRIDE, _MAX_QUESTION = 384, 128, 64
 # Logits where no answer can be: far below any other, and finite, for sums with infinities may be
 # NaN.
 _NOWHERE = -1e9
-_SPACES = r"[\s\x{0B}\x{85}\pZ]+"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanOptions(FeatureOptions):
     """Options of ``SpanQA``."""
 
-    max_length: int | None = option(
-        f"maximum number of tokens of a window. None for {_MAX_LENGTH}, or the backbone's number "
-        "of positions if that is less.",
-        None,
-    )
-    stride: int | None = option(
-        "the number of tokens by which windows overlap; None for "
-        f"{_STRIDE}, or a third of ``max_length`` if that is less.",
-        None,
-    )
-    max_question: int | None = option(
-        "maximum number of tokens of a question; longer ones are truncated. None for "
-        f"{_MAX_QUESTION}, or a sixth of ``max_length`` if that is less.",
-        None,
-    )
-    max_answer: int = option("maximum number of tokens of an answer.", 30)
-    n_best: int = option("the number of answers to return for a question.", 5)
-    null_threshold: float | None = option(
-        "the margin by which no answer has to score above the best span to be the answer; None if "
-        "every question has an answer.",
-        None,
-        settable=True,
-    )
+    max_length: int | None = option(None)
+    stride: int | None = option(None)
+    max_question: int | None = option(None)
+    max_answer: int = option(30)
+    n_best: int = option(5)
+    null_threshold: float | None = option(None, settable=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,6 +110,20 @@ def _both_right(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.cast(keras.ops.all(right, axis=-1), "float32")
 
 
+class SpanArguments(FeatureArguments, total=False):
+    """``SpanOptions`` as keyword arguments."""
+
+    stride: int | None
+    max_question: int | None
+    max_answer: int
+    n_best: int
+    null_threshold: float | None
+
+
+class PretrainedSpanArguments(SpanArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``SpanQA.from_pretrained``."""
+
+
 class SpanQA(Task):
     """The part of a context that answers a question (BERT on SQuAD, arXiv 1810.04805).
 
@@ -158,7 +162,23 @@ class SpanQA(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
+        max_length: maximum number of tokens of a window. None for 384, or the backbone's number of
+            positions if that is less.
+        feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
+            output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
+            without the embeddings. None for the last one's.
+        combine_layers: what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``,
+            a sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7
+            (arXiv 1810.04805).
+        stride: the number of tokens by which windows overlap; None for 128, or a third of
+            ``max_length`` if that is less.
+        max_question: maximum number of tokens of a question; longer ones are truncated. None for
+            64, or a sixth of ``max_length`` if that is less.
+        max_answer: maximum number of tokens of an answer.
+        n_best: the number of answers to return for a question.
+        null_threshold: the margin by which no answer has to score above the best span to be the
+            answer; None if every question has an answer.
+        padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a ``max_answer`` or ``n_best`` below 1, a ``null_threshold`` that is NaN, a
@@ -166,18 +186,39 @@ class SpanQA(Task):
     """
 
     options_type = SpanOptions
-    fields = Fields((_QUESTION, _CONTEXT), ())
+    fields = Fields((QUESTION, CONTEXT), ())
     head_name = "span"
     labels_type = targets.Answers
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[SpanArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedSpanArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, **options.head_input)
         inputs = backbone.token_inputs
 
         def read(found: Any, inputs: Any) -> Any:
             return _without_padding(head(found), inputs)  # (windows, length, 2)
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=read(backbone(inputs, outputs=head.reads), inputs),
             read=read,
@@ -190,18 +231,18 @@ class SpanQA(Task):
             postprocess=self._best_answers,
             answer_ids=_start_and_end_logits,
             to_python=_to_python,
-            targets=_SpanTargets(),
+            targets=SpanTargets(),
             loss=span_loss,
             metrics=lambda: [keras.metrics.MeanMetricWrapper(_both_right, name="accuracy")],
             evaluation=Evaluation(
-                lambda features, *_: self.answer(features), _scores, _SpanTargets.with_gold
+                lambda features, *_: self.answer(features), _scores, SpanTargets.with_gold
             ),
         )
 
     def _best_answers(self, outputs: Any, windows: dict[str, Any]) -> Tensors:
         """Answers as the class describes them, of logits (windows, length, 2)."""
         logits = tf.cast(outputs, tf.float32)
-        context = windows[_CONTEXT]
+        context = windows[CONTEXT]
         best, first, after = self._best_spans(logits, windows, tf.size(context))
         found = best > _NOWHERE / 2
         null = tf.reduce_sum(tf.gather(logits, windows["null"], axis=1, batch_dims=1), axis=-1)
@@ -276,8 +317,8 @@ class SpanQA(Task):
         return best, chosen(windows["start"], first), chosen(windows["end"], last)
 
 
-class _QuestionWindows(Windowed):
-    """As ``Windowed``, and ``null``, int32 (windows,), the position for no answer; the texts.
+class _QuestionWindows(WindowedPreprocessor):
+    """Windows with ``null``, int32 (windows,), the position for no answer, and the texts.
 
     Broken bytes of a context become U+FFFD, as the tokenizers read them, so that offsets count what
     Python counts, and answers are UTF-8.
@@ -290,8 +331,8 @@ class _QuestionWindows(Windowed):
                     f"{name!r} has shape {features[name].shape}, expected one string for each "
                     "example."
                 )
-        context = tf.strings.unicode_transcode(features[_CONTEXT], "UTF-8", "UTF-8")
-        features = {**features, _CONTEXT: context}
+        context = tf.strings.unicode_transcode(features[CONTEXT], "UTF-8", "UTF-8")
+        features = {**features, CONTEXT: context}
         windows = super().__call__(features)
         texts = {name: features[name] for name in self.names}
         return {**windows, **texts, "null": self._null_position(windows)}
@@ -300,57 +341,12 @@ class _QuestionWindows(Windowed):
         """The cls token's; a question may contain its text, so ids alone do not tell."""
         entries = self.tokenizer.layout.pair
         if "cls" not in entries:
-            return _first(windows["padding_mask"] > 0)
+            return first_true(windows["padding_mask"] > 0)
         special = (windows["padding_mask"] > 0) & (windows["piece"] < 0)
         special &= windows["token_ids"] == self.tokenizer.special_ids["cls"]
-        return _first(special) if entries.index("cls") < entries.index("a") else _last(special)
-
-
-class _SpanTargets(Targets):
-    """Positions of the answer's first token and of its last, int32 (windows, 2)."""
-
-    @staticmethod
-    def with_gold(x: Any, y: Any) -> tuple[Any, Any]:
-        """Texts and labels with all gold answers, as ``evaluate`` reads them."""
-        return x, None if y is None else _arrays(y)
-
-    def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        # Training takes the first gold answer alone.
-        if y is None:
-            return x, None
-        return x, {name: values for name, values in _arrays(y).items() if name != _GOLD}
-
-    def check(self, y: Any) -> None:
-        if y is None:
-            raise ValueError("No answers were given with the questions.")
-        _check_names(y, _ANSWER, _START)
-
-    def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
-        _check_names(labels, _ANSWER, _START)
-        answer, start = labels[_ANSWER], labels[_START]
-        if answer.dtype != tf.string or not start.dtype.is_integer:
-            raise ValueError(
-                f"{_ANSWER!r} and {_START!r} are {answer.dtype.name} and {start.dtype.name}, "
-                "expected strings and integers."
-            )
-        if not answer.shape.rank == start.shape.rank == 1:
-            raise ValueError(
-                f"{_ANSWER!r} and {_START!r} have shapes {answer.shape} and {start.shape}, "
-                "expected one answer for each question."
-            )
-        begin, after = _bytes_of_answer(encoded, answer, tf.cast(start, tf.int32))
-        begin, after = (
-            tf.expand_dims(tf.gather(at, encoded["document"]), 1) for at in (begin, after)
+        return (
+            first_true(special) if entries.index("cls") < entries.index("a") else last_true(special)
         )
-        covers = (encoded["piece"] >= 0) & (encoded["end"] > begin) & (encoded["start"] < after)
-        # Each token of the document has most context in one window, so these are counted once.
-        once = tf.reduce_sum(tf.cast(covers & encoded["max_context"], tf.int32), axis=1)
-        all_tokens = tf.math.unsorted_segment_sum(once, encoded["document"], tf.size(answer))
-        here = tf.reduce_sum(tf.cast(covers, tf.int32), axis=1)
-        whole = (here > 0) & (here == tf.gather(all_tokens, encoded["document"]))
-        positions = tf.stack([_first(covers), _last(covers)], axis=1)
-        null = tf.expand_dims(encoded["null"], 1)
-        return tf.where(tf.expand_dims(whole, 1), positions, null)
 
 
 def _start_and_end_logits(logits: tf.Tensor, _: Any) -> Tensors:
@@ -369,7 +365,7 @@ def _to_python(outputs: Tensors, texts: Tensors) -> list[dict[str, Any]]:
         name: outputs[f"n_best_{name}s"].numpy() for name in ("answer", "start", "end", "score")
     }
     found = []
-    for i in range(len(columns[_ANSWER])):
+    for i in range(len(columns[ANSWER])):
         parts = {name: values[i].tolist() for name, values in best.items()}
         parts["answer"] = as_text(parts["answer"])
         count = sum(start >= 0 for start in parts["start"])
@@ -381,24 +377,14 @@ def _to_python(outputs: Tensors, texts: Tensors) -> list[dict[str, Any]]:
 def _scores(answered: Iterable[tuple[Any, tuple]]) -> dict[str, float]:
     """Mean exact match and F1, in percent, of answers and batches with gold answers."""
     pairs = [
-        (row[_ANSWER], gold)
+        (row[ANSWER], gold)
         for outputs, (features, labels, *_) in answered
-        for row, gold in zip(_to_python(outputs, features), _gold(labels), strict=True)
+        for row, gold in zip(_to_python(outputs, features), gold_answers(labels), strict=True)
     ]
     return {
         "exact_match": 100 * float(np.mean([exact_match(*pair) for pair in pairs])),
         "f1": 100 * float(np.mean([f1(*pair) for pair in pairs])),
     }
-
-
-def _first(flags: tf.Tensor) -> tf.Tensor:
-    """The first true position of each row, int32 (rows,); 0 where there is none."""
-    return tf.argmax(flags, axis=1, output_type=tf.int32)
-
-
-def _last(flags: tf.Tensor) -> tf.Tensor:
-    """The last true position of each row, int32 (rows,)."""
-    return tf.shape(flags)[1] - 1 - _first(tf.reverse(flags, [1]))
 
 
 def _extracted(
@@ -418,108 +404,10 @@ def _extracted(
     first, after = tf.where(found, first, 0), tf.where(found, after, 0)
     contexts = tf.expand_dims(context, 1)
     given = tf.strings.substr(tf.tile(contexts, [1, tf.shape(first)[1]]), first, after - first)
-    text = tf.strings.regex_replace(given, f"^{_SPACES}", "")
+    text = tf.strings.regex_replace(given, f"^{SPACES}", "")
     first += tf.strings.length(given) - tf.strings.length(text)
-    text = tf.strings.regex_replace(text, f"{_SPACES}$", "")
+    text = tf.strings.regex_replace(text, f"{SPACES}$", "")
     after = first + tf.strings.length(text)
     characters = Characters(context)
     start, end = (tf.where(found, characters.from_bytes(offsets), -1) for offsets in (first, after))
     return text, start, end
-
-
-def _bytes_of_answer(
-    features: dict[str, tf.Tensor], answer: tf.Tensor, start: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The bytes of the context that the answers cover.
-
-    Args:
-        features: string tensors (batch,), as ``_QuestionWindows`` returns them.
-        answer: string (batch,).
-        start: int32 (batch,), in characters.
-
-    Returns:
-        int32 (batch,), the first bytes and the bytes after the last; 0 and 0 for no answer.
-
-    Raises:
-        InvalidArgumentError: at run time, with ``MARK``, for the first answer that is not there.
-    """
-    context = features[_CONTEXT]
-    bare = tf.strings.regex_replace(answer, f"^{_SPACES}|{_SPACES}$", "")
-    length = tf.strings.length(bare)
-    at = Characters(context).to_bytes(tf.expand_dims(start, 1))[:, 0]
-    rest = tf.strings.substr(context, at, tf.strings.length(context) - at)
-    from_word = tf.strings.regex_replace(rest, f"^{_SPACES}", "")
-    at += tf.strings.length(rest) - tf.strings.length(from_word)
-    there = tf.strings.substr(from_word, tf.zeros_like(length), length)
-    none = length == 0
-    right = none | ((there == bare) & (start >= 0))
-    wrong = tf.where(~right)[:1, 0]
-
-    def of_wrong(values: tf.Tensor) -> tf.Tensor:
-        return tf.strings.reduce_join(tf.gather(values, wrong))
-
-    message = tf.strings.join(
-        [
-            MARK + "The answer '",
-            of_wrong(answer),
-            "' to '",
-            of_wrong(features[_QUESTION]),
-            "' is not at character ",
-            of_wrong(tf.strings.as_string(start)),
-            " of its context, where '",
-            of_wrong(there),
-            "' was found.",
-        ]
-    )
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
-        begin = tf.where(none, 0, at)
-    return begin, tf.where(none, 0, begin + length)
-
-
-def _check_names(labels: Any, *expected: str) -> None:
-    if not isinstance(labels, Mapping):
-        raise ValueError(
-            f"labels must be a dict with {_ANSWER!r} and {_START!r}, got a {type(labels).__name__}."
-        )
-    if not {*expected} <= {*labels}:
-        wanted = " and ".join(map(repr, expected))
-        raise ValueError(f"labels must have {wanted}, got {sorted(labels)}.")
-
-
-def _arrays(labels: Any) -> dict[str, np.ndarray]:
-    """Labels in lists as arrays: strings as bytes, gold answers padded with ""."""
-    _check_names(labels)
-    arrays = {}
-    for name, values in labels.items():
-        if name == _GOLD:
-            most = max([len(row) for row in values], default=0)
-            rows = [[*row, *[""] * (most - len(row))] for row in values]
-            arrays[name] = np.array(
-                [[_encoded(text, i, name) for text in row] for i, row in enumerate(rows)], object
-            ).reshape(len(rows), most)
-        elif name == _ANSWER:
-            encoded = [_encoded(text, i, name) for i, text in enumerate(values)]
-            arrays[name] = np.array(encoded, object)
-        else:
-            arrays[name] = np.asarray(values)
-    return arrays
-
-
-def _encoded(text: Any, row: int, name: str) -> bytes:
-    if not isinstance(text, str | bytes):
-        raise ValueError(f"Example {row} of {name!r} must be a string, got {text!r}.")
-    return text.encode("utf-8", "replace") if isinstance(text, str) else text
-
-
-def _gold(labels: Any) -> list[list[str]]:
-    """The gold answers of each question of a batch."""
-    if not isinstance(labels, Mapping) or not {_ANSWER, _GOLD} & {*labels}:
-        raise ValueError(f"labels must be a dict with {_GOLD!r} or {_ANSWER!r}.")
-    values = labels[_GOLD if _GOLD in labels else _ANSWER]
-    if isinstance(values, tf.RaggedTensor):
-        values = values.to_tensor()
-    if values.shape.rank != (2 if _GOLD in labels else 1):
-        raise ValueError(
-            f"Gold answers must have the shape (questions, answers), got {values.shape}."
-        )
-    return [as_text(row) for row in values.numpy().reshape(len(values), -1)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self, Unpack
 
 import keras
 import tensorflow as tf
@@ -12,11 +13,11 @@ from keras import ops
 from bertfam_tf import heads
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import Options, option
-from bertfam_tf.tasks.parts import Parts, Tensors
-from bertfam_tf.tasks.preprocessing import Packed, in_parts
+from bertfam_tf.tasks.components import TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
+from bertfam_tf.tasks.preprocessing import SingleRow, in_parts
 from bertfam_tf.tasks.sentence_transformers import SparseEncoder
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 
 # Of texts in one call of the model: each token has a logit for each piece of the vocabulary.
@@ -27,18 +28,25 @@ _ROWS_PER_CALL = 4
 class SparseOptions(Options):
     """Options of ``SparseEmbedder``."""
 
-    pooling: Literal["max", "sum"] = option(
-        "of the weights that a text's tokens give a piece.", "max"
-    )
-    max_pieces: int = option(
-        "the most pieces of a text that are kept, those of the largest weight.", 256, settable=True
-    )
+    pooling: Literal["max", "sum"] = option("max")
+    max_pieces: int = option(256, settable=True)
 
     def __post_init__(self) -> None:
         if self.pooling not in ("max", "sum"):
             raise ValueError(f"pooling must be 'max' or 'sum', got {self.pooling!r}.")
         if self.max_pieces < 1:
             raise ValueError(f"max_pieces must be at least 1, got {self.max_pieces}.")
+
+
+class SparseArguments(OptionArguments, total=False):
+    """``SparseOptions`` as keyword arguments."""
+
+    pooling: Literal["max", "sum"]
+    max_pieces: int
+
+
+class PretrainedSparseArguments(SparseArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``SparseEmbedder.from_pretrained``."""
 
 
 class SparseEmbedder(Task):
@@ -57,7 +65,9 @@ class SparseEmbedder(Task):
     Args:
         backbone: an encoder of a family with a masked language model's head.
         tokenizer: its tokenizer.
-        {options}
+        pooling: of the weights that a text's tokens give a piece.
+        max_pieces: the most pieces of a text that are kept, those of the largest weight.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a family without such a head, an unknown pooling, or ``max_pieces`` below 1;
@@ -71,7 +81,28 @@ class SparseEmbedder(Task):
     answer_name = "tokens"
     published_type = SparseEncoder
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[SparseArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedSparseArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)
         inputs = backbone.token_inputs
         logits = head(backbone(inputs, outputs=head.reads))  # (batch, length, vocabulary)
@@ -81,7 +112,7 @@ class SparseEmbedder(Task):
             weights = ops.log1p(ops.max(_real(weights, inputs), axis=1))
         else:
             weights = ops.sum(_real(ops.log1p(weights), inputs), axis=1)
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=weights,  # (batch, vocabulary)
             head=head,
@@ -109,8 +140,8 @@ def _real(weights: Any, inputs: Any) -> Any:
     return weights * ops.cast(mask, weights.dtype)
 
 
-class _FewTexts(Packed):
-    """As ``Packed``; the model gets a few texts at a time."""
+class _FewTexts(SingleRow):
+    """As ``SingleRow``; the model gets a few texts at a time."""
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         return in_parts(model, inputs, _ROWS_PER_CALL)[: tf.shape(inputs["token_ids"])[0]]

@@ -27,8 +27,8 @@ from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, sha256
 from bertfam_tf.text import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from bertfam_tf.tasks.base import Task
     from bertfam_tf.tasks.multi_task import MultiTask
+    from bertfam_tf.tasks.task import Task
 
 
 def describe(task: Task) -> dict[str, Any]:

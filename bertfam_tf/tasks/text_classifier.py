@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self, Unpack
 
 import keras
 import numpy as np
@@ -16,11 +17,19 @@ from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import Options, PairOptions, classes, names, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import (
+    BackboneOverrides,
+    Options,
+    PairArguments,
+    PairOptions,
+    classes,
+    names,
+    option,
+)
+from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
@@ -29,7 +38,7 @@ from bertfam_tf.training.learner import mean_loss
 class ClassifierOptions(PairOptions):
     """Options of tasks with labels for a text."""
 
-    labels: Sequence[str] = classes("names of the classes, in the order of the scores.")
+    labels: Sequence[str] = classes()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", checked_labels(self.labels))
@@ -39,17 +48,22 @@ class ClassifierOptions(PairOptions):
 class SingleLabelOptions(ClassifierOptions):
     """Options of ``TextClassifier``."""
 
-    temperature: float = option(
-        "divides the logits before the softmax, so that scores are as high as they are right "
-        "(Guo et al. 2017, arXiv 1706.04599); see ``calibrate``.",
-        1.0,
-        settable=True,
-    )
+    temperature: float = option(1.0, settable=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature must be above 0, got {self.temperature!r}.")
+
+
+class SingleLabelArguments(PairArguments, total=False):
+    """``SingleLabelOptions`` as keyword arguments."""
+
+    temperature: float
+
+
+class PretrainedSingleLabelArguments(SingleLabelArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``TextClassifier.from_pretrained``."""
 
 
 class TextClassifier(Task):
@@ -63,7 +77,11 @@ class TextClassifier(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        labels: names of the classes, in the order of the scores.
+        temperature: divides the logits before the softmax, so that scores are as high as they are
+            right (Guo et al. 2017, arXiv 1706.04599); see ``calibrate``.
+        pair: whether an example has the optional text; None decides by the first data.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for fewer than two labels, a repeated one, or a backbone without the pooler that
@@ -76,7 +94,30 @@ class TextClassifier(Task):
     problem_type = "single_label_classification"
     ranked_scores = True
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[SingleLabelArguments],
+    ):
+        super().__init__(backbone, tokenizer, labels, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        labels: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedSingleLabelArguments],
+    ) -> Self:
+        return super().from_pretrained(path, labels, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
@@ -122,7 +163,7 @@ class TextClassifier(Task):
             raise ValueError(f"{type(self).__name__} has no temperature.")
         logits_of = tf.function(lambda inputs: self(inputs, training=False), autograph=False)
         logits, labels = [], []
-        for batch in self.training_batches(x, y, batch_size=batch_size):
+        for batch in self.text_batches(x, y, batch_size=batch_size):
             logits.append(np.asarray(logits_of(batch[0]), "float64"))
             labels.append(np.asarray(batch[1]))
         self.temperature = best_temperature(np.concatenate(logits), np.concatenate(labels))
@@ -154,7 +195,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def sequence_parts(
     backbone: Backbone, tokenizer: Tokenizer, options: Any, task: Task, scores: int, **parts: Any
-) -> Parts:
+) -> TaskComponents:
     """The parts of a task that gives scores to a text, or to a pair of texts.
 
     Args:
@@ -165,13 +206,13 @@ def sequence_parts(
     """
     head = heads.build(backbone, task.head_name or "", scores)
     inputs = backbone.token_inputs
-    return Parts(
+    return TaskComponents(
         inputs=inputs,
         outputs=head(backbone(inputs, outputs=head.reads)),  # (batch, scores)
         read=lambda found, _: head(found),
         head=head,
         source=head.reads,
-        preprocessor=Packed(backbone, tokenizer, options, task.fields),
+        preprocessor=SingleRow(backbone, tokenizer, options, task.fields),
         **{"distributions": one_distribution, **parts},
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import EllipsisType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, Unpack
 
 import keras
 import numpy as np
@@ -18,10 +19,9 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
 from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.tasks.base import Task, _arguments, _refuse
+from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
-from bertfam_tf.tasks.options import PairOptions, option
-from bertfam_tf.tasks.parts import Parts, Signature, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
 from bertfam_tf.tasks.precision import (
     FLOAT,
     checked_ranges,
@@ -29,8 +29,10 @@ from bertfam_tf.tasks.precision import (
     quantized,
     ranges_of,
 )
-from bertfam_tf.tasks.preprocessing import POOLED, Packed
+from bertfam_tf.tasks.preprocessing import POOLED, SingleRow
 from bertfam_tf.tasks.sentence_transformers import Modules
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
 # Of the documents for each query that scores consider.
@@ -66,36 +68,14 @@ class Projection:
 class EmbedderOptions(PairOptions):
     """Options of ``TextEmbedder``."""
 
-    pair: bool | None = option("whether an example is two texts.", False, settable=True)
-    pooling: Pooling | Sequence[Pooling] = option(
-        '``"mean"`` of the vectors of all tokens except padding; ``"first"`` or ``"last"``, that '
-        'of one token; ``"max"`` of each value; ``"weighted_mean"``, later tokens count more; '
-        '``"mean_sqrt_length"``, the sum divided by the square root of the number of tokens; or '
-        "several, which are concatenated.",
-        "mean",
-    )
-    projections: Sequence[Projection | Mapping[str, Any]] = option(
-        "dense layers on the pooled vector, such as "
-        '``[{"width": 256, "activation": "tanh", "bias": True}]``; None for no activation.',
-        (),
-    )
-    dimensions: int | None = option(
-        "the number of values that are kept, the first ones, before the normalization (Matryoshka "
-        "embeddings, arXiv 2205.13147); None for all.",
-        None,
-    )
-    normalize: bool = option(
-        "whether embeddings have length 1, so that a dot product is the cosine.", True
-    )
-    prompts: Mapping[str, str] | None = option(
-        'texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is put '
-        "before each text. None for none.",
-        None,
-    )
-    default_prompt: str | None = option(
-        'the name of the prompt where none is named, also in ``fit``; ``""`` for none.', None
-    )
-    include_prompt: bool = option("whether tokens of the prompt are pooled.", True)
+    pair: bool | None = option(False, settable=True)
+    pooling: Pooling | Sequence[Pooling] = option("mean")
+    projections: Sequence[Projection | Mapping[str, Any]] = option(())
+    dimensions: int | None = option(None)
+    normalize: bool = option(True)
+    prompts: Mapping[str, str] | None = option(None)
+    default_prompt: str | None = option(None)
+    include_prompt: bool = option(True)
 
     def __post_init__(self) -> None:
         kinds = self.poolings
@@ -127,6 +107,22 @@ class EmbedderOptions(PairOptions):
         return {**super().stored(), "projections": projections}
 
 
+class EmbedderArguments(PairArguments, total=False):
+    """``EmbedderOptions`` as keyword arguments."""
+
+    pooling: Pooling | Sequence[Pooling]
+    projections: Sequence[Projection | Mapping[str, Any]]
+    dimensions: int | None
+    normalize: bool
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    include_prompt: bool
+
+
+class PretrainedEmbedderArguments(EmbedderArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``TextEmbedder.from_pretrained``."""
+
+
 class TextEmbedder(Task):
     """Embeddings whose cosine is the similarity of two texts.
 
@@ -142,7 +138,22 @@ class TextEmbedder(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
+        pair: whether an example is two texts.
+        pooling: ``"mean"`` of the vectors of all tokens except padding; ``"first"`` or ``"last"``,
+            that of one token; ``"max"`` of each value; ``"weighted_mean"``, later tokens count
+            more; ``"mean_sqrt_length"``, the sum divided by the square root of the number of
+            tokens; or several, which are concatenated.
+        projections: dense layers on the pooled vector, such as ``[{"width": 256, "activation":
+            "tanh", "bias": True}]``; None for no activation.
+        dimensions: the number of values that are kept, the first ones, before the normalization
+            (Matryoshka embeddings, arXiv 2205.13147); None for all.
+        normalize: whether embeddings have length 1, so that a dot product is the cosine.
+        prompts: texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is
+            put before each text. None for none.
+        default_prompt: the name of the prompt where none is named, also in ``fit``; ``""`` for
+            none.
+        include_prompt: whether tokens of the prompt are pooled.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for an unknown ``pooling``, activation or default prompt, or more
@@ -215,7 +226,28 @@ class TextEmbedder(Task):
         best, _ = nearest(queries, vectors, min(_RETRIEVED, len(documents)))
         return retrieval_scores(best.tolist(), [[place[text]] for text in second], _RETRIEVED)
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[EmbedderArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedEmbedderArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         inputs = dict(backbone.token_inputs)
         # Only the last layer's first vector is computed; of rows padded on the left it is padding.
         first = options.poolings == ("first",) and not tokenizer.layout.pad_left
@@ -251,12 +283,12 @@ class TextEmbedder(Task):
                 x = x[:, : options.dimensions]
             return normalization(x) if options.normalize else x
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=read(backbone(backbone.token_inputs, outputs=reads), inputs),
             read=read,
             source=reads,
-            preprocessor=Packed(
+            preprocessor=SingleRow(
                 backbone,
                 tokenizer,
                 options,
@@ -305,7 +337,7 @@ class TextEmbedder(Task):
                 as ``Task.predict`` raises it.
             TypeError: for an argument that does not exist.
         """
-        _refuse("predict", others, _arguments(TextEmbedder.predict))
+        refuse("predict", others, arguments(TextEmbedder.predict))
         checked_ranges(precision, ranges, self.outputs[0].shape[-1])
         loop: dict[str, Any] = dict(
             batch_size=batch_size,
@@ -343,10 +375,10 @@ class TextEmbedder(Task):
     def _prompted(self) -> dict[str | None, Callable[[Tensors], Tensors]]:
         """Functions from texts to answers, by the name of a prompt; None for no prompt."""
         plain = self._parts.preprocessor
-        assert isinstance(plain, Packed)
+        assert isinstance(plain, SingleRow)
 
         def answers(prompt: str) -> Callable[[Tensors], Tensors]:
-            encode = Packed(
+            encode = SingleRow(
                 self.backbone,
                 self.tokenizer,
                 self.options,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -13,9 +14,9 @@ from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import PairOptions
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Signature, Targets, Tensors
+from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import sequence_parts
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
@@ -31,7 +32,8 @@ class TextRegressor(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        pair: whether an example has the optional text; None decides by the first data.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for a backbone without the pooler that its family classifies with; and as
@@ -44,7 +46,28 @@ class TextRegressor(Task):
     labels_type = targets.Number
     problem_type = "regression"
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[PairArguments],
+    ):
+        super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedPairArguments],
+    ) -> Self:
+        return super().from_pretrained(path, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         def view(answer: Tensors) -> Tensors:
             return {"outputs": answer["score"]}
 

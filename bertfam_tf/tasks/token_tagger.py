@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads, metrics
 from bertfam_tf.data import targets
-from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
-from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
-from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.base import Task
-from bertfam_tf.tasks.options import FeatureOptions, classes, option
-from bertfam_tf.tasks.parts import NO_LABELS, Evaluation, Parts, Signature, Targets, Tensors
-from bertfam_tf.tasks.preprocessing import Windowed
+from bertfam_tf.tasks.components import (
+    Evaluation,
+    Signature,
+    TaskComponents,
+    Tensors,
+)
+from bertfam_tf.tasks.options import (
+    BackboneOverrides,
+    FeatureArguments,
+    FeatureOptions,
+    classes,
+    option,
+)
+from bertfam_tf.tasks.preprocessing import WindowedPreprocessor
 from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.tasks.tag_targets import TagTargets, WordAccuracy, of_words, word_labels, word_loss
+from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer, tokenize_words, with_prefix_space
 from bertfam_tf.text.kernels.graph import flags
 from bertfam_tf.text.kernels.internals import parts_of
 from bertfam_tf.text.splitting import Split, Words, WordSplitter
-from bertfam_tf.training.learner import mean_loss
 
 _OUTSIDE = "O"
-_UNLABELLED = -1
 _STRIDE = 128
-_SHOWN = 40
 _MAX_ENTITIES = 64
 # After the end of shorter answers; "" or 0 where nothing else is said.
 _PADDING = {"start": -1, "end": -1, "offsets": -1}
@@ -42,22 +48,9 @@ _PADDING = {"start": -1, "end": -1, "offsets": -1}
 class TaggerOptions(FeatureOptions):
     """Options of ``TokenTagger``."""
 
-    tags: Sequence[str] = classes("names of the tags, in the order of the logits.")
-    split: Split = option(
-        'where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or '
-        '``"punctuation"`` as well. Lists of words are for ``"spaces"``. It can change later: a '
-        "tagger that was trained on lists of words can read prose once it is "
-        '``"punctuation"``.',
-        "spaces",
-        settable=True,
-        kw_only=True,
-    )
-    stride: int | None = option(
-        "the number of tokens by which consecutive windows overlap; None for a quarter of "
-        f"``max_length``, or {_STRIDE} if that is less.",
-        None,
-        kw_only=True,
-    )
+    tags: Sequence[str] = classes()
+    split: Split = option("spaces", settable=True, kw_only=True)
+    stride: int | None = option(None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,19 +68,15 @@ class TaggerOptions(FeatureOptions):
         return dataclasses.replace(super().resolved(backbone), stride=stride)
 
 
-class WordAccuracy(keras.metrics.Mean):
-    """The share of labelled positions whose highest logit is that of the label."""
+class TaggerArguments(FeatureArguments, total=False):
+    """``TaggerOptions`` as keyword arguments."""
 
-    def __init__(self, name: str = "accuracy", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
+    split: Split
+    stride: int | None
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        labels = keras.ops.cast(y_true, "int32")
-        right = keras.ops.equal(keras.ops.cast(keras.ops.argmax(y_pred, axis=-1), "int32"), labels)
-        weights = keras.ops.cast(keras.ops.not_equal(labels, _UNLABELLED), "float32")
-        if sample_weight is not None:
-            weights = weights * keras.ops.cast(sample_weight, "float32")
-        return super().update_state(keras.ops.reshape(right, -1), keras.ops.reshape(weights, -1))
+
+class PretrainedTaggerArguments(TaggerArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``TokenTagger.from_pretrained``."""
 
 
 class TokenTagger(Task):
@@ -129,7 +118,19 @@ class TokenTagger(Task):
         backbone: an encoder.
         tokenizer: its tokenizer. One without ``add_prefix_space`` is rebuilt with it, so that words
             are tokenized as if a space preceded each.
-        {options}
+        tags: names of the tags, in the order of the logits.
+        feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
+            output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
+            without the embeddings. None for the last one's.
+        combine_layers: what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``,
+            a sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7
+            (arXiv 1810.04805).
+        split: where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or
+            ``"punctuation"`` as well. Lists of words are for ``"spaces"``. It can change later: a
+            tagger that was trained on lists of words can read prose once it is ``"punctuation"``.
+        stride: the number of tokens by which consecutive windows overlap; None for a quarter of
+            ``max_length``, or 128 if that is less.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for fewer than two tags, a repeated or empty one, one with white space, or
@@ -142,7 +143,30 @@ class TokenTagger(Task):
     answer_name = "words"
     labels_type = targets.Tags
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        tags: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[TaggerArguments],
+    ):
+        super().__init__(backbone, tokenizer, tags, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        tags: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedTaggerArguments],
+    ) -> Self:
+        return super().from_pretrained(path, tags, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, len(options.tags), **options.head_input)
         inputs = backbone.token_inputs
 
@@ -150,13 +174,13 @@ class TokenTagger(Task):
             return self.options.split  # which may be set later
 
         tokenizer = with_prefix_space(tokenizer)
-        word_tags = _TagTargets(options.tags, split)
+        word_tags = TagTargets(options.tags, split)
         windows = _WordWindows(backbone, tokenizer, options, self.fields, split)
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=head(backbone(inputs, outputs=head.reads)),  # (windows, length, tags)
             read=lambda found, _: head(found),
-            distributions=_of_words,
+            distributions=of_words,
             head=head,
             source=head.reads,
             preprocessor=windows,
@@ -164,7 +188,7 @@ class TokenTagger(Task):
             answer_ids=lambda logits, _: {"logits": tf.cast(logits, tf.float32)},
             to_python=_words,
             targets=word_tags,
-            loss=_word_loss,
+            loss=word_loss,
             metrics=lambda: [WordAccuracy()],
             evaluation=Evaluation(self._tags_and_labels, self._scores, word_tags.prepared),
             signatures=self._signatures,
@@ -264,7 +288,7 @@ class TokenTagger(Task):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """True and predicted tags, int32 [words], and int64 (batch,), each text's words."""
         windows = self.encode(features)
-        true = _labels(self.tags, windows, labels)
+        true = word_labels(self.tags, windows, labels)
         predicted, _ = self._choose(self.forward(windows), windows)
         return true, predicted, windows["words"].text.row_lengths()
 
@@ -282,11 +306,11 @@ class TokenTagger(Task):
         return {"accuracy": metrics.word_accuracy(true, predicted)}
 
 
-class _WordWindows(Windowed):
+class _WordWindows(WindowedPreprocessor):
     """Windows of the tokens of all words, each word split on its own.
 
     Args:
-        backbone, tokenizer, options, fields: as for ``Windowed``.
+        backbone, tokenizer, options, fields: as for ``WindowedPreprocessor``.
         split: gives where texts are split into words, as ``WordSplitter`` takes it.
 
     Returns:
@@ -323,110 +347,6 @@ class _WordWindows(Windowed):
         index = tf.where(windows["max_context"], begin[:, tf.newaxis] + windows["piece"], 0)
         word = tf.where(windows["max_context"], tf.gather(word_of, index), -1)
         return {**windows, "words": words, "word": word, TEXT: features[TEXT]}
-
-
-class _TagTargets(Targets):
-    """The tag of each word at its first token, int32 (windows, longest), -1 elsewhere.
-
-    Args:
-        tags: their names, in order.
-        split: as for ``_WordWindows``.
-    """
-
-    padding = _UNLABELLED
-
-    def __init__(self, tags: Sequence[str], split: Callable[[], Split]):
-        self.tags = list(tags)
-        self.split = split
-
-    def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Lists of words and of tags as one string for each text."""
-        if isinstance(x, Mapping) and LABEL in x and y is None:
-            x = dict(x)
-            y = x.pop(LABEL)
-        if isinstance(x, tf.data.Dataset):
-            return x, y
-        x = self._joined(x)
-        return x, y if y is None else [self._label_of(i, tags) for i, tags in enumerate(y)]
-
-    def check(self, y: Any) -> None:
-        if y is None:
-            raise ValueError(NO_LABELS)
-
-    def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
-        label = tf.concat([[_UNLABELLED], _labels(self.tags, encoded, labels)], 0)
-        return tf.gather(label, encoded["word"] + 1)
-
-    def weights(self, weights: tf.Tensor) -> tf.Tensor:
-        return tf.expand_dims(weights, 1)  # (windows, 1): one for all words of a text
-
-    def _label_of(self, row: int, tags: Any) -> str:
-        tags = tags.decode("utf-8", "replace") if isinstance(tags, bytes) else tags
-        if isinstance(tags, str):
-            tags = tags.split()
-        elif not isinstance(tags, list | tuple | np.ndarray):
-            raise ValueError(f"Example {row} of the labels must be a list of tags, got {tags!r}.")
-        return " ".join(map(self._name_of, tags))
-
-    def _name_of(self, tag: Any) -> str:
-        if isinstance(tag, int | np.integer) and 0 <= tag < len(self.tags):
-            return self.tags[tag]
-        if tag not in self.tags:
-            raise ValueError(not_listed(str(tag), self.tags, "tag"))
-        return str(tag)
-
-    def _joined(self, x: Any) -> Any:
-        if isinstance(x, Mapping) and TEXT in x:
-            return {**x, TEXT: self._joined(x[TEXT])}
-        if not isinstance(x, list | tuple) or not x or isinstance(x[0], str | bytes):
-            return x
-        if not any(isinstance(words, list | tuple) for words in x):
-            return x
-        if self.split() != "spaces":
-            raise ValueError(
-                f"Lists of words are words already; with split={self.split()!r} texts are expected."
-            )
-        return [_sentence(number, words) for number, words in enumerate(x)]
-
-
-def _labels(names: Sequence[str], windows: dict[str, Any], labels: tf.Tensor) -> tf.Tensor:
-    """The index of the tag of each word of the batch, int32 [words]."""
-    if labels.dtype != tf.string or labels.shape.rank != 1:
-        raise ValueError(
-            "labels of a data set must be one string for each text, tags separated by spaces, "
-            f"got {labels.dtype.name} of shape {labels.shape}."
-        )
-    tags = tf.strings.split(labels)
-    expected, given = windows["words"].text.row_lengths(), tags.row_lengths()
-    wrong = tf.where(expected != given)[:1, 0]
-    begins = tf.strings.substr(tf.gather(windows[TEXT], wrong), 0, _SHOWN)
-    text = tf.strings.join(
-        [
-            MARK + "Words and tags differ in number: ",
-            _shown(tf.gather(expected, wrong)),
-            " and ",
-            _shown(tf.gather(given, wrong)),
-            ", in the text that begins with '",
-            tf.strings.reduce_join(tf.strings.regex_replace(begins, r"\s", " ")),
-            "'.",
-        ]
-    )
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [text])]):
-        return index_of(tags.values, names, "tag")
-
-
-def _word_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
-    """Cross-entropy of the words, at their first tokens."""
-    valid = keras.ops.not_equal(targets, _UNLABELLED)
-    safe = keras.ops.where(valid, targets, 0)
-    losses = keras.ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
-    return mean_loss(losses, weights, valid)
-
-
-def _of_words(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Of each word with a tag, at its first token; without tags of each token."""
-    valid = inputs["padding_mask"] > 0 if targets is None else targets != _UNLABELLED
-    return logits, keras.ops.cast(valid, "float32")
 
 
 def _words(answers: Tensors, texts: Tensors) -> list[list[dict[str, Any]]]:
@@ -505,23 +425,6 @@ def _padded(parts: dict[str, tf.RaggedTensor], width: int | None = None) -> Tens
         for name, part in parts.items()
     }
     return {**dense, "count": count}
-
-
-def _shown(numbers: tf.Tensor) -> tf.Tensor:
-    return tf.strings.reduce_join(tf.strings.as_string(numbers))
-
-
-def _sentence(number: int, words: Any) -> str:
-    if not isinstance(words, list | tuple):
-        raise ValueError(f"Example {number} is {words!r}; the others are lists of words.")
-    named = [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
-    for place, word in enumerate(named):
-        if not isinstance(word, str) or word.split() != [word]:
-            raise ValueError(
-                f"Example {number} has {word!r} for word {place}, expected a string that is not "
-                "empty and has no white space."
-            )
-    return " ".join(named)
 
 
 def _unpadded(columns: dict[str, tf.Tensor], counts: tf.Tensor) -> list[list[dict[str, Any]]]:

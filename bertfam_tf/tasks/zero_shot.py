@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf import heads, layers
+from bertfam_tf import heads
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.base import Task, _arguments, _refuse
-from bertfam_tf.tasks.options import Options, classes, option
-from bertfam_tf.tasks.parts import Parts, Signature, Tensors
-from bertfam_tf.tasks.preprocessing import PackedLists, in_parts
+from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
+from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, classes, option
+from bertfam_tf.tasks.preprocessing import MultiRow, rows_of, run_rows
 from bertfam_tf.tasks.pretrained import checked_labels
+from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
 _LABELS = "labels"
@@ -28,24 +30,10 @@ _LABELS = "labels"
 class ZeroShotOptions(Options):
     """Options of ``ZeroShotClassifier``."""
 
-    labels: Sequence[str] = option("the labels of texts where a call names no others.")
-    nli_labels: Sequence[str] = classes(
-        "names of the model's own classes, in the order of its scores; one begins with "
-        "``entail``, and with ``multi_label`` one with ``contradict``."
-    )
-    template: str = option(
-        "the sentence that a label becomes, with ``{}`` for the label.",
-        "This example is {}.",
-        settable=True,
-        kw_only=True,
-    )
-    multi_label: bool = option(
-        "whether each label has a probability of its own: that a text entails its sentence rather "
-        "than contradicts it. Else the probabilities of all labels add up to 1.",
-        False,
-        settable=True,
-        kw_only=True,
-    )
+    labels: Sequence[str] = option()
+    nli_labels: Sequence[str] = classes()
+    template: str = option("This example is {}.", settable=True, kw_only=True)
+    multi_label: bool = option(False, settable=True, kw_only=True)
 
     def __post_init__(self) -> None:
         labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
@@ -58,6 +46,17 @@ class ZeroShotOptions(Options):
         _class_of("entail", self.nli_labels)
         if self.multi_label:
             _class_of("contradict", self.nli_labels)
+
+
+class ZeroShotArguments(OptionArguments, total=False):
+    """``ZeroShotOptions`` as keyword arguments."""
+
+    template: str
+    multi_label: bool
+
+
+class PretrainedZeroShotArguments(ZeroShotArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``ZeroShotClassifier.from_pretrained``."""
 
 
 class ZeroShotClassifier(Task):
@@ -77,7 +76,13 @@ class ZeroShotClassifier(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        {options}
+        labels: the labels of texts where a call names no others.
+        nli_labels: names of the model's own classes, in the order of its scores; one begins with
+            ``entail``, and with ``multi_label`` one with ``contradict``.
+        template: the sentence that a label becomes, with ``{}`` for the label.
+        multi_label: whether each label has a probability of its own: that a text entails its
+            sentence rather than contradicts it. Else the probabilities of all labels add up to 1.
+        max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
         ValueError: for no labels, a template without ``{{}}``, ``nli_labels`` without the class
@@ -88,14 +93,38 @@ class ZeroShotClassifier(Task):
     options_type = ZeroShotOptions
     head_name = "sequence"
 
-    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> Parts:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        nli_labels: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[ZeroShotArguments],
+    ):
+        super().__init__(
+            backbone, tokenizer, labels, nli_labels, language_id=language_id, name=name, **options
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        labels: Sequence[str],
+        nli_labels: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedZeroShotArguments],
+    ) -> Self:
+        return super().from_pretrained(path, labels, nli_labels, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, len(options.nli_labels))
-        inputs = {
-            name: keras.Input((None, *spec.shape[1:]), dtype=spec.dtype, name=name)
-            for name, spec in backbone.token_inputs.items()
-        }
-        flat = {name: layers.MergeRows()(x) for name, x in inputs.items()}
-        logits = head(backbone(flat, outputs=head.reads))  # (batch * labels, classes)
+        inputs, logits = rows_of(
+            backbone.token_inputs, lambda rows: head(backbone(rows, outputs=head.reads))
+        )
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
             scores = self._scores(logits)
@@ -107,9 +136,9 @@ class ZeroShotClassifier(Task):
             pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
             return [{"label": label, "scores": scores} for label, scores in pairs]
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
-            outputs=layers.SplitRows()(logits, inputs["token_ids"]),
+            outputs=logits,  # (batch, labels, classes)
             head=head,
             source=head.reads,
             preprocessor=_PackedLabels(backbone, tokenizer, options, self),
@@ -154,7 +183,7 @@ class ZeroShotClassifier(Task):
             ValueError: for no labels; and as ``Task.predict`` raises it.
             TypeError: for an argument that does not exist.
         """
-        _refuse("predict", others, _arguments(ZeroShotClassifier.predict))
+        refuse("predict", others, arguments(ZeroShotClassifier.predict))
         loop: dict[str, Any] = dict(
             batch_size=batch_size,
             verbose=verbose,
@@ -193,7 +222,7 @@ def _repeated(labels: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
     return tf.tile(tf.expand_dims(labels, 0), [tf.shape(texts)[0], 1])
 
 
-class _PackedLabels(PackedLists):
+class _PackedLabels(MultiRow):
     """A row of token ids for each label: the text, and the sentence that the label becomes.
 
     Call:
@@ -201,7 +230,7 @@ class _PackedLabels(PackedLists):
             options by default.
 
     Returns:
-        as ``PackedLists``; and the labels.
+        as ``MultiRow``; and the labels.
     """
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, task: Any):
@@ -222,11 +251,7 @@ class _PackedLabels(PackedLists):
         return {**self.pairs(texts, sentences, self.languages.of(features)), _LABELS: labels}
 
     def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
-        shape = [batch * count, 1, length]
-        rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
-        found = in_parts(model, rows)[: batch * count]
-        return tf.reshape(found, [batch, count, model.output_shape[-1]])
+        return run_rows(model, inputs)
 
 
 def _class_of(begins: str, labels: Sequence[str]) -> int:

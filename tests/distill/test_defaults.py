@@ -110,5 +110,5 @@ def test_batches_of_words_are_read_as_fit_of_the_task_reads_them(tokenizer):
     tasks = {"tags": tagger, "film": bf.TextClassifier(tagger.backbone, tokenizer, ["no", "yes"])}
     model = bf.MultiTask(tasks)
     data = {"tags": _Batches(workers=1), "film": (TEXTS, LABELS)}
-    batches = [inputs["tags"]["token_ids"] for inputs, _ in model.batches(data)]
+    batches = [inputs["tags"]["token_ids"] for inputs, _ in model.text_batches(data)]
     assert sorted(len(ids) for ids in batches) == [0, 0] + [8] * 5

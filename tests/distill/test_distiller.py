@@ -111,7 +111,7 @@ def test_losses_are_those_of_the_networks_outputs(tokenizer, unpadded):
     student, teacher = task_of(tokenizer, 1), task_of(tokenizer, 2)
     terms = EVERY_TERM if unpadded else [SoftTargets(), HiddenStates(), AttentionScores()]
     distiller = still(Distiller(student, teacher, terms, labels=1.0))
-    [(inputs, targets)] = distiller.batches(TEXTS, LABELS, batch_size=8)
+    [(inputs, targets)] = distiller.text_batches(TEXTS, LABELS, batch_size=8)
     mask = tf.cast(inputs["padding_mask"], tf.bool)
     assert not np.all(mask)
     if not unpadded:
@@ -218,7 +218,7 @@ def test_several_teachers_are_averaged(tokenizer):
     student, *teachers = (task_of(tokenizer, n) for n in (1, 2, 3))
     distiller = still(Distiller(student, teachers, [LogitsError()]))
     found = distiller.fit(TEXTS, verbose=0).history["logits_error"][0]
-    [inputs] = [x for x, *_ in student.training_batches(TEXTS, labelled=False)]
+    [inputs] = [x for x, *_ in student.text_batches(TEXTS, labelled=False)]
     ours, *theirs = (np.array(task(inputs)) for task in (student, *teachers))
     assert found == pytest.approx(np.mean((ours - sum(theirs) / 2) ** 2), rel=1e-4)
     with pytest.raises(ValueError, match="averaged by their logits; hidden_states are not"):
@@ -235,7 +235,7 @@ def test_another_tokenizer(tokenizer, tmp_path):
     distiller = still(Distiller(student, teacher, [LogitsError()]))
     found = distiller.fit(TEXTS, verbose=0).history["logits_error"][0]
     each = [
-        np.concatenate([task(x) for x, *_ in task.training_batches(TEXTS, labelled=False)])
+        np.concatenate([task(x) for x, *_ in task.text_batches(TEXTS, labelled=False)])
         for task in (student, teacher)
     ]
     assert found == pytest.approx(np.mean((each[0] - each[1]) ** 2), rel=1e-4)

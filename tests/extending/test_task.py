@@ -1,5 +1,6 @@
 """A made-up task, all of it in this file: which of two texts comes first."""
 
+import inspect
 import json
 from dataclasses import dataclass
 
@@ -17,9 +18,9 @@ from bertfam_tf.export.runtime import load as load_export
 from bertfam_tf.recipes import answer_file, evaluate, run
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.tasks import Task
+from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents
 from bertfam_tf.tasks.options import Options, option
-from bertfam_tf.tasks.parts import NO_LABELS, Parts, Targets
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.training.learner import mean_loss
 
 
@@ -27,7 +28,7 @@ from bertfam_tf.training.learner import mean_loss
 class OrderOptions(Options):
     """Options of ``SentenceOrder``."""
 
-    margin: float = option("how far above 0.5 a probability of order is.", 0.0, settable=True)
+    margin: float = option(0.0, settable=True)
 
     def __post_init__(self):
         if not 0 <= self.margin < 0.5:
@@ -52,7 +53,7 @@ class SentenceOrder(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
+        margin: how far above 0.5 a probability of order is.
     """
 
     options_type = OrderOptions
@@ -76,12 +77,12 @@ class SentenceOrder(Task):
             losses = keras.ops.binary_crossentropy(true, logits[:, 0], from_logits=True)
             return mean_loss(losses, weights)
 
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=head(backbone(inputs)),
             head=head,
             source=head.reads,
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=SingleRow(backbone, tokenizer, options, self.fields),
             postprocess=answer,
             to_python=to_python,
             targets=OrderTargets(),
@@ -134,9 +135,10 @@ def test_save_load_and_export(task, tmp_path):
 
 
 @pytest.mark.full
-def test_options_are_documented_and_refused(task, smallest):
-    assert "margin: how far above 0.5" in SentenceOrder.__doc__
-    assert "margin: how far above 0.5" in SentenceOrder.from_pretrained.__doc__
+def test_options_are_shown_and_refused(task, smallest):
+    shown = inspect.signature(SentenceOrder).parameters
+    assert shown["margin"].default == 0.0
+    assert {"max_length", "padding", "name"} <= shown.keys()
     with pytest.raises(TypeError, match=r"'margn'. .*Did you mean 'margin'"):
         SentenceOrder(task.backbone, task.tokenizer, margn=0.1)
     with pytest.raises(ValueError, match="margin must be at least 0"):

@@ -20,8 +20,8 @@ from bertfam_tf.cli import main
 from bertfam_tf.data import targets
 from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.tasks import Task
-from bertfam_tf.tasks.parts import Parts
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.components import TaskComponents
+from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.training.learner import Learner, mean_loss
 
 
@@ -62,21 +62,20 @@ class TextLength(Task):
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
-        {options}
     """
 
     file_labels_type = targets.Number
     trainer_settings = LengthTrainer.Settings
     unused_settings = ("class_weights",)
 
-    def parts(self, backbone: Any, tokenizer: Any, options: Any) -> Parts:
+    def parts(self, backbone: Any, tokenizer: Any, options: Any) -> TaskComponents:
         dense = keras.layers.Dense(1, name="length")
         inputs = backbone.token_inputs
-        return Parts(
+        return TaskComponents(
             inputs=inputs,
             outputs=dense(backbone(inputs)["first_token"]),
             source="first_token",
-            preprocessor=Packed(backbone, tokenizer, options, self.fields),
+            preprocessor=SingleRow(backbone, tokenizer, options, self.fields),
             postprocess=lambda outputs, _: {"length": outputs[:, 0]},
             to_python=lambda answers, _: answers["length"].numpy().tolist(),
         )

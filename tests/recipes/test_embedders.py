@@ -101,7 +101,7 @@ def test_a_killed_run_ends_as_one_that_was_not(finished, files):
 @pytest.mark.full
 def test_scored_pairs_and_prompts(files):
     """With LoRA, a rate for each layer, the best epoch, and computed in parts."""
-    settings = {"objective": "cosent", "prompts": ["query", None], "rows_in_memory": 2}
+    settings = {"objective": "cosent", "prompts": ["query", None], "mini_batch_size": 2}
     train = {"patience": 1, "layer_decay": 0.5}
     file = files("scored", settings, "scored", train)
     values = yaml.safe_load(file.read_text())
@@ -141,7 +141,7 @@ def test_scored_pairs_and_prompts(files):
         (["data.columns={text: q}"], "Features must be 'text' and 'text_pair'"),
         (["train.batch_tokens=64", "train.batch_size=null"], "train.batch_tokens must be null"),
         (["train.metrics=[accuracy]"], "train.metrics must be null"),
-        (["train.accumulation_steps=2"], "rows_in_memory"),
+        (["train.accumulation_steps=2"], "mini_batch_size"),
         (["options={pool: max}"], "option of TextEmbedder"),
         (["task=TextClassifier"], "trainer must be empty for the task TextClassifier"),
         (["task=TextEmbeder"], "TextEmbedder"),

@@ -104,7 +104,7 @@ def test_less_memory_changes_nothing(smallest, rows, dropout):
         keras.utils.set_random_seed(0)
         embedder = _embedder(smallest, dropout=dropout)
         before = [v.numpy() for v in embedder.trainable_variables]
-        trainer = bf.EmbedderTrainer(embedder, symmetric=True, rows_in_memory=limit)
+        trainer = bf.EmbedderTrainer(embedder, symmetric=True, mini_batch_size=limit)
         trainer.compile(keras.optimizers.SGD(0.1))
         losses.append(trainer.fit(given, epochs=2, verbose=0, shuffle=False).history["loss"])
         weights.append([v.numpy() for v in embedder.trainable_variables])
@@ -139,7 +139,7 @@ def test_prompts(family, include_prompt):
     slices = tf.data.Dataset.from_tensor_slices({**PAIRS, "negatives": [n[0] for n in NEGATIVES]})
     for prompts in (("query", "passage"), (None, "query"), None):
         trainer = bf.EmbedderTrainer(embedder, prompts=prompts)
-        [(inputs,)] = trainer.batches(slices)
+        [(inputs,)] = trainer.text_batches(slices)
         first, other = prompts or ("passage", "passage")
         columns = [(A, first), (B, other), ([n[0] for n in NEGATIVES], other)]
         expected = [embedder.predict(texts, prompt=prompt) for texts, prompt in columns]
@@ -154,7 +154,7 @@ def test_mistakes(embedder):
         (dict(temperature=0), "temperature must be positive, got 0"),
         (dict(dimensions=(33,)), r"dimensions must be from 1 to 32, got \(33,\)"),
         (dict(prompts=("query", None)), "Unknown prompt 'query'"),
-        (dict(rows_in_memory=0), "rows_in_memory must be at least 1"),
+        (dict(mini_batch_size=0), "mini_batch_size must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             make(embedder, **options)
@@ -170,3 +170,20 @@ def test_mistakes(embedder):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
         make(embedder).compile(accumulation_steps=2)
+
+
+def test_the_former_name_of_mini_batch_size_warns(embedder):
+    with pytest.warns(FutureWarning, match="rows_in_memory is called mini_batch_size"):
+        bf.EmbedderTrainer(embedder, rows_in_memory=2)
+    with pytest.warns(FutureWarning, match="rows_in_memory is called mini_batch_size"):
+        settings = bf.EmbedderTrainer.Settings(rows_in_memory=2)
+    assert settings == bf.EmbedderTrainer.Settings(mini_batch_size=2)
+
+
+def test_each_fit_without_compile_has_a_schedule_of_its_own(smallest):
+    trainer = bf.EmbedderTrainer(_embedder(smallest))
+    trainer.fit(PAIRS, batch_size=3, verbose=0)
+    before = trainer.embedder.predict(A)
+    trainer.fit(PAIRS, batch_size=3, epochs=2, verbose=0)
+    assert trainer.optimizer.iterations == 4
+    assert abs(trainer.embedder.predict(A) - before).max() > 1e-5

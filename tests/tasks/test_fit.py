@@ -340,4 +340,4 @@ def test_one_batch_of_packed_ids(reader):
 
 
 def _packed(task):
-    return next(iter(task.training_batches(TEXTS, NAMES)))[0]
+    return next(iter(task.text_batches(TEXTS, NAMES)))[0]

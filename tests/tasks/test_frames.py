@@ -50,7 +50,7 @@ def test_several_labels_have_columns(smallest):
     task = bf.MultiLabelClassifier.from_pretrained(smallest, labels=["x", "y"])
     held = pd.DataFrame({"y": [1, 0], "x": [0, 0]})
     given = examples(pd.Series(A[:2]), held, None)
-    ((_, labels),) = task.training_batches(*given)
+    ((_, labels),) = task.text_batches(*given)
     assert labels.numpy().tolist() == [[0, 1], [0, 0]]
     with pytest.raises(
         ValueError, match=r"Columns must be the labels, \['x', 'y'\], got \['y', 'z'\]"

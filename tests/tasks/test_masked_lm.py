@@ -188,7 +188,7 @@ def test_fit_adapts_to_texts(tokenizer, tmp_path):
 def test_what_fit_reads(tokenizer):
     task = _task("bert", tokenizer, max_length=8, mask_unit="word", mask_rate=0.4)
     long = "the film was good . " * 5
-    batches = list(task.training_batches(slices([long, "a film"]), batch_size=2, training=True))
+    batches = list(task.text_batches(slices([long, "a film"]), batch_size=2, training=True))
     [(inputs, targets, weights)] = batches
     # A long text is several windows, without special tokens among what is predicted.
     assert inputs["token_ids"].shape == (6, 8)
@@ -196,7 +196,7 @@ def test_what_fit_reads(tokenizer):
     there = weights.numpy() > 0
     special = [i for role, i in tokenizer.special_ids.items() if role != "unk"]
     assert not np.isin(targets["token_ids"].numpy()[there], special).any()
-    words = task.training_batches(slices([long] * 40), batch_size=40, training=True)
+    words = task.text_batches(slices([long] * 40), batch_size=40, training=True)
     first, second = ([batch[0]["token_ids"].numpy() for batch in words] for _ in range(2))
     assert any((a != b).any() for a, b in zip(first, second, strict=True))  # drawn in each epoch
     share = [

@@ -14,7 +14,7 @@ from bertfam_tf import registry
 from bertfam_tf.export import BatchingOptions
 from bertfam_tf.export.runtime import load
 from bertfam_tf.sources import CheckpointError
-from bertfam_tf.tasks.multi_task import _counts
+from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.text import CharacterTokenizer
 from tests.selection import only_in
 
@@ -122,7 +122,7 @@ def _features():
     ],
 )
 def test_sampling(sampling, steps, expected):
-    assert _counts({"a": 100, "b": 9}, sampling, steps) == expected
+    assert batches_per_task({"a": 100, "b": 9}, sampling, steps) == expected
 
 
 @pytest.mark.full

@@ -39,7 +39,7 @@ class _Seen(keras.callbacks.Callback):
 
 def _batches(task, *data, **options):
     """The batches that ``fit`` would take."""
-    return list(task.training_batches(*data, **options))
+    return list(task.text_batches(*data, **options))
 
 
 # Batches --------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_a_data_set_by_tokens(classifier):
     batches = _batches(classifier, rows, batch_tokens=20)
     assert all(inputs["padding_mask"].numpy().sum() <= 20 for inputs, *_ in batches)
     assert sorted(np.concatenate([w for *_, w in batches])) == sorted(WEIGHTS)
-    endless = classifier.training_batches(rows.repeat(), batch_tokens=20)
+    endless = classifier.text_batches(rows.repeat(), batch_tokens=20)
     assert len(list(endless.take(30))) == 30
     with pytest.raises(ValueError, match=r"single examples, got a batched one; call unbatch\(\)"):
         classifier.fit(rows.batch(4), batch_tokens=20, verbose=0)

@@ -248,7 +248,7 @@ def test_labels_stand_at_first_pieces_where_context_is_most(tagger):
     rng = np.random.default_rng(2)
     numbers = [rng.integers(0, len(TAGS), len(text.split())) for text in TEXTS]
     tags = [[TAGS[i] for i in row] for row in numbers]
-    ((inputs, labels, weights),) = tagger.training_batches(TEXTS, tags, range(7), batch_size=7)
+    ((inputs, labels, weights),) = tagger.text_batches(TEXTS, tags, range(7), batch_size=7)
     lengths = inputs["padding_mask"].numpy().sum(1)
     rows = inputs["token_ids"].numpy().tolist()
     ids = [row[:length] for row, length in zip(rows, lengths, strict=True)]
@@ -456,7 +456,7 @@ def test_labels_that_do_not_fit(tagger, x, y, error):
     with pytest.raises(ValueError, match=error):
         tagger.evaluate(x, y)
     with pytest.raises(ValueError, match=error), as_value_errors():
-        list(tagger.training_batches(x, y))
+        list(tagger.text_batches(x, y))
 
 
 @pytest.mark.extended

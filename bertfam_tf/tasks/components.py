@@ -95,7 +95,7 @@ class Evaluation(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class TaskComponents:
     """The components of a task, which distinguish it from other tasks.
 
     Attributes:

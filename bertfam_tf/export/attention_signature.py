@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertfam_tf.tasks.parts import Signature, Tensors
-from bertfam_tf.tasks.preprocessing import Packed
+from bertfam_tf.tasks.components import Signature, Tensors
 
 
 def attention_signature(task: Any, max_tokens: int) -> Signature:
@@ -28,7 +27,7 @@ def attention_signature(task: Any, max_tokens: int) -> Signature:
             number below 1.
     """
     preprocessor, backbone = task.components.preprocessor, task.backbone
-    if type(preprocessor) is not Packed:
+    if preprocessor.rows_per_example != 1:
         raise ValueError(f"Examples of {type(task).__name__} are several rows of tokens, not one.")
     if "attention_scores" not in backbone.output:
         raise ValueError(f"The {backbone.family} backbone has no attention.")

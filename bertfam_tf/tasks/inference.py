@@ -1,0 +1,335 @@
+"""From raw text to answers: the graphs of a task, and the loop that runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_of
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks.components import TaskComponents
+from bertfam_tf.tasks.preprocessing import PACKED
+from bertfam_tf.tasks.text_learner import NO_DATA, arguments, refuse
+from bertfam_tf.text import Tokenizer
+
+_TAKES = {TEXT_PAIR: ("single texts", "pairs")}
+
+
+class TaskInference:
+    """The part of a ``Task`` that answers: tensors in graphs, and ``predict`` on raw text."""
+
+    fields: Fields
+    # For tasks without an optional text.
+    pair: bool | None = False
+    unpublished_inputs: ClassVar[tuple[str, ...]] = ()
+    backbone: Backbone
+    tokenizer: Tokenizer
+    options: Any
+    distribute_strategy: Any
+    __call__: Callable[..., Any]
+    _parts: TaskComponents
+
+    # From text to answers, as graphs ---------------------------------------------------------
+
+    @tf.autograph.experimental.do_not_convert
+    def preprocess(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Converts string tensors (batch,) to the model's inputs, int32 (batch, longest)."""
+        preprocessor = self._parts.preprocessor
+        return preprocessor.inputs(preprocessor(features))
+
+    @tf.autograph.experimental.do_not_convert
+    def encode(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        """Converts string tensors (batch,) to what the model's inputs and answers require."""
+        return self._parts.preprocessor(features)
+
+    def forward(self, encoded: dict[str, Any]) -> Any:
+        """The model's outputs for what ``encode`` returned."""
+        inputs = self._parts.preprocessor.inputs(encoded)
+        if self._parts.forward is not None:
+            return self._parts.forward(inputs)
+        return self._parts.preprocessor.run(self, inputs)
+
+    def postprocess(self, outputs: Any, encoded: dict[str, Any] | None = None) -> Any:
+        """Converts the model's outputs to answers; dimension 0 of each is the batch.
+
+        Args:
+            outputs: from ``forward``.
+            encoded: from ``encode``; None if answers only depend on the outputs.
+        """
+        return self._parts.postprocess(outputs, encoded or {})
+
+    def answer(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Maps string tensors (batch,) to answers, from end to end, as in the exported model."""
+        encoded = self.encode(features)
+        return self.postprocess(self.forward(encoded), encoded)
+
+    def answer_ids(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Maps packed token ids to answers, or to logits if answers contain parts of the text.
+
+        Args:
+            inputs: int32 (batch, length), as in ``packed_specs``.
+        """
+        given = self._parts.preprocessor.inputs(inputs)
+        outputs = self(given, training=False)
+        if self._parts.answer_ids is not None:
+            return self._parts.answer_ids(outputs, given)
+        return self.postprocess(outputs, given)
+
+    @property
+    def answers_from_ids(self) -> bool:
+        """Whether ``answer_ids`` returns the same as ``answer`` does for texts."""
+        return self._parts.answer_ids is None
+
+    @property
+    def language(self) -> str | int | None:
+        """The language of texts that come without one: its code, or its id if it has no code;
+        None if the backbone has no language embeddings.
+
+        Answers, training and exports after a change use the new one. A tokenizer whose rules depend
+        on the language changes with it.
+
+        Raises:
+            ValueError: when it is set to a language that the backbone does not have.
+        """
+        return self._parts.preprocessor.languages.language
+
+    @language.setter
+    def language(self, language: str | int) -> None:
+        for each in (self._parts.preprocessor, self._parts.training_preprocessor):
+            if each is not None:
+                each.languages.set(language)
+        languages = self._parts.preprocessor.languages
+        self.tokenizer = languages.tokenizer
+        self.options = dataclasses.replace(self.options, language_id=languages.language_id)
+        self.forget_graphs()
+
+    @property
+    def components(self) -> TaskComponents:
+        """The components that ``parts`` returned."""
+        return self._parts
+
+    @property
+    def one_input_per_example(self) -> bool:
+        """Whether each example is one of the model's inputs, which windows of a text are not."""
+        return (
+            self._parts.preprocessor.rows_per_example == 1
+            and self._parts.training_preprocessor is None
+        )
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the text inputs, such as ``text``, and ``text_pair`` in pair models."""
+        return (*self.fields.required, *(self.fields.optional if self.pair else ()))
+
+    @property
+    def feature_specs(self) -> dict[str, tf.TensorSpec]:
+        """The text inputs by name: (batch,), or (batch, strings) if an example has several."""
+        counts = self._parts.feature_counts
+        return {
+            name: tf.TensorSpec([None, *([counts[name]] if name in counts else [])], "string", name)
+            for name in self.feature_names
+        }
+
+    @property
+    def packed_specs(self) -> dict[str, tf.TensorSpec]:
+        """The model's inputs by name, packed token ids: int32 (batch, …, length), or with
+        characters after these."""
+        inputs = self._parts.inputs
+        return {n: tf.TensorSpec(inputs[n].shape, tf.int32, n) for n in PACKED if n in inputs}
+
+    @property
+    def published_inputs(self) -> tuple[str, ...]:
+        """The backbone's inputs that are not constant in this task."""
+        inputs = self.backbone.token_inputs.keys() - set(self.unpublished_inputs)
+        return tuple(name for name in PACKED if name in inputs)
+
+    # Running the model -----------------------------------------------------------------------
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: int = 32,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        language: str | int | None = None,
+        **others: Any,
+    ) -> Any:
+        """Returns the exported model's answers for raw texts; labels in a data set are ignored.
+
+        Args:
+            x: texts; a single string (or a dict of strings) is treated as a list of one.
+            batch_size: examples in a batch.
+            verbose, callbacks: as in Keras.
+            steps: number of batches; None for all.
+            language: the code or the id of the language of all texts, for backbones with language
+                embeddings; None for the texts' own column, or for the task's ``language``.
+
+        Returns:
+            a list, or an array, with an answer for each example, as the class documents.
+
+        Raises:
+            ValueError: for data of an unknown structure, missing values, no data, a language that
+                the backbone does not have, or both a language and a column of languages.
+            TypeError: for an argument that does not exist.
+        """
+        refuse("predict", others, arguments(TaskInference.predict))
+        loop: dict[str, Any] = dict(
+            batch_size=batch_size,
+            verbose=verbose,
+            steps=steps,
+            callbacks=callbacks,
+            language=language,
+        )
+        return self._answered(
+            self._parts.predicted or self.answer, self._parts.to_python, x, **loop
+        )
+
+    def _answered(
+        self,
+        function: Callable,
+        to_python: Callable,
+        x: Any,
+        *,
+        batch_size: int,
+        language: str | int | None = None,
+        **loop: Any,
+    ) -> Any:
+        """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
+        prepare = self._parts.targets.prepared
+        texts, _ = prepare(texts_of(x, self.fields, prepare), None)
+        stream = batches(texts, batch_size=batch_size, fields=self.fields)
+        run = self._run(self._traced(function, language=language), stream, **loop)
+        parts = [to_python(outputs, batch[0]) for outputs, batch in run]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts)
+        return [answer for part in parts for answer in part]
+
+    def _traced(
+        self,
+        function: Callable,
+        *,
+        labelled: bool = False,
+        language: str | int | None = None,
+    ) -> Any:
+        """A ``tf.function`` of a batch ``(features, …)``, one for each function and language.
+
+        Args:
+            function: takes the features; or the whole batch if ``labelled``.
+            language: of the texts; None for their own or the task's.
+        """
+        languages = self._parts.preprocessor.languages
+        language_id = None if language is None else languages.id_of(language)
+        key = (function, language_id)
+        if key not in self._graphs:
+
+            def of_batch(features: dict[str, tf.Tensor], *rest: Any) -> Any:
+                described = with_language(features, language_id)
+                return function(described, *rest) if labelled else function(described)
+
+            self._graphs[key] = tf.function(of_batch, autograph=False)
+        return self._graphs[key]
+
+    def forget_graphs(self) -> None:
+        """Discards traced functions, after a change of the layers or of an option."""
+        self._graphs: dict[Any, Any] = {}
+
+    def _run(
+        self,
+        function: Any,
+        stream: tf.data.Dataset,
+        *,
+        verbose: Any = 0,
+        steps: int | None = None,
+        callbacks: Any = None,
+        mode: str = "predict",
+    ) -> Iterator[tuple[Any, tuple]]:
+        """Yields the output of a ``tf.function`` for each batch, and the batch, for each replica.
+
+        Keras' own loop takes some tenths of a second to set up: for few texts, most of the time.
+        """
+        self._settle_pair(stream)
+        stream = stream if steps is None else stream.take(steps)
+        count = int(stream.cardinality())
+        # With None, Keras' progress bar counts batches without a total.
+        hooks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=1,
+            steps=count if count > 0 else None,
+            model=self if callbacks else None,
+        )
+        run = self._on_replicas(function, stream.element_spec)
+        number = -1
+        getattr(hooks, f"on_{mode}_begin")()
+        with as_value_errors():
+            for number, batch in enumerate(stream.prefetch(2)):
+                getattr(hooks, f"on_{mode}_batch_begin")(number)
+                found = run(batch)
+                yield from found
+                logs = {"outputs": found[0][0] if len(found) == 1 else [each[0] for each in found]}
+                getattr(hooks, f"on_{mode}_batch_end")(number, logs if mode == "predict" else {})
+        getattr(hooks, f"on_{mode}_end")()
+        if number < 0:
+            raise ValueError(NO_DATA)
+
+    def _on_replicas(self, function: Any, spec: Any) -> Callable[[tuple], list[tuple[Any, tuple]]]:
+        """Runs a function on batches, of which each replica of this process gets a part."""
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            # Traced for batches of any size: the last one is often smaller.
+            traced = function.get_concrete_function(*spec)
+            return lambda batch: [(traced(*batch), batch)]
+        replicas = len(strategy.extended.worker_devices)
+
+        def part(batch: tuple, replica: Any) -> tuple:
+            size = -(-tf.shape(tf.nest.flatten(batch)[0])[0] // replicas)
+            return tf.nest.map_structure(lambda x: x[replica * size : (replica + 1) * size], batch)
+
+        def on_replica(*batch: Any) -> Any:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return function(*part(batch, replica % replicas))
+
+        key = (function, "replicas")
+        if key not in self._graphs:
+            self._graphs[key] = tf.function(
+                lambda *batch: strategy.run(on_replica, batch), autograph=False
+            )
+        traced = self._graphs[key].get_concrete_function(*spec)
+
+        def run(batch: tuple) -> list[tuple[Any, tuple]]:
+            found = strategy.experimental_local_results(traced(*batch))
+            return [(each, part(batch, i)) for i, each in enumerate(found)]
+
+        return run
+
+    def _settle_pair(self, stream: tf.data.Dataset) -> None:
+        given = any(name in stream.element_spec[0] for name in self.fields.optional)
+        if self.pair is None:
+            self.pair = given
+        if given != self.pair:
+            name = self.fields.optional[0]
+            takes = _TAKES.get(name, (f"examples without {name!r}", f"examples with {name!r}"))
+            has = "a" if given else "no"
+            raise ValueError(
+                f"This task takes {takes[bool(self.pair)]}; the data has {has} {name!r}."
+            )
+
+
+def with_language(features: dict[str, Any], language_id: int | None) -> dict[str, Any]:
+    """Adds the language of all texts, if there is one, to the features of a batch."""
+    if language_id is None:
+        return features
+    if LANGUAGE in features:
+        raise ValueError(
+            f"Either language or the column {LANGUAGE!r} of the data must be omitted, got both."
+        )
+    return {**features, LANGUAGE: language_id}

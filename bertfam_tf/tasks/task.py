@@ -1,0 +1,493 @@
+"""The base class of tasks: a Keras model that takes raw text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.data.inputs import LANGUAGE, TEXTS, batches, examples
+from bertfam_tf.data.targets import Target
+from bertfam_tf.metrics import by_name
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import unknown
+from bertfam_tf.objectives.objective import Supervised
+from bertfam_tf.tasks import options as declared
+from bertfam_tf.tasks import pretrained, publish, storage
+from bertfam_tf.tasks.components import Signature, TaskComponents
+from bertfam_tf.tasks.inference import TaskInference
+from bertfam_tf.tasks.languages import Languages
+from bertfam_tf.tasks.options import Options
+from bertfam_tf.tasks.text_learner import arguments, refuse
+from bertfam_tf.tasks.training_data import ONE_BATCH, TaskTraining, is_packed_batch, refuse_data_set
+from bertfam_tf.text import Tokenizer
+from bertfam_tf.training.learner import Learner
+
+_TASKS: dict[str, type[Task]] = {}
+
+
+class Task(TaskInference, TaskTraining):
+    """A model from text to answers: tokenizer, packing, backbone and head.
+
+    ``fit``, ``evaluate`` and ``predict`` take raw text, in the structures that
+    ``bertfam_tf.data.batches`` lists. A task is a subclass that defines its options and its
+    components in ``options_type``, ``parts`` and the attributes below; ``load`` and recipes find
+    it by its class name.
+
+    Texts of a backbone with language embeddings have a language: that of their own column
+    ``language`` in dicts, frames and data sets of dicts, the argument ``language`` of ``predict``
+    and ``evaluate``, or else the attribute ``language``, which can be changed.
+
+    Args:
+        backbone: the model that the head is on.
+        tokenizer: its tokenizer.
+        max_length: maximum number of tokens of an example; longer ones are truncated. None for the
+            backbone's number of positions, or 512 if that is unlimited.
+        padding: what batches are padded to: ``'longest'``, their longest row; ``'max_length'``, all
+            of them; or widths such as ``(32, 64, 128)``, the smallest that is enough. The latter
+            two are for XLA and TPUs, which compile once for each width.
+        language_id: the language of texts that come without one, where the backbone has language
+            embeddings.
+        languages: ids of the backbone's languages by their codes, such as ``{'en': 0, 'de': 1}``;
+            None for numbers as codes.
+        name: of the Keras model.
+
+    Attributes:
+        options_type: the dataclass of its options.
+        fields: names of the texts that an example may have.
+        head_name: the head's name in the family's ``heads``; None if there is none.
+        answer_name: the key of an answer in JSON, if ``predict`` does not return a dict for each
+            example.
+        labels_type: the type of labels in files; None for a task without labels.
+        file_labels_type: the type of labels in files of recipes; None for ``labels_type``. A task
+            with neither cannot be trained by recipes.
+        trainer_settings: a dataclass of the settings of the model that trains the task, if that is
+            not the task itself; the section ``trainer`` of recipes.
+        unused_settings: keys of the section ``train`` of recipes that its training does not have.
+        problem_type: ``problem_type`` in Hugging Face's config, or None.
+        ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
+        needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
+        unpublished_inputs: inputs of the backbone that are constant in this task.
+        published_type: what published checkpoints have beside a model, its head and a tokenizer.
+
+    Raises:
+        ValueError: for a ``max_length`` beyond the backbone's positions, a tokenizer with more
+            pieces than the backbone has embeddings, or a ``language_id`` that is missing, out of
+            range, or given for a backbone without languages.
+        TypeError: for an option that does not exist.
+    """
+
+    options_type: ClassVar[type[Options]] = Options
+    fields = TEXTS
+    head_name: ClassVar[str | None] = None
+    answer_name: ClassVar[str] = "answer"
+    labels_type: ClassVar[type[Target] | None] = None
+    file_labels_type: ClassVar[type[Target] | None] = None
+    trainer_settings: ClassVar[type[Any] | None] = None
+    unused_settings: ClassVar[tuple[str, ...]] = ()
+    problem_type: ClassVar[str | None] = None
+    ranked_scores: ClassVar[bool] = False
+    needs_head: ClassVar[bool] = False
+    published_type: ClassVar[type[pretrained.Published]] = pretrained.Published
+    # The ``heads.Head`` on the backbone; None for a task without a head with weights.
+    head: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        _TASKS[cls.__name__] = cls
+        kind = cls.options_type
+        # With each option by name, of which Python only sees ``**options``.
+        cls.__signature__ = declared.signature(kind)  # type: ignore[attr-defined]
+        for name in declared.names(kind):
+            if name not in vars(cls):
+                setattr(cls, name, _option(name, name in declared.settable(kind)))
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        *args: Any,
+        name: str | None = None,
+        **options: Any,
+    ):
+        made = declared.make(self.options_type, type(self).__name__, args, options)
+        made = made.resolved(backbone)
+        Languages(backbone, tokenizer, made.language_id, made.languages)
+        _check_sizes(backbone, tokenizer, made)
+        parts = self.parts(backbone, tokenizer, made)
+        super().__init__(
+            parts.inputs,
+            parts.outputs,
+            parts.objectives or ([] if parts.loss is None else [Supervised(parts.loss)]),
+            name=name,
+        )
+        self.options = made
+        self.backbone = backbone
+        self.tokenizer = parts.preprocessor.tokenizer
+        if parts.preprocessor.languages.count:
+            self.fields = type(self).fields._replace(described=(LANGUAGE,))
+        self.head = parts.head
+        self._parts = parts
+        layers = () if parts.head is None else parts.head.layers
+        read = {id(variable) for variable in backbone.weights_of(parts.source, layers=layers)}
+        self._unread = frozenset(id(v) for v in backbone.weights if id(v) not in read)
+        self.forget_graphs()
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
+        """Returns the components of this task.
+
+        It is called before the Keras model exists: it may pass on bound methods, but must not read
+        or set attributes.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, *args: Any, **kwargs: Any) -> Self:
+        """Loads a published checkpoint as this task, for ``fit`` (or ``predict``).
+
+        The checkpoint's head is loaded if it has one (for classifiers and taggers: one for the
+        same labels, or for as many without names, which then have the given ones in order);
+        otherwise the head is initialized at random, which is logged. Without ``max_length``, it is
+        the one that is stored: with the modules of sentence-transformers, with KerasHub's
+        preprocessor, or as the tokenizer's ``model_max_length``; at most the number of positions.
+
+        Args:
+            path: a directory, ``package:NAME``, or a hub id.
+            *args, **kwargs: the options of the task, which its class documents, but ``language``
+                in place of ``language_id``: the code of the texts' language, such as ``"de"``, for
+                checkpoints of XLM, or its number if they name none; None for their tokenizer's.
+                Options that name classes may be None for the names that are stored with the head.
+                Other names are config fields of the backbone, such as ``dropout=0.0``.
+
+        Raises:
+            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
+            ValueError: as the constructor raises it, and for labels that are needed, a language
+                that the checkpoint does not have, or files of a tokenizer that are not valid.
+        """
+        return pretrained.open_task(cls, path, args, kwargs)
+
+    @classmethod
+    def head_of(cls, family: str) -> str | None:
+        """The name of the head for backbones of a family."""
+        return cls.head_name
+
+    def with_backbone(self, backbone: Backbone) -> Self:
+        """A new task with the same tokenizer and options on another backbone; its head is new."""
+        return type(self)(backbone, self.tokenizer, **self.options.stored())
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the labels or tags, in the order of the scores; empty if there are none."""
+        name = declared.class_option(self.options_type)
+        return [] if name is None else getattr(self.options, name)
+
+    # Keras' methods, on text -----------------------------------------------------------------
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """Excludes variables of the backbone that no output uses, such as an unused pooler's."""
+        return [v for v in super().trainable_variables if id(v) not in self._unread]
+
+    @property
+    def trainable_weights(self) -> list[keras.Variable]:
+        return [v for v in super().trainable_weights if id(v) not in self._unread]
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        """As ``keras.Model.compile``; omitted arguments get the task's defaults.
+
+        ``metrics`` accepts the names in ``bertfam_tf.metrics.METRICS`` as well as Keras' names.
+
+        ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
+        XLA would compile once for every length. With the option ``padding`` they are padded to a
+        few lengths, or to one.
+        """
+        if isinstance(kwargs.get("metrics"), list | tuple):
+            kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
+        with self.distribute_strategy.scope():
+            for name in ("metrics", "weighted_metrics"):
+                make = getattr(self._parts, name)
+                if make is not None and name not in kwargs:
+                    kwargs[name] = make()
+        super().compile(optimizer, loss, **kwargs)
+        self.forget_graphs()
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        language: str | int | None = None,
+        **others: Any,
+    ) -> Any:
+        """As ``keras.Model.evaluate``, on raw text and labels; or scores of the answers.
+
+        The class documents whether this returns the loss and the metrics that it was compiled
+        with, or scores of the answers that ``predict`` returns.
+
+        Args:
+            language: as for ``predict``.
+
+        Raises:
+            ValueError, TypeError: as for ``fit``.
+        """
+        scoring = self._parts.evaluation
+        if scoring is None or (x is not None and x is self._validation):
+            if language is not None:
+                others["language"] = language
+            return super().evaluate(
+                x,
+                y,
+                batch_size=batch_size,
+                verbose=verbose,
+                sample_weight=sample_weight,
+                steps=steps,
+                callbacks=callbacks,
+                return_dict=return_dict,
+                **others,
+            )
+        refuse("evaluate", others, arguments(Task.evaluate))
+        if sample_weight is not None:
+            raise TypeError("evaluate takes no 'sample_weight' if it scores answers.")
+        x, y, _ = examples(x, y, None, self.fields, scoring.prepared)
+        x, y = scoring.prepared(x, y)
+        stream = batches(x, y, batch_size=batch_size, fields=self.fields)
+        if len(stream.element_spec) == 1:
+            self._parts.targets.check(None)
+        scored = self._traced(scoring.function, labelled=True, language=language)
+        loop: dict[str, Any] = dict(verbose=verbose, steps=steps, callbacks=callbacks, mode="test")
+        results = scoring.score(self._run(scored, stream, **loop))
+        return results if return_dict else list(results.values())
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """The answers of ``predict``; of packed token ids, the Keras model's outputs.
+
+        Args:
+            x: as for ``train_on_batch``, without labels.
+
+        Raises:
+            ValueError: as for ``predict``; and for a data set.
+        """
+        if is_packed_batch(x):
+            return super().predict_on_batch(x)
+        refuse_data_set(x)
+        return self.predict(x, batch_size=ONE_BATCH)
+
+    # Recipes ---------------------------------------------------------------------------------
+
+    @classmethod
+    def file_labels(cls) -> type[Target] | None:
+        """Returns the type of labels in files of recipes; None if recipes cannot train the task."""
+        return cls.file_labels_type or cls.labels_type
+
+    @classmethod
+    def takes_labels(cls, settings: Any) -> bool:
+        """Returns whether training needs labels.
+
+        Args:
+            settings: of type ``trainer_settings``, or None.
+        """
+        return True
+
+    @classmethod
+    def options_of_data(cls, features: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
+        """Returns the options that training data decide: pairs, and the names of labels.
+
+        Args:
+            features: the ``tf.TensorSpec`` of each column of texts.
+            labels: the names of the labels.
+
+        Raises:
+            ValueError: for columns that are not the task's.
+        """
+        cls.fields.check(features.keys() - {LANGUAGE})
+        found: dict[str, Any] = {}
+        if "pair" in declared.names(cls.options_type):
+            found["pair"] = any(name in features for name in cls.fields.optional)
+        classes = declared.class_option(cls.options_type)
+        return found if classes is None else {**found, classes: labels}
+
+    @classmethod
+    def rows_per_example(cls, columns: Mapping[str, int]) -> int:
+        """Returns the number of rows of tokens that the training of an example computes.
+
+        Args:
+            columns: the number of texts in each column.
+        """
+        return 1
+
+    def trainer(self, settings: Any) -> Learner:
+        """Returns the model whose ``fit`` trains this task on raw texts: the task itself.
+
+        Args:
+            settings: of type ``trainer_settings``, or None.
+        """
+        return self
+
+    def score(
+        self,
+        rows: tf.data.Dataset,
+        settings: Any = None,
+        *,
+        batch_size: int = 32,
+        language: str | int | None = None,
+    ) -> dict[str, float]:
+        """Scores the task in recipes: the loss and metrics of ``evaluate``.
+
+        Args:
+            rows: single examples, ``(features, label)``.
+            settings: of type ``trainer_settings``, or None.
+            batch_size: examples in a batch.
+            language: as for ``predict``.
+        """
+        batches = rows.batch(batch_size)
+        return self.evaluate(batches, return_dict=True, verbose=0, language=language)
+
+    # Storing ---------------------------------------------------------------------------------
+
+    def signatures(self, **options: Any) -> dict[str, Signature]:
+        """Returns the functions of an export by name, as TF Serving calls them.
+
+        Args:
+            **options: ``attention``, and the options of this task's export, which the class
+                documents.
+
+        Raises:
+            TypeError, ValueError: as ``export`` does.
+        """
+        from bertfam_tf.export.signatures import signatures
+
+        return signatures(self, **options)
+
+    # Not a property: Keras would follow it back to the task when it stores weights.
+    def served_tasks(self) -> dict[str, Task]:
+        """The tasks that an export answers for, by the names of their signatures: this one."""
+        return {"": self}
+
+    def describe(self) -> dict[str, Any]:
+        """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
+        return storage.describe(self)
+
+    def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
+
+        The directory is written atomically; an existing one is only replaced by a complete one.
+
+        Raises:
+            FileExistsError: if it exists and ``overwrite`` is false, or it is not a saved task.
+            OSError: if writing fails, for example on a full disk; an existing directory is kept.
+        """
+        storage.save(self, Path(directory), overwrite)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
+        return storage.unpacked, (storage.packed(self),)
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Writes a model that transformers reads: backbone, head, labels and tokenizer.
+
+        ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
+        class's ``from_pretrained``. Options that choose answers and are not part of a model
+        there are omitted: a threshold, ``top_k``, windows and the like. ``max_length`` becomes the
+        tokenizer's ``model_max_length``.
+
+        Args:
+            directory: new or empty; it is written atomically.
+
+        Raises:
+            FileExistsError: if it exists and is not an empty directory.
+            CheckpointError: for options that the format cannot express, a tokenizer without an
+                equivalent in transformers, or weights that are not finite. Nothing is written
+                then.
+        """
+        publish.save_pretrained(self, directory)
+
+    def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
+        """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
+
+        Args:
+            directory: the model's base path.
+            version: a number.
+            **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
+                ``bertfam_tf.export.export_saved_model`` documents them, and the arguments of this
+                task's ``signatures``.
+
+        Raises:
+            FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
+        """
+        from bertfam_tf.export import export_saved_model
+
+        return export_saved_model(self, directory, version=version, **kwargs)
+
+    def export_tflite(self, file: str | Path, **kwargs: Any) -> Path:
+        """Writes a ``.tflite`` file for mobile devices, as ``bertfam_tf.export.export_tflite``.
+
+        Args:
+            file: the path, which ends in ``.tflite``.
+            **kwargs: ``inputs``, ``quantize``, ``length`` and ``calibration``.
+
+        Raises:
+            ValueError, ExportError: as ``bertfam_tf.export.export_tflite`` does.
+        """
+        from bertfam_tf.export import export_tflite
+
+        return export_tflite(self, file, **kwargs)
+
+
+def task_class(name: str) -> type[Task]:
+    """The task of that name.
+
+    Raises:
+        ValueError: if there is none; the message suggests the most similar name.
+    """
+    if name not in _TASKS:
+        raise ValueError(unknown("task", name, _TASKS))
+    return _TASKS[name]
+
+
+def trainable_tasks() -> list[str]:
+    """Names of the tasks that recipes can train."""
+    return [name for name, cls in _TASKS.items() if cls.file_labels() is not None]
+
+
+def _option(name: str, settable: bool) -> property:
+    """A task's attribute for one of its options."""
+
+    def get(self: Task) -> Any:
+        return getattr(self.options, name)
+
+    def change(self: Task, value: Any) -> None:
+        self.options = dataclasses.replace(self.options, **{name: value})
+        self.forget_graphs()
+
+    return property(get, change if settable else None)
+
+
+def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> None:
+    positions, length = backbone.max_length, options.max_length
+    if positions and length is not None and length > positions:
+        raise ValueError(f"max_length {length} exceeds the model's {positions} positions.")
+    read = tuple(backbone.input["token_ids"].shape[2:])
+    if tokenizer.token_shape != read:
+        raise ValueError(
+            f"{type(tokenizer).__name__} makes {_ids(tokenizer.token_shape)} of each token, the "
+            f"{backbone.family} backbone reads {_ids(read)}."
+        )
+    if tokenizer.vocab_size > backbone.config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {tokenizer.vocab_size} pieces, the model only "
+            f"{backbone.config.vocab_size} embeddings."
+        )
+
+
+def _ids(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} ids of characters" if shape else "one id"

@@ -1,0 +1,287 @@
+"""Keras' ``fit`` and ``evaluate`` on raw text, for every model that trains on it."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from bertfam_tf.data import inputs
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import TEXTS, Fields, is_packed, split_rows
+from bertfam_tf.names import unexpected
+from bertfam_tf.training import optimizers
+from bertfam_tf.training.learner import Learner
+
+NO_DATA = "There is no text in the input."
+
+
+class TextLearner(Learner):
+    """A learner whose ``fit`` and ``evaluate`` take raw text.
+
+    Subclasses supply ``text_batches``, and replace ``default_optimizer``, ``examples`` and
+    ``class_weights`` where these differ.
+
+    Attributes:
+        fields: names of the texts that an example may have.
+        fit_options, evaluate_options: arguments of ``text_batches`` that ``fit`` and ``evaluate``
+            pass on.
+    """
+
+    fields: Fields = TEXTS
+    fit_options: ClassVar[tuple[str, ...]] = ()
+    evaluate_options: ClassVar[tuple[str, ...]] = ()
+    _compiled_by_user = False
+    # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
+    _validation: Any = None
+
+    def text_batches(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        *,
+        shuffle: bool = False,
+        training: bool = False,
+    ) -> tf.data.Dataset:
+        """Returns batches as the Keras model takes them: inputs, targets, weights, as far as given.
+
+        Args:
+            x, y, sample_weight, batch_size, shuffle: as for ``fit``.
+            training: whether the batches are for training steps; False for validation.
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        raise NotImplementedError
+
+    def default_optimizer(self, steps: int | None = None) -> keras.optimizers.Optimizer:
+        """Returns the optimizer for a model that was not compiled with another one.
+
+        Args:
+            steps: of the whole training; None if unknown, for a constant learning rate.
+        """
+        return optimizers.adamw(total_steps=steps)
+
+    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
+        """Returns texts, labels and weights as lists, arrays or data sets, whatever their type."""
+        return inputs.examples(x, y, sample_weight, self.fields)
+
+    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+        """Converts ``class_weight`` of ``fit`` to weights by the index of the label."""
+        return dict(given)
+
+    def validation_batches(self, data: Any, batch_size: int, like: Any) -> Any:
+        """Returns the batches that ``fit`` evaluates after an epoch.
+
+        Args:
+            data: ``validation_data`` of ``fit``.
+            batch_size: examples in a batch.
+            like: the training batches.
+        """
+        x, y, weights = columns(data)
+        return x if is_packed(x) else self.text_batches(x, y, weights, batch_size)
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        """As ``Learner.compile``; without an optimizer it is ``default_optimizer()``.
+
+        Raises:
+            ValueError: as ``Learner.compile`` does.
+        """
+        # `fit` may be called outside of the scope that the weights were made in.
+        with self.distribute_strategy.scope():
+            optimizer = self.default_optimizer() if optimizer is None else optimizer
+            super().compile(optimizer, loss, **kwargs)
+        self._compiled_by_user = True
+
+    def _compile_defaults(self, steps: int | None = None) -> None:
+        with self.distribute_strategy.scope():
+            optimizer = self.default_optimizer(steps)
+        self.compile(optimizer)
+        self._compiled_by_user = False
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[Any, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """As ``keras.Model.fit``, on raw text and labels.
+
+        Lists and arrays are shuffled in each epoch; a ``tf.data.Dataset`` keeps its order, and its
+        batches if it has some. Batches of ``text_batches`` are trained on as they are.
+
+        If ``compile`` was not called, the model is compiled with ``default_optimizer`` for the
+        steps of this call (with a constant learning rate if the data set's cardinality is unknown).
+
+        Args:
+            batch_size: examples in a batch, 32 by default.
+            batch_tokens: tokens that a batch may have, in place of ``batch_size``: many short
+                examples or few long ones, of similar length. Lists and arrays are tokenized once
+                beforehand, so that the number of steps is known; a data set, of single examples, is
+                not, and an epoch ends where it does. See ``bertfam_tf.data.TokenBatches``.
+            validation_batch_size: None for ``batch_size``; validation takes no ``batch_tokens``.
+            class_weight: for classifiers, the factor of the loss of each label's examples, by the
+                label's name or index; 1 for omitted labels.
+            **options: further options of the class's ``text_batches``, in ``fit_options``.
+
+        Raises:
+            ValueError: for no data, data of an unknown structure, missing values, an unknown
+                label, both sample weights and class weights, both ``batch_size`` and
+                ``batch_tokens``, or an example of more than ``batch_tokens`` tokens.
+            TypeError: for an argument that does not exist.
+        """
+        if batch_tokens is not None:
+            options["batch_tokens"] = batch_tokens
+        known = {*arguments(TextLearner.fit), *self.fit_options}
+        known -= {"batch_tokens"} - set(self.fit_options)
+        refuse("fit", options.keys() - set(self.fit_options), known)
+        if batch_tokens is not None and batch_size is not None:
+            raise ValueError(
+                "Either batch_size or batch_tokens must be None, got "
+                f"{batch_size=} and {batch_tokens=}."
+            )
+        batch_size = 32 if batch_size is None else batch_size
+        if validation_split and validation_data is None:
+            examples = self.examples(x, y, sample_weight)
+            (x, y, sample_weight), validation_data = split_rows(
+                *examples, validation_split, self.fields
+            )
+        dataset: Any = x
+        if not is_packed(x):
+            dataset = self.text_batches(
+                x, y, sample_weight, batch_size, shuffle=shuffle, training=True, **options
+            )
+        if validation_data is not None:
+            validation_data = self.validation_batches(
+                validation_data, validation_batch_size or batch_size, dataset
+            )
+        if not self._compiled_by_user:
+            steps = steps_per_epoch or _cardinality(dataset)
+            steps *= epochs - initial_epoch
+            self._compile_defaults(steps if steps > 0 else None)
+        if class_weight is not None:
+            class_weight = self.class_weights(class_weight)
+        self._validation = validation_data
+        try:
+            with as_value_errors():
+                history = super().fit(
+                    dataset,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=callbacks,
+                    validation_data=validation_data,
+                    shuffle=False,  # the batches are shuffled; Keras warns that it cannot
+                    class_weight=class_weight,
+                    initial_epoch=initial_epoch,
+                    steps_per_epoch=steps_per_epoch,
+                    validation_steps=validation_steps,
+                    validation_freq=validation_freq,
+                )
+        finally:
+            self._validation = None
+        if history.epoch and not history.history:
+            raise ValueError(NO_DATA)
+        return history
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **options: Any,
+    ) -> Any:
+        """As ``keras.Model.evaluate``, on raw text and labels.
+
+        Args:
+            x, y, sample_weight: as for ``fit``.
+            **options: further options of the class's ``text_batches``, in ``evaluate_options``.
+
+        Raises:
+            ValueError, TypeError: as for ``fit``.
+        """
+        loop: dict[str, Any] = dict(
+            verbose=verbose, steps=steps, callbacks=callbacks, return_dict=return_dict
+        )
+        if x is not None and x is self._validation:
+            # Keras' fit() evaluates the data set that our fit() made.
+            return super().evaluate(x, **loop, **options)
+        refuse(
+            "evaluate",
+            options.keys() - set(self.evaluate_options),
+            [*arguments(TextLearner.evaluate), *self.evaluate_options],
+        )
+        if not is_packed(x):
+            x = self.text_batches(x, y, sample_weight, batch_size, **options)
+        if not self.compiled:
+            self._compile_defaults()
+        with as_value_errors():
+            results = super().evaluate(x, **loop)
+        if results in ([], {}):
+            raise ValueError(NO_DATA)
+        return results
+
+
+def columns(data: Any) -> tuple[Any, Any, Any]:
+    """Returns texts, labels and weights of ``validation_data``, None where there are none."""
+    return (*(data if isinstance(data, tuple) else (data,)), None, None)[:3]  # type: ignore[return-value]
+
+
+def arguments(function: Callable) -> list[str]:
+    """Returns the names of a function's arguments without ``self`` and ``**kwargs``."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+
+
+def refuse(function: str, others: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError for arguments that a function does not have, if there are any."""
+    names = sorted(others)
+    if names:
+        raise TypeError(unexpected(function, names, known))
+
+
+def renamed(old: str, new: str) -> Callable:
+    """Returns a method for a former name, which warns."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        warnings.warn(
+            f"{type(self).__name__}.{old} is now {new}; the old name is for version 0.1 only.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return getattr(self, new)(*args, **kwargs)
+
+    method.__doc__ = f"The former name of ``{new}``."
+    return method
+
+
+def _cardinality(dataset: Any) -> int:
+    """The number of batches; negative if it is not known."""
+    return int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else -1

@@ -1,0 +1,202 @@
+"""From raw text and labels to training batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from bertfam_tf.data import inputs
+from bertfam_tf.data.batching import TokenBatches
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import batches
+from bertfam_tf.tasks.components import TaskComponents
+from bertfam_tf.tasks.inference import with_language
+from bertfam_tf.tasks.preprocessing import token_counts
+from bertfam_tf.tasks.text_learner import TextLearner, renamed
+
+# More examples than a batch of `train_on_batch` has.
+ONE_BATCH = 1 << 20
+
+
+class TaskTraining(TextLearner):
+    """The part of a ``Task`` that trains: batches of raw text and labels, and Keras' steps."""
+
+    fit_options = ("batch_tokens",)
+    evaluate_options = ("language",)
+    _parts: TaskComponents
+    _settle_pair: Callable[[tf.data.Dataset], None]
+
+    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
+        prepare = self._parts.targets.prepared
+        return inputs.examples(x, y, sample_weight, self.fields, prepare)
+
+    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+        return self._parts.targets.class_weights(given)
+
+    training_batches = renamed("training_batches", "text_batches")
+
+    def _compile_defaults(self, steps: int | None = None) -> None:
+        if self._parts.loss is None and not self._parts.objectives:
+            raise ValueError(f"{type(self).__name__} has no default loss; call compile(loss=…).")
+        super()._compile_defaults(steps)
+
+    def count_tokens(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The number of tokens of each example in ``fit``: those of all windows, without padding.
+
+        Args:
+            features: string tensors (batch,) by name.
+
+        Returns:
+            int32 (batch,).
+        """
+        return token_counts(self._parts.training_preprocessor or self._parts.preprocessor, features)
+
+    def text_batches(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        *,
+        shuffle: bool = False,
+        batch_tokens: int | None = None,
+        training: bool = False,
+        seed: int | None = None,
+        labelled: bool = True,
+        language: str | int | None = None,
+        extend: Callable[[dict[str, tf.Tensor], dict[str, Any], tuple], tuple] | None = None,
+    ) -> tf.data.Dataset:
+        """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
+
+        Args:
+            x, y, sample_weight, batch_size, shuffle, batch_tokens: as for ``fit``.
+            training: whether random numbers for masks are redrawn in each epoch; else they are
+                always the same.
+            seed: of those random numbers, which are then the same in each epoch.
+            labelled: whether examples must have labels.
+            language: as for ``predict``.
+            extend: function of texts, of what ``encode`` returns for them, and of a batch, whose
+                result is the batch instead.
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        targets = self._parts.targets
+        x, y, sample_weight = self.examples(x, y, sample_weight)
+        x, y = targets.prepared(x, y)
+        if y is not None:
+            targets.check(y)
+        stream = batches(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            by_tokens=None
+            if batch_tokens is None
+            else TokenBatches(batch_tokens, self.count_tokens),
+            shuffle=shuffle,
+            fields=self.fields,
+        )
+        if len(stream.element_spec) == 1 and labelled:
+            targets.check(None)
+        self._settle_pair(stream)
+        preprocessor: Any = self._parts.training_preprocessor or self._parts.preprocessor
+        language_id = None if language is None else preprocessor.languages.id_of(language)
+
+        @tf.autograph.experimental.do_not_convert
+        def encode(features, *rest, **drawn):
+            features = with_language(features, language_id)
+            encoded = preprocessor(features, **drawn)
+            batch = (preprocessor.inputs(encoded), *labels_of(encoded, *(rest or (None,))))
+            return batch if extend is None else extend(features, encoded, batch)
+
+        def labels_of(encoded, labels, *weights):
+            target = targets.encode(labels, encoded) if labels is not None or labelled else None
+            if isinstance(target, tuple):
+                return target
+            spread = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
+            return (*([] if labels is None else [target]), *spread)
+
+        if not self._parts.draws:
+            return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+        @tf.autograph.experimental.do_not_convert
+        def encode_drawn(number, batch):
+            count = tf.shape(tf.nest.flatten(batch)[0])[0]
+            seeds = tf.stack([tf.fill([count], number), tf.range(count)], axis=1)
+            return encode(*batch, seeds=seeds)
+
+        numbers = tf.data.Dataset.random(
+            0 if seed is None and not training else seed,
+            rerandomize_each_iteration=training and seed is None,
+        ).map(lambda number: tf.cast(number % (1 << 31), tf.int32))
+        drawn = tf.data.Dataset.zip(numbers, stream)
+        return drawn.map(encode_drawn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As ``keras.Model.train_on_batch``, on the raw texts and labels of one batch.
+
+        Preparing a batch alone takes some tenths of a second; ``fit`` prepares batches beside its
+        steps.
+
+        Args:
+            x: texts in memory, as ``fit`` takes them; or packed token ids by name.
+            class_weight: as for ``fit``.
+
+        Raises:
+            ValueError: as for ``fit``; and for a data set.
+        """
+        batch = self._one_batch(x, y, sample_weight, training=True)
+        if class_weight is not None:
+            class_weight = self.class_weights(class_weight)
+        with as_value_errors():
+            return super().train_on_batch(
+                *batch, class_weight=class_weight, return_dict=return_dict
+            )
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """As ``keras.Model.test_on_batch``: the loss and Keras' metrics, also where ``evaluate``
+        scores answers.
+
+        Args:
+            x: as for ``train_on_batch``.
+
+        Raises:
+            ValueError: as for ``train_on_batch``.
+        """
+        batch = self._one_batch(x, y, sample_weight)
+        with as_value_errors():
+            return super().test_on_batch(*batch, return_dict=return_dict)
+
+    def _one_batch(
+        self, x: Any, y: Any, sample_weight: Any, *, training: bool = False
+    ) -> tuple[Any, ...]:
+        """Inputs, targets and weights of one batch, as far as given."""
+        if not self.compiled:
+            self._compile_defaults()
+        if is_packed_batch(x):
+            return x, y, sample_weight
+        refuse_data_set(x)
+        return next(iter(self.text_batches(x, y, sample_weight, ONE_BATCH, training=training)))
+
+
+def is_packed_batch(x: Any) -> bool:
+    """Returns whether a batch has packed token ids by name, not texts."""
+    return isinstance(x, Mapping) and "token_ids" in x
+
+
+def refuse_data_set(x: Any) -> None:
+    """Raises ValueError for a data set where one batch is expected."""
+    if isinstance(x, tf.data.Dataset):
+        raise ValueError("Expected the texts of one batch, got a tf.data.Dataset.")
