@@ -235,7 +235,7 @@ def test_mistakes_are_named(tmp_path, capsys):
         ("data.end=</s>", "no token '</s>'"),
         ("model.family=bert", "bert is not causal"),
         ("model.family=xlnet", "permutation_lm_head of xlnet does not predict the next token"),
-        ("data.length=0", "batch_size and length must be at least 1"),
+        ("data.length=0", "data.length must be at least 1, got 0."),
     ):
         overrides = [override]
         if "family" in override:

@@ -135,7 +135,7 @@ def test_what_a_recipe_says_of_training(files):
     """A frozen backbone, rates by layer, weights of labels, metrics by name, the best epoch."""
     train = {
         "epochs": 4,
-        "learning_rate": 0.0,
+        "learning_rate": 1e-30,
         "patience": 1,
         "monitor": "accuracy",
         "layer_decay": 0.5,

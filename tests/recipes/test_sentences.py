@@ -157,7 +157,7 @@ def test_training_goes_on_from_a_checkpoint(recipe, tmp_path):
     objectives = {"mlm": 1.0, "nsp": 1.0}
     pretrain(load_recipe(recipe(objectives=objectives), kind=PretrainRecipe))
     first = str(tmp_path / "run" / "model")
-    nothing = {"train": {"learning_rate": 0.0, "seed": 1}}
+    nothing = {"train": {"learning_rate": 1e-30, "seed": 1}}
     again = recipe(objectives=objectives, output="again", model={"checkpoint": first}, **nothing)
     pretrain(load_recipe(again, kind=PretrainRecipe))
     one, other = (load_file(tmp_path / run / "model/model.safetensors") for run in ("run", "again"))
@@ -293,7 +293,7 @@ def test_masks_at_the_spans_of_a_tagger(recipe, smallest, tiny, tmp_path):
 def test_one_document_has_no_next_sentences(recipe):
     """Read with the default, a blank line between documents, of which there is none."""
     for objective, split in (("nsp", "train"), ("nsp", "dev")):
-        file = recipe(objectives={"masked_lm": 1.0, objective: 1.0})
+        file = recipe(objectives={"mlm": 1.0, objective: 1.0})
         (file.parent / "one.md").write_text(TEXT.replace("\n\n", "\n"))
         values = yaml.safe_load(file.read_text())
         values["data"][split] = [str(file.parent / "one.md")]
