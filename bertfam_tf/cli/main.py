@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bertfam_tf
+from bertfam_tf.cli import experiment
 from bertfam_tf.files import write
 from bertfam_tf.names import unknown
 from bertfam_tf.serve.__main__ import add_flags as add_serve_flags
@@ -109,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE,VALUE",
         help="values of a key, such as train.seed=0,1,2; several for all combinations",
     )
+
+    experiment.add(command("experiment", experiment.run, experiment.TEXT))
 
     plan = command("plan", _plan, "print what a recipe's run will take, without running it")
     plan.add_argument("recipe", help="a YAML file, of pretraining or fine-tuning")
