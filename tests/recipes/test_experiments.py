@@ -92,10 +92,39 @@ def _weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
 
+def test_runs_follow_their_parents_and_are_not_repeated(files, tmp_path, monkeypatch):
+    """With recipes that take no time; the others train."""
+    seen = []
+
+    def finish(recipe, **kwargs):
+        seen.append(recipe.output.removeprefix(f"{tmp_path}/runs/"))
+        if recipe.output.endswith("other rate/0/tune") and len(seen) < 4:
+            raise OSError("No space left on device")
+        folder = Path(recipe.output)
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text('{"accuracy": 0.5, "loss": 1.0}')
+
+    monkeypatch.setattr("bertfam_tf.recipes.pretraining.pretrain", finish)
+    monkeypatch.setattr("bertfam_tf.recipes.multi_task.train", finish)
+    steps = {name: CHAIN["steps"][name] for name in ("teacher", "tune")}
+    columns = [{"metric": ["tune.accuracy", "teacher.loss"], "title": "mean", "scale": 10}]
+    file = files(seeds=[0], **{**CHAIN, "steps": steps, "columns": columns})
+    cells = plan_cells(load_experiment(file), file)
+    with pytest.raises(OSError, match="No space left"):
+        run_cells(cells, 0)
+    assert seen == ["from text/0/teacher", "from text/0/tune", "other rate/0/tune"]
+    run_cells(cells, 0)
+    assert seen[3:] == ["other rate/0/tune", "without/0/tune"]
+    written = table(load_experiment(file), cells, "command")
+    assert "| other rate | 7.500 |\n| without | – |" in written
+    assert "| other rate | teacher, as of from text |" in written
+
+
 class _Killed(BaseException):
     """As Ctrl-C, which pytest would take for its own."""
 
 
+@pytest.mark.full
 def test_a_killed_experiment_resumes_and_ends_as_one_that_was_not(files, tmp_path, monkeypatch):
     rows = {"static": {"train.learning_rate": 1.0e-4}, "dynamic": None}
     whole = str(files(recipe="tune.yaml", rows=rows))
@@ -147,6 +176,7 @@ def test_processes_that_are_killed(files, tmp_path):
     assert found and (tmp_path / "runs" / "static" / "0.log").read_text().count("$ bertfam") == 2
 
 
+@pytest.mark.full
 def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
     file = str(files(seeds=[0], **CHAIN))
     assert cli.main(["experiment", file, "--plan"]) == 0
@@ -173,7 +203,7 @@ def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
     [teacher] = {run for cell in cells for name, run in cell.runs.items() if name == "teacher"}
     assert teacher.finished and teacher.name == "from text/0/teacher"
     changed = load_experiment(file, ["tune.train.batch_size=3"])
-    with pytest.raises(ValueError, match=r"other rate/0/tune has a run with train\.batch_size 4, e"):
+    with pytest.raises(ValueError, match=r"from text/0/tune has a run with train\.batch_size 4, e"):
         run_cells(plan_cells(changed, file)[1:], 0)
 
 

@@ -161,9 +161,9 @@ def plan_cells(
     changes = {row: _by_step(experiment, row) for row in experiment.rows}
     places = itertools.product(experiment.rows, experiment.seeds if seeds is None else seeds)
     runs: dict[tuple[str, int], dict[str, Run]] = {place: {} for place in places}
+    groups: dict[str, list[Run]] = {}
     for name, step in experiment.steps.items():
         within = "" if experiment.single else f"/{name}"
-        groups: dict[str, list[Run]] = {}
         for (row, seed), earlier in runs.items():
             place = f"{experiment.output}/{row}/{seed}{within}"
             try:
@@ -203,14 +203,15 @@ def _by_step(experiment: Experiment, row: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {name: {} for name in experiment.steps}
     for values in (experiment.overrides, experiment.rows[row] or {}):
         for key, value in values.items():
-            step, rest = experiment.split_key(key)
+            steps, rest = experiment.split_key(key)
             if rest in ("output", "train.seed"):
                 raise ValueError(
                     f"row {row}: {key} must not be overridden; use "
                     f"{'seeds' if rest != 'output' else 'output'} of the experiment."
                 )
-            found[step].pop(rest, None)
-            found[step][rest] = value
+            for step in steps:
+                found[step].pop(rest, None)
+                found[step][rest] = value
     return found
 
 

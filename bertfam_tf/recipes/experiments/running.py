@@ -143,25 +143,25 @@ def _facts(seconds: float, cpu_seconds: float, each: Run) -> dict[str, Any]:
 
 def _run_here(each: Run, flops: Flops | None) -> None:
     """Runs in this process."""
-    from bertfam_tf import recipes, tasks
+    from bertfam_tf import tasks
+    from bertfam_tf.recipes import distillation, multi_task, pretraining
     from bertfam_tf.recipes.fine_tuning import evaluate
-    from bertfam_tf.recipes.multi_task import evaluate_tasks
 
     each.write_record({})
     begin, cpu_begin = time.perf_counter(), time.process_time()
     try:
         if each.verb == "pretrain":
-            recipes.pretrain(each.loaded, flops=flops)
+            pretraining.pretrain(each.loaded, flops=flops)
         elif each.verb == "distill":
-            recipes.distill(each.loaded)
+            distillation.distill(each.loaded)
         elif each.verb == EVALUATE:
             *overrides, split = each.overrides
             recipe = load_run(each.recipe / "recipe.yaml", overrides)
             task: Any = tasks.load(each.recipe / MODEL)
-            score: Any = evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
+            score: Any = multi_task.evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
             _write_metrics(each, score(task, recipe, split.partition("=")[2]))
         else:
-            recipes.train(each.loaded, flops=flops)
+            multi_task.train(each.loaded, flops=flops)
     finally:
         spent = time.perf_counter() - begin, time.process_time() - cpu_begin
         each.write_record(_facts(*spent, each))

@@ -129,9 +129,9 @@ class Experiment:
         title: of the table.
         output: the directory of the runs.
         rows: for each row the overrides of its cells, by key of the recipe, after the step's name
-            if there are several steps: ``{static: {pretrain.masking.copies: 10}}``. A step's
-            ``recipe`` may be overridden too, with another file, or with null, which leaves the step
-            out.
+            if there are several steps, or the names of steps separated by commas:
+            ``{static: {pretrain.masking.copies: 10}}``. A step's ``recipe`` may be overridden too,
+            with another file, or with null, which leaves the step out.
         columns: of the table: metrics, or columns with more settings.
         recipe: the recipe of each cell, relative to this file; or
         steps: recipes by name, which run one after the other.
@@ -182,27 +182,30 @@ class Experiment:
         """Whether cells are one run, so that keys and metrics have no step's name before them."""
         return self.recipe is not None
 
-    def split_key(self, key: str) -> tuple[str, str]:
-        """Returns the step and the key of its recipe of an override."""
+    def split_key(self, key: str) -> tuple[list[str], str]:
+        """Returns the steps of an override and the key of their recipes."""
         return self._split(key, "step of an override")
 
     def split_metric(self, metric: str) -> tuple[str, str]:
         """Returns the step and the name of a metric of ``metrics.json``."""
-        return self._split(metric, "step of a column")
+        steps, name = self._split(metric, "step of a column")
+        return steps[0], name
 
     def column(self, name: str) -> ColumnConfig:
         """Returns the column of a name."""
         return next(each for each in self.columns if each.name == name)
 
-    def _split(self, name: str, kind: str) -> tuple[str, str]:
+    def _split(self, name: str, kind: str) -> tuple[list[str], str]:
         if self.single:
-            return ONLY, name
-        step, dot, rest = name.partition(".")
-        if step not in self.steps:
-            raise ValueError(f"{name}: {unknown(kind, step, self.steps)}")
+            return [ONLY], name
+        first, dot, rest = name.partition(".")
+        steps = [step.strip() for step in first.split(",")]
+        for step in steps:
+            if step not in self.steps:
+                raise ValueError(f"{name}: {unknown(kind, step, self.steps)}")
         if not dot:
-            raise ValueError(f"{name!r} must have a name after the step's, such as {step}.loss.")
-        return step, rest
+            raise ValueError(f"{name!r} must have a name after the step's, such as {first}.loss.")
+        return steps, rest
 
     def _check_claims(self) -> None:
         columns = [each.name for each in self.columns]
@@ -263,8 +266,10 @@ def _source(experiment: Experiment) -> dict[str, Any]:
 def _check_steps(steps: dict[str, StepConfig]) -> None:
     earlier: list[str] = []
     for name, step in steps.items():
-        if "." in name or not _is_file_name(name):
-            raise ValueError(f"The name of a step must be a file name without dots, got {name!r}.")
+        if set(name) & set(".,") or not _is_file_name(name):
+            raise ValueError(
+                f"The name of a step must be a file name without dots and commas, got {name!r}."
+            )
         sources = [step.evaluate] if step.evaluate else []
         for taken in step.takes.values():
             sources += [taken] if isinstance(taken, str) else taken
