@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.seeding import seed
-from tools import texts
+from tests.support import texts
 
 ROOT = Path(__file__).parent.parent
 # Their test files take longest.
@@ -104,7 +104,7 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def real_corpus(real_data) -> Callable[[int], list[bytes]]:
-    """Draws a number of lines evenly from all sources of ``tools.texts.corpus``."""
+    """Draws a number of lines evenly from all sources of ``tests.support.texts.corpus``."""
     for name in texts.CORPUS:
         real_data(name)
     return texts.corpus_lines

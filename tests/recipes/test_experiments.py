@@ -34,7 +34,7 @@ ROWS = "text\tlabel\n" + "a good film\tpositive\nit is bad\tnegative\n" * 3
 
 @pytest.fixture
 def files(tiny, smallest, tmp_path):
-    """Writes the file of an experiment beside its recipes, from changed keys; a null removes one."""
+    """Writes an experiment beside its recipes, from changed keys; a null removes one."""
     (tmp_path / "a.txt").write_text(TEXT)
     (tmp_path / "rows.tsv").write_text(ROWS)
     model = {"family": "bert", "size": "tiny", "tokenizer": str(tiny), "overrides": SMALL}
@@ -66,7 +66,9 @@ def files(tiny, smallest, tmp_path):
             **changes,
         }
         file = tmp_path / "experiment.yaml"
-        file.write_text(yaml.safe_dump({k: v for k, v in values.items() if v is not None}, sort_keys=False))
+        file.write_text(
+            yaml.safe_dump({k: v for k, v in values.items() if v is not None}, sort_keys=False)
+        )
         return file
 
     return write
@@ -144,9 +146,10 @@ def test_a_killed_experiment_resumes_and_ends_as_one_that_was_not(files, tmp_pat
         if saved == 3:  # the first epoch of the second run
             raise _Killed
 
-    with monkeypatch.context() as patch, pytest.raises(_Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Backup, "on_epoch_end", interrupted)
-        run_cells(cells, 0)
+        with pytest.raises(_Killed):
+            run_cells(cells, 0)
     assert [each.finished for each in runs_of(cells)] == [True, False, False, False]
     shown = table(load_experiment(whole), cells, "command")
     assert "**Not finished: 1 of 4 runs are.**" in shown
@@ -170,10 +173,12 @@ def test_processes_that_are_killed(files, tmp_path):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     errors = process.communicate()[1]
-    assert process.returncode == 130 and "the same command resumes" in errors
+    assert process.returncode == 130
+    assert "the same command resumes" in errors
     assert subprocess.run(command).returncode == 0
     found = [load_file(tmp_path / "runs" / n / "0/model/model.safetensors") for n in ("static",)]
-    assert found and (tmp_path / "runs" / "static" / "0.log").read_text().count("$ bertfam") == 2
+    assert found
+    assert (tmp_path / "runs" / "static" / "0.log").read_text().count("$ bertfam") == 2
 
 
 @pytest.mark.full
@@ -187,7 +192,8 @@ def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
         *("without/0/tune", "without/0/again"),
     ]
     assert f"model.path={tmp_path}/runs/from text/0/teacher/model" in lines[3][2]
-    assert "train.seed=5" in lines[0][2] and "--split=dev" in lines[2][2]
+    assert "train.seed=5" in lines[0][2]
+    assert "--split=dev" in lines[2][2]
     assert "model.path" not in lines[5][2]
 
     assert cli.main(["experiment", file, "--workers", "0"]) == 0
@@ -201,7 +207,8 @@ def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
     rows = {"new": {"tune.train.epochs": 3}, **CHAIN["rows"]}
     cells = plan_cells(load_experiment(files(seeds=[0], **{**CHAIN, "rows": rows})), file)
     [teacher] = {run for cell in cells for name, run in cell.runs.items() if name == "teacher"}
-    assert teacher.finished and teacher.name == "from text/0/teacher"
+    assert teacher.finished
+    assert teacher.name == "from text/0/teacher"
     changed = load_experiment(file, ["tune.train.batch_size=3"])
     with pytest.raises(ValueError, match=r"from text/0/tune has a run with train\.batch_size 4, e"):
         run_cells(plan_cells(changed, file)[1:], 0)
@@ -216,7 +223,8 @@ def test_other_runs_go_on_after_a_failure(files, tmp_path, capsys):
     file = files(recipe=None, seeds=[0], rows=rows, steps=steps, columns=columns)
     assert cli.main(["experiment", str(file), "--workers", "2"]) == 2
     found = capsys.readouterr()
-    assert "2 of 4 runs failed: broken/0/pretrain" in found.err and "nothing.txt" in found.err
+    assert "2 of 4 runs failed: broken/0/pretrain" in found.err
+    assert "nothing.txt" in found.err
     assert re.search(r"\| broken \| – \|\n\| works \| \d", found.out)
 
 

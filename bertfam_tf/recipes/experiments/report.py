@@ -46,7 +46,9 @@ class Verdict(NamedTuple):
     verdict: str
 
 
-def values(experiment: Experiment, cells: Sequence[Cell]) -> dict[tuple[str, str], dict[int, float]]:
+def values(
+    experiment: Experiment, cells: Sequence[Cell]
+) -> dict[tuple[str, str], dict[int, float]]:
     """Returns what is measured, by row, name of a column and seed.
 
     Raises:
@@ -245,9 +247,7 @@ def _why_not(difference: Difference | None) -> str:
     return f"{difference.count} seeds; about {needed} would decide such a difference"
 
 
-def _budgets(
-    experiment: Experiment, cells: Sequence[Cell], flops: Flops | None
-) -> list[list[str]]:
+def _budgets(experiment: Experiment, cells: Sequence[Cell], flops: Flops | None) -> list[list[str]]:
     """What the runs of each row took: a mean over seeds."""
     table = [
         ["row", "step", "steps", "tokens", "TFLOP", "seconds", "of the processor"],

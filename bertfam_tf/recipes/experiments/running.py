@@ -124,7 +124,9 @@ def run_cells(
             process.end()
     if failed:
         causes = {x: why for x, why in failed.items() if not why[1].startswith("it needs ")}
-        listed = "; ".join(f"{x.name} ({x.log}): {truncated(why)}" for x, (_, why) in causes.items())
+        listed = "; ".join(
+            f"{x.name} ({x.log}): {truncated(why)}" for x, (_, why) in causes.items()
+        )
         text = f"{len(failed)} of {len(runs)} runs failed: {listed}."
         raise (ValueError if any(code == 2 for code, _ in causes.values()) else OSError)(text)
 
@@ -158,7 +160,9 @@ def _run_here(each: Run, flops: Flops | None) -> None:
             *overrides, split = each.overrides
             recipe = load_run(each.recipe / "recipe.yaml", overrides)
             task: Any = tasks.load(each.recipe / MODEL)
-            score: Any = multi_task.evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
+            score: Any = (
+                multi_task.evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
+            )
             _write_metrics(each, score(task, recipe, split.partition("=")[2]))
         else:
             multi_task.train(each.loaded, flops=flops)
@@ -247,6 +251,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    """Makes the system end this process if the experiment is killed, so that the next resumes it."""
+    """Makes the system end this process if the experiment is killed, which then resumes it."""
     if _LIBC is not None:
         _LIBC.prctl(_DEATH_SIGNAL, signal.SIGTERM)

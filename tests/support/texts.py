@@ -18,7 +18,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("BERTFAM_DATA") or ROOT / "data")
 
 # The special tokens of all families; each is ordinary text for other families.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tools.texts import DATA, decoded, decoded_with_offsets
+from tests.support.texts import DATA, decoded, decoded_with_offsets
 
 VOCABULARIES = DATA / "vocab"
 BERT_SPECIAL = ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]

@@ -1,6 +1,6 @@
 """Compares an embedder with the sentence-transformers library, on texts in 15 languages.
 
-    python -m tools.compare_embedders [checkpoint]
+    python -m tests.support.embedders [checkpoint]
 
 Prints the largest difference of a value of 1,000 vectors, and Spearman's correlation on STS-B's
 test split. The texts are sentences in seven languages, from XNLI and Multi30k, and lines of words
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bertfam_tf.sources import resolve
-from tools.texts import DATA as FOLDER
+from tests.support.texts import DATA as FOLDER
 
 _VOCABULARY = "vocab/xlm-mlm-xnli15-1024/vocab_xnli_15"
 DATA = ("xnli", "multi30k/raw", _VOCABULARY)

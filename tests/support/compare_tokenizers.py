@@ -1,12 +1,12 @@
 """Compares our tokenizers with the references: ids, offsets, and the results of SavedModels.
 
-    python -m tools.compare_tokenizers                  # ids and offsets; writes the table
-    python -m tools.compare_tokenizers --quick gpt2     # a sample, one tokenizer; writes nothing
-    python -m tools.compare_tokenizers saved-model      # exports, run without bertfam_tf
+    python -m tests.support.compare_tokenizers                  # ids and offsets; writes the table
+    python -m tests.support.compare_tokenizers --quick gpt2     # a sample; writes nothing
+    python -m tests.support.compare_tokenizers saved-model      # exports, run without bertfam_tf
 
 The references for BERT, GPT-2 and RoBERTa are computed by the `tokenizers` library; those for
-ALBERT, XLNet, GPT and XLM are files written by `make tokenizer-references`. tools/texts.py has the
-text, tools/results/tokenizers.md the table.
+ALBERT, XLNet, GPT and XLM are files written by `make tokenizer-references`.
+tests/support/texts.py has the text, tools/results/tokenizers.md the table.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tools import texts
-from tools.make_tokenizer_references import DIRECTORY, path_of, read_ids
-from tools.subjects import SUBJECTS, Subject, expected_rows
+from tests.support import texts
+from tests.support.subjects import SUBJECTS, Subject, expected_rows
+from tests.support.tokenizer_references import DIRECTORY, path_of, read_ids
 
 RESULTS = texts.ROOT / "tools" / "results"
 GROUPS = ("corpus", "hostile", "characters")
@@ -466,7 +466,7 @@ def main() -> None:
     if not texts.DATA.is_dir():
         sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
     subjects = [SUBJECTS[name] for name in names]
-    command = " ".join(["python -m tools.compare_tokenizers", *sys.argv[1:]])
+    command = " ".join(["python -m tests.support.compare_tokenizers", *sys.argv[1:]])
     complete = len(subjects) == len(SUBJECTS) and not arguments.quick
     RESULTS.mkdir(exist_ok=True)
     if served:

@@ -22,7 +22,7 @@ _TOLERANCE = 1e-3
 _STRING, _INT32 = 7, 3
 _NO_EXAMPLE = b"x"  # a text that is not a serialized tf.Example
 _ONLY = ""  # JSON does not name a single output
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _TEXTS = [
     "TensorFlow Serving answers.",
     "",

@@ -1,12 +1,12 @@
 """Compares tokenizers read from `tokenizer.json` with the library that the file is written for.
 
-    python -m tools.compare_tokenizer_json                 # all files; writes the table
-    python -m tools.compare_tokenizer_json gpt2 xlnet      # these; replaces their rows
-    python -m tools.compare_tokenizer_json --quick gpt2    # fewer lines; writes nothing
+    python -m tests.support.compare_tokenizer_json                 # all files; writes the table
+    python -m tests.support.compare_tokenizer_json gpt2 xlnet      # these; replaces their rows
+    python -m tests.support.compare_tokenizer_json --quick gpt2    # fewer lines; writes nothing
 
 The files are those of published kinds, made from the vocabularies in the data folder, and small
 ones that the library's trainers write.  Nothing but `tokenizer.json`, and the names of special
-tokens in `tokenizer_config.json`, is read.  tools/texts.py has the text,
+tokens in `tokenizer_config.json`, is read.  tests/support/texts.py has the text,
 tools/results/tokenizer_json.md the table.
 """
 
@@ -27,9 +27,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tools import texts
-from tools.compare_tokenizers import BATCH, GROUPS, RESULTS, Count, compare
-from tools.subjects import VOCABULARIES, expected_rows
+from tests.support import texts
+from tests.support.compare_tokenizers import BATCH, GROUPS, RESULTS, Count, compare
+from tests.support.subjects import VOCABULARIES, expected_rows
 
 # A tokenizer of the library, and the names of its special tokens by role.
 Made = tuple[Any, dict[str, str]]
@@ -388,7 +388,7 @@ def in_graph_differences(ours: Any, reference: Any, lines: Sequence[bytes]) -> i
     """Returns how many lines differ in tf.data and in a SavedModel."""
     import tensorflow as tf
 
-    from tools.compare_tokenizers import export
+    from tests.support.compare_tokenizers import export
 
     expected = [row[0] for row in expected_rows(reference, lines)]
     dataset = tf.data.Dataset.from_tensor_slices(list(lines)).batch(64).map(ours.tokenize)
@@ -481,7 +481,8 @@ def table(rows: list[list[str]]) -> str:
     body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return (
         "# tokenizer.json compared with the library tokenizers\n\n"
-        f"`python -m tools.compare_tokenizer_json`, {datetime.date.today()}: {versions}.\n\n"
+        f"`python -m tests.support.compare_tokenizer_json`, {datetime.date.today()}: "
+        f"{versions}.\n\n"
         "“a + b of n”: of n lines, a differ in ids, b others in offsets. Packed: lines that "
         "differ with their special tokens and segment ids, alone or in pairs. In graphs: lines "
         f"that differ in tf.data or in a SavedModel, with or without offsets. "

@@ -1,6 +1,6 @@
 """Fine-tunes with one of our recipes and the reference implementation.
 
-    python -m tools.finetune_reference configs/bert/sst2.yaml [key=value …] [--split test]
+    python -m tests.support.finetune_reference configs/bert/sst2.yaml [key=value …] [--split test]
 
 Uses the same checkpoint, examples, batch size, optimizer and schedule as ``bertfam train``, with
 torch and transformers (tools/requirements.txt). ``TASKS`` has the supported tasks. Prints the dev

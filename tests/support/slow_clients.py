@@ -1,7 +1,7 @@
 """Measures how clients that send half a request slow down the others.
 
-    python -m tools.slow_clients                     # writes tools/results/slow_clients.md
-    python -m tools.slow_clients --clients 200       # writes nothing
+    python -m tests.support.slow_clients                     # writes tools/results/slow_clients.md
+    python -m tests.support.slow_clients --clients 200       # writes nothing
 
 The server is a process of its own with 1,024 file descriptors (`ulimit -n 1024`). Others ask it
 over REST (a new connection for each request) and gRPC, first alone, then while slow clients hold
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "tools" / "results" / "slow_clients.md"
 CLIENTS = 2000
 FILES = 1024
@@ -246,7 +246,8 @@ def main() -> None:
     if options.clients == CLIENTS:
         RESULT.write_text(
             "# Slow clients against the local server\n\n"
-            f"`python -m tools.slow_clients`, {datetime.date.today()}, {platform.machine()}, "
+            f"`python -m tests.support.slow_clients`, {datetime.date.today()}, "
+            f"{platform.machine()}, "
             f"{os.cpu_count()} cores for server and clients together: {options.clients:,} "
             f"incomplete REST requests, {options.silent} silent connections to gRPC's port and "
             f"{options.calls} gRPC calls without a message, against a server with {FILES:,} file "
