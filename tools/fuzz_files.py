@@ -3,7 +3,8 @@
     python -m tools.fuzz_files --cases 2000 --seed 0 --output tools/results/fuzz_files.md
 
 Each case copies a small valid directory, changes one of its files
-(``tests.support.file_mutations``), and calls ``load_backbone``, ``convert``, ``from_pretrained``, ``load_tokenizer``, ``load`` or
+(``tests.support.file_mutations``), and calls ``load_backbone``, ``convert``, ``from_pretrained``,
+``load_tokenizer``, ``load`` or
 ``load_recipe`` in worker processes whose time and memory are measured. Success and ``ValueError``
 (including ``CheckpointError``) are allowed outcomes. Everything else is an escape: another type of
 error, a process that dies, more than 10 s or 1 GB, a file outside of the directory in the output of

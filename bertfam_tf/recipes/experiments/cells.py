@@ -270,7 +270,7 @@ def _run(
 def _evaluation(
     step: StepConfig, changes: Mapping[str, Any], place: str, runs: Mapping[str, Run]
 ) -> Run | None:
-    if step.evaluate not in runs:
+    if step.evaluate is None or step.evaluate not in runs:
         return None
     parent = runs[step.evaluate]
     values = copy.deepcopy(dict(parent.settings))

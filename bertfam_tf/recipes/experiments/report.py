@@ -139,7 +139,7 @@ def table(
     sections = [
         [f"# {experiment.title}"],
         [_facts(cells, command)],
-        *([experiment.description.strip()] for _ in range(experiment.description is not None)),
+        *([[experiment.description.strip()]] if experiment.description else []),
         _rows(experiment, cells),
         *_claims(experiment, cells),
         *_budgets(experiment, cells, flops),
