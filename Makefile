@@ -86,10 +86,10 @@ tokenizer-references: build/references/installed .venv/installed-live
 	$(BIN)/python -m tools.make_tokenizer_references --fast
 
 compare-tokenizers: .venv/installed-live
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizers
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizers saved-model
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.support.compare_tokenizers
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.support.compare_tokenizers saved-model
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_published
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tools.compare_tokenizer_json
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.support.compare_tokenizer_json
 
 bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers

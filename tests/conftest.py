@@ -12,7 +12,7 @@ import pytest
 
 from tests.seeding import seed
 from tests.selection import mark_cases
-from tools import texts
+from tests.support import texts
 
 ROOT = Path(__file__).parent.parent
 # Their test files take longest.
@@ -78,7 +78,7 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def real_corpus(real_data) -> Callable[[int], list[bytes]]:
-    """Draws a number of lines evenly from all sources of ``tools.texts.corpus``."""
+    """Draws a number of lines evenly from all sources of ``tests.support.texts.corpus``."""
     for name in texts.CORPUS:
         real_data(name)
     return texts.corpus_lines

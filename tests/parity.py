@@ -47,7 +47,7 @@ def differences(backbone: keras.Model, expected: dict[str, np.ndarray]) -> dict[
 
     Args:
         backbone: a backbone with the reference's weights.
-        expected: inputs, outputs, directions and gradients, from ``tools.reference``.
+        expected: inputs, outputs, directions and gradients, from ``tests.support.reference``.
     """
     with tf.GradientTape() as tape:
         hidden, others, memory = _outputs_of_interest(backbone, expected)
@@ -147,7 +147,7 @@ def head_differences(directory, family: str, head: str, expected: dict) -> dict[
     Args:
         directory: the checkpoint with the head.
         family, head: names of the family and the head.
-        expected: inputs and logits, from ``tools.reference``.
+        expected: inputs and logits, from ``tests.support.reference``.
     """
     backbone, layer = load_head(directory, family, head, dtype="float64")
     theirs = expected["logits"]

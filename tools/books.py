@@ -14,7 +14,7 @@ import argparse
 import re
 from pathlib import Path
 
-from tools import texts
+from tests.support import texts
 
 HELD_OUT = ("pg11.txt", "pg46.txt")
 _HEADER = re.compile(r"\*\*\* ?START OF .*?\*\*\*(.*)\*\*\* ?END OF ", re.DOTALL)

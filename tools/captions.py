@@ -12,7 +12,7 @@ import argparse
 import gzip
 from pathlib import Path
 
-from tools.texts import DATA
+from tests.support.texts import DATA
 
 LANGUAGES = ("en", "de", "fr")
 # Our name of a split -> theirs.

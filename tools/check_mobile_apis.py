@@ -33,8 +33,8 @@ import bertfam_tf as bf
 from bertfam_tf.export.tflite import IdPacker
 from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE, Metadata, read_metadata
 from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer, presets
+from tests.support.texts import DATA, sst2
 from tools.mobile_tokenizers import MobileTokenizer
-from tools.texts import DATA, sst2
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "tools" / "results" / "mobile_apis.md"

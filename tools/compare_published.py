@@ -4,7 +4,7 @@
     python -m tools.compare_published --sample 2000        # some lines of each section
     python -m tools.compare_published --sample 300 gpt2    # of one tokenizer; writes nothing
 
-Needs transformers (tools/requirements.txt). tools/texts.py has the text,
+Needs transformers (tools/requirements.txt). tests/support/texts.py has the text,
 tools/results/published_tokenizers.md the table.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 from tqdm import tqdm
 
 from bertfam_tf.text.published import save_published
-from tools import texts
-from tools.subjects import SUBJECTS, Subject
+from tests.support import texts
+from tests.support.subjects import SUBJECTS, Subject
 
 RESULTS = texts.ROOT / "tools" / "results" / "published_tokenizers.md"
 GROUPS = ("corpus", "hostile", "characters")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertfam_tf import files
-from tools.texts import DATA
+from tests.support.texts import DATA
 
 TABLE = Path(__file__).with_name("data_sources.tsv")
 _TIMEOUT = 60  # seconds without data

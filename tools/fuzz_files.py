@@ -2,8 +2,9 @@
 
     python -m tools.fuzz_files --cases 2000 --seed 0 --output tools/results/fuzz_files.md
 
-Each case copies a small valid directory, changes one of its files (``tools.file_mutations``), and
-calls ``load_backbone``, ``convert``, ``from_pretrained``, ``load_tokenizer``, ``load`` or
+Each case copies a small valid directory, changes one of its files
+(``tests.support.file_mutations``), and calls ``load_backbone``, ``convert``, ``from_pretrained``,
+``load_tokenizer``, ``load`` or
 ``load_recipe`` in worker processes whose time and memory are measured. Success and ``ValueError``
 (including ``CheckpointError``) are allowed outcomes. Everything else is an escape: another type of
 error, a process that dies, more than 10 s or 1 GB, a file outside of the directory in the output of
@@ -32,7 +33,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tools import file_mutations
+from tests.support import file_mutations
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S, LIMIT_MB = 10.0, 1000.0

@@ -3,8 +3,8 @@
     python -m tools.fuzz_server --cases 20000 --seed 0
 
 The server is a process of its own over a small model and over exports with each tokenizer
-(`tools.fuzz_exports`), which have to answer what fits their signatures with the right rows and to
-refuse all else. Every answer has to be of the contract: no
+(`tests.support.fuzz_exports`), which have to answer what fits their signatures with the right rows
+and to refuse all else. Every answer has to be of the contract: no
 status of 5xx but 501 and 504 (what JSON or Serving cannot do, and time that ran out), a body that
 is JSON, a connection that is not dropped. In between and at the end good requests must get the
 right answers. What breaks that is printed with its case, which `--seed` and `--only` repeat. Exit
@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from tests.support.fuzz_exports import EXPORTS, Exports, Request, write
 from tools.checkout import environment
-from tools.fuzz_exports import EXPORTS, Exports, Request, write
 
 # Codes for requests that cannot be served, and for deadlines.
 ALLOWED_5XX = {501, 504}

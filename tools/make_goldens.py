@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tools import reference
+from tests.support import reference
 
 GOLDENS = Path(__file__).parent.parent / "tests" / "goldens"
 # A vocabulary for the golden classifier, so that it runs from text.

@@ -4,7 +4,7 @@
 
 Runs in a separate environment (tools/references-requirements.txt), because later versions of
 transformers do not have the Python tokenizers that the published models were trained with. For each
-section of tools/texts.py, one file build/tokenizer-references/TOKENIZER/KIND/SECTION.npz is
+section of tests/support/texts.py, one file build/tokenizer-references/TOKENIZER/KIND/SECTION.npz is
 written, with the concatenated ids, the number of ids of each line and the digest of the lines;
 existing files are kept, so that an interrupted run can be continued. KIND is "python" or, with
 --fast, "fast-" and the version of transformers: the fast classes are not the reference, but their
@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from tools import texts
+from tests.support import texts
+from tests.support.tokenizer_references import is_done, path_of
 
-DIRECTORY = texts.ROOT / "build" / "tokenizer-references"
 NAMES = ("albert-base-v2", "xlnet-base-cased", "openai-gpt", "xlm-mlm-xnli15-1024")
 # The classes that also exist for the `tokenizers` library, and the file names that these expect.
 FAST = {
@@ -40,25 +40,6 @@ FAST = {
 }
 XLM_SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
 XLM_VOCABULARY = 95_000
-
-
-def path_of(name: str, kind: str, section: texts.Section) -> Path:
-    """Returns the file of one section's ids."""
-    slug = f"{section.group} {section.name}".replace(",", "").replace(" ", "-").lower()
-    return DIRECTORY / name / kind / f"{slug}.npz"
-
-
-def read_ids(path: Path, section: texts.Section) -> list[list[int]] | None:
-    """Returns the ids of each line; None if the file does not exist or is for other lines."""
-    if not is_done(path, section):
-        return None
-    stored = np.load(path)
-    return [row.tolist() for row in np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])]
-
-
-def is_done(path: Path, section: texts.Section) -> bool:
-    """Returns whether the file exists and is for these lines."""
-    return path.exists() and str(np.load(path)["digest"]) == section.digest()
 
 
 def write_ids(path: Path, section: texts.Section, rows: list[list[int]]) -> None:

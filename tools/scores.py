@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tools.texts import DATA
+from tests.support.texts import DATA
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "runs" / "scores"
@@ -112,7 +112,7 @@ def run(name: str, side: str, seed: int) -> dict:
         command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, *given]
     else:
         test = ("--split", "test") if score.tested else ()
-        command = [sys.executable, "-m", "tools.finetune_reference", recipe, *given, *test]
+        command = [sys.executable, "-m", "tests.support.finetune_reference", recipe, *given, *test]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (RUNS / f"{output.name}_{side}.log").open("ab") as log:
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, check=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tools.texts import DATA
+from tests.support.texts import DATA
 
 LANGUAGES = ("en", "fr", "de", "es", "zh", "ar")
 TRAIN = 0.8

@@ -11,6 +11,7 @@ from bertfam_tf.cli import (
     distill,
     doctor,
     evaluate,
+    experiment,
     export,
     families,
     index,
@@ -28,8 +29,8 @@ from bertfam_tf.cli import (
 
 # In the order of the help text.
 _COMMANDS = (
-    families, doctor, train, pretrain, distill, runs, sweep, plan, evaluate, analyze, predict,
-    index, search, export, convert, serve, tokenize, vocabulary,
+    families, doctor, train, pretrain, distill, runs, sweep, experiment, plan, evaluate, analyze,
+    predict, index, search, export, convert, serve, tokenize, vocabulary,
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import dacite
 from bertfam_tf import parsing
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.renamed import with_new_names
-from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, Recipe
+from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 
 
 def load_recipe(
@@ -27,22 +27,42 @@ def load_recipe(
     Args:
         file: YAML.
         kind: ``Recipe``, ``PretrainRecipe`` or ``DistillRecipe``.
-        overrides: ``key=value`` with dots into sections, such as ``train.epochs=1``; the value is
-            YAML.
+        overrides: ``key=value`` with dots into sections and lists, such as ``train.epochs=1`` or
+            ``stages.0.steps=10``; the value is YAML.
 
     Raises:
         ValueError: when the file is missing or not a YAML mapping, a key is unknown (the text
             names the nearest one), missing, or has a value of another type.
     """
     path = Path(file)
+    values = read_values(path)
+    for override in overrides:
+        _override(values, override)
+    return build(values, path, kind)
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Returns the keys and values of a recipe's file, without checking them.
+
+    Raises:
+        ValueError: when the file is missing or not a YAML mapping.
+    """
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}.")
     values = parsing.read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path} is not a mapping of keys to values.")
-    for override in overrides:
-        _override(values, override)
-    return _build(values, path, kind)
+    return values
+
+
+def kind_of(values: dict[str, Any]) -> type:
+    """Returns the class of a recipe with these keys and values."""
+    model = values.get("model")
+    if "teacher" in values or "student" in values:
+        return DistillRecipe
+    if "tasks" in values:
+        return MultiTaskRecipe
+    return PretrainRecipe if isinstance(model, dict) and "path" not in model else Recipe
 
 
 def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
@@ -62,7 +82,7 @@ def with_defaults(text: str, kind: type) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of names that were changed since
-            return _build(parsing.parse_yaml(text, "recipe"), Path("recipe"), kind).to_yaml()
+            return build(parsing.parse_yaml(text, "recipe"), Path("recipe"), kind).to_yaml()
     except (ValueError, AttributeError):
         return text
 
@@ -86,12 +106,45 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise ValueError(
             f"An override must be key=value, such as train.epochs=1, got {override!r}."
         )
+    value = parsing.parse_yaml(text, f"The value of {override!r}")
+    try:
+        set_value(values, key, value)
+    except ValueError as error:
+        raise ValueError(f"{override!r}: {error}") from None
+
+
+def set_value(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a value in place.
+
+    Args:
+        values: keys and values of a recipe.
+        key: its key, with dots into sections and lists, such as ``stages.0.steps``.
+        value: the value.
+
+    Raises:
+        ValueError: for a key into what is neither a section nor a list, and an item that a list
+            does not have.
+    """
     *sections, last = key.split(".")
+    place: Any = values
     for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            raise ValueError(f"{override!r}: {section} is not a section.")
-    values[last] = parsing.parse_yaml(text, f"The value of {override!r}")
+        place = place[_index(place, section)] if isinstance(place, list) else _open(place, section)
+        if not isinstance(place, dict | list):
+            raise ValueError(f"{section} is not a section.")
+    place[_index(place, last) if isinstance(place, list) else last] = value
+
+
+def _open(values: dict[str, Any], section: str) -> Any:
+    """A section, created where it is missing or null."""
+    if values.get(section) is None:
+        values[section] = {}
+    return values[section]
+
+
+def _index(items: list[Any], text: str) -> int:
+    if not text.isdecimal() or int(text) >= len(items):
+        raise ValueError(f"{text} is no item of a list of {len(items)}, which are numbered from 0.")
+    return int(text)
 
 
 def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
@@ -112,7 +165,17 @@ def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _build(values: dict[str, Any], path: Path, kind: type) -> Any:
+def build(values: dict[str, Any], path: Path, kind: type) -> Any:
+    """Returns the dataclass of a recipe.
+
+    Args:
+        values: keys and values.
+        path: their file, for errors.
+        kind: the dataclass.
+
+    Raises:
+        ValueError: as for ``load_recipe``.
+    """
     try:
         values = with_new_names(values)
     except ValueError as error:

@@ -16,7 +16,7 @@ from bertfam_tf import registry, sources
 from bertfam_tf.checkpoints import CheckpointError, convert, hdf5, keras_hub, tf_checkpoint
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models import config_of
-from tools import file_mutations
+from tests.support import file_mutations
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = "model.safetensors"

@@ -14,7 +14,7 @@ from tests.parity import relative
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tools import reference  # noqa: E402
+from tests.support import reference  # noqa: E402
 
 pytestmark = pytest.mark.live
 

@@ -17,7 +17,7 @@ from bertfam_tf.text import (
 )
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 from tests.selection import only_in
-from tools.check_masking import replay
+from tests.support.replay import replay
 
 WORDS = "the cat sat on a mat and ran home again".split()
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##ing", "##ed"]

@@ -11,7 +11,7 @@ from tests.generation.test_generation import generate, make_step
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tools import reference  # noqa: E402
+from tests.support import reference  # noqa: E402
 
 pytestmark = pytest.mark.live
 

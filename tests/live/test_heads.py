@@ -8,7 +8,7 @@ from tests import parity
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tools import reference  # noqa: E402
+from tests.support import reference  # noqa: E402
 
 pytestmark = pytest.mark.live
 

@@ -11,7 +11,7 @@ from tests import parity
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tools import reference  # noqa: E402
+from tests.support import reference  # noqa: E402
 
 pytestmark = pytest.mark.live
 CASES = [(family, v) for family in reference.FAMILIES for v in reference.VARIANTS[family]]

@@ -27,7 +27,7 @@ from tests.objectives import test_replaced
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tools import reference  # noqa: E402
+from tests.support import reference  # noqa: E402
 
 pytestmark = pytest.mark.live
 

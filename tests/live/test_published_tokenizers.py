@@ -7,8 +7,8 @@ import sentencepiece
 
 from bertfam_tf import registry
 from bertfam_tf.text import load_tokenizer
-from tools import texts
-from tools.compare_tokenizers import count_differences
+from tests.support import texts
+from tests.support.compare_tokenizers import count_differences
 
 transformers = pytest.importorskip("transformers")
 

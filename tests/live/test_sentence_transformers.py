@@ -9,7 +9,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf.layers import TokenPooling
 from tests import published
-from tools import compare_embedders
+from tests.support import embedders as compare_embedders
 
 pytest.importorskip("torch")
 library = pytest.importorskip("sentence_transformers")

@@ -1,8 +1,8 @@
-"""tokenizer.json of published kinds, with real vocabularies: see tools/compare_tokenizer_json."""
+"""tokenizer.json of published kinds, with real vocabularies; see ``compare_tokenizer_json``."""
 
 import pytest
 
-from tools import compare_tokenizer_json, texts
+from tests.support import compare_tokenizer_json, texts
 
 pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.live

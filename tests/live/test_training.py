@@ -18,7 +18,7 @@ from tests.recipes.test_tasks import CASES, SQUAD
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tools import finetune_reference  # noqa: E402
+from tests.support import finetune_reference  # noqa: E402
 
 pytestmark = pytest.mark.live
 

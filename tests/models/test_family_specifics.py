@@ -11,10 +11,10 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
+from bertfam_tf.models import config_of, count_parameters
 from tests import parity
 from tests.seeding import seed
 from tests.test_goldens import GOLDENS
-from tools import albert_ablation
 
 DEBERTA = dict(
     model_type="deberta-v2", relative_attention=True, share_att_key=True, pos_att_type="p2c|c2p",
@@ -70,12 +70,25 @@ def test_one_segment_is_no_choice():
 
 
 @pytest.mark.full
-def test_albert_ablation_has_the_figures_of_the_paper():
-    counts = {key: round(count / 1e6) for key, count in albert_ablation.table().items()}
-    assert [counts[128, s] for s in albert_ablation.SHARING] == [12, 64, 38, 89]
-    assert [counts[768, s] for s in albert_ablation.SHARING] == [31, 83, 57, 108]
-    assert (counts[64, "all"], counts[256, "all"]) == (10, 16)
-    assert (counts[64, "none"], counts[256, "none"]) == (87, 93)
+def test_albert_has_the_parameters_of_the_papers_ablations():
+    """Tables 3 and 4 (arXiv 1909.11942): with the pooler, except if nothing is shared."""
+    hidden = config_of("albert").hidden_size
+
+    def millions(size, sharing):
+        found = count_parameters(
+            "albert",
+            embedding_size=size,
+            sharing=sharing,
+            project_embeddings=size != hidden,
+            pooler=sharing != "none",
+        )
+        return round(found / 1e6)
+
+    sharings = ("all", "attention", "feed_forward", "none")
+    assert [millions(128, sharing) for sharing in sharings] == [12, 64, 38, 89]
+    assert [millions(768, sharing) for sharing in sharings] == [31, 83, 57, 108]
+    assert (millions(64, "all"), millions(256, "all")) == (10, 16)
+    assert (millions(64, "none"), millions(256, "none")) == (87, 93)
 
 
 def _copies(backbone, part):

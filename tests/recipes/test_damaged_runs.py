@@ -18,7 +18,7 @@ from bertfam_tf.recipes.reading import load_recipe, load_run
 from bertfam_tf.training.callbacks import curves
 from bertfam_tf.training.callbacks.steps import StepLog
 from tests.selection import in_full
-from tools.file_mutations import mutate
+from tests.support.file_mutations import mutate
 
 EPOCHS = [{"step": i, "epoch": i, "loss": 1.5, "val_loss": 1.2} for i in range(1, 3)]
 STEPS = [{"step": i, "loss": 1.0, "learning_rate": 1e-4, "gradient_norm": None} for i in range(4)]

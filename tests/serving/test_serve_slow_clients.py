@@ -13,7 +13,7 @@ import tensorflow as tf
 from bertfam_serve import running_server
 from bertfam_serve.rest_connections import Connections
 from tests.serving.half_plus import Stubs, predict_request
-from tools import slow_clients
+from tests.support import slow_clients
 
 HALF = {"headers": slow_clients._HEADERS, "body": slow_clients._HEADERS + b"\r\n{"}
 
@@ -179,7 +179,7 @@ def ask(url, body):
 
 @pytest.mark.full
 def test_many_half_sent_requests():
-    """A process with 1,024 file descriptors; `tools/slow_clients.py` has more of them, timed."""
+    """A process with 1,024 file descriptors; `slow_clients.main` has more, timed."""
     found = slow_clients.run(1200, 100, 0, "--grace-seconds=20", requests=20)
     for kind, latency in found.with_slow.items():
         assert latency.failed == 0, (kind, latency)

@@ -20,8 +20,8 @@ from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreakin
 from bertfam_tf.text.special_tokens import SpecialTokens
 from bertfam_tf.text.tokenizers.bpe import SPECIAL_TOKENS, BPETokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END
+from tests.support.texts import decoded, hostile
 from tests.text.graphs import assert_the_same_in_a_saved_model
-from tools.texts import decoded, hostile
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
 SNIPPETS = [

@@ -13,8 +13,8 @@ from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.selection import in_full
+from tests.support.texts import hostile
 from tests.text.graphs import assert_the_same_in_a_saved_model
-from tools.texts import hostile
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 TEXT = """It's the 3 of us, isn't it? They'll say they've gone; I'd say we're here, I'm sure.

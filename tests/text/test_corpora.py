@@ -1,14 +1,14 @@
 """Compares samples of real and hostile text with the `tokenizers` library.
 
-`python -m tools.compare_tokenizers` compares all of it, with all references.
+`python -m tests.support.compare_tokenizers` compares all of it, with all references.
 """
 
 import pytest
 
 from tests.selection import in_full
-from tools import texts
-from tools.compare_tokenizers import count_differences
-from tools.subjects import SUBJECTS
+from tests.support import texts
+from tests.support.compare_tokenizers import count_differences
+from tests.support.subjects import SUBJECTS
 
 pytest.importorskip("tokenizers")
 

@@ -1,7 +1,7 @@
 """The private parts of tensorflow-text that `kernels/internals.py` relies on.
 
 A new version fails here first: compare what changed with `internals.py`, run
-`tools.compare_tokenizers`, then update the constants.
+`tests.support.compare_tokenizers`, then update the constants.
 """
 
 import hashlib

@@ -17,12 +17,12 @@ from bertfam_tf.text import SentencePieceTokenizer, presets
 from bertfam_tf.text.kernels.charsmap import Rules, assigned, is_digit, preparation
 from bertfam_tf.text.special_tokens import Layout, SpecialTokens
 from tests.selection import in_full, only_in
+from tests.support import texts
 from tests.text.graphs import (
     assert_the_same_in_a_dataset,
     assert_the_same_in_a_saved_model,
     assert_the_same_in_tflite,
 )
-from tools import texts
 
 PUBLISHED = {"albert-base-v2": "30k-clean.model", "xlnet-base-cased": "spiece.model"}
 CONTROL, UNKNOWN, USER_DEFINED, UNUSED = 3, 2, 4, 5

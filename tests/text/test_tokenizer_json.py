@@ -14,9 +14,9 @@ from bertfam_tf.text import Layout, Packer, load_tokenizer
 from bertfam_tf.text.json_writer import tokenizer_json
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 from tests.selection import only_in
+from tests.support import texts
+from tests.support.subjects import expected_rows
 from tests.text import graphs
-from tools import texts
-from tools.subjects import expected_rows
 
 NAMES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROLES = dict(zip(("pad", "unk", "cls", "sep", "mask"), NAMES, strict=True))

@@ -12,14 +12,14 @@ import tensorflow as tf
 from bertfam_tf.text import SpecialTokens, WordPieceTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import SPECIAL_TOKENS
 from tests.selection import in_full
+from tests.support import texts
+from tests.support.compare_tokenizers import count_differences
+from tests.support.subjects import bert_reference
 from tests.text.graphs import (
     assert_the_same_in_a_dataset,
     assert_the_same_in_a_saved_model,
     assert_the_same_in_tflite,
 )
-from tools import texts
-from tools.compare_tokenizers import count_differences
-from tools.subjects import bert_reference
 
 PIECES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bertfam_serve.request_limits import RequestLimits
-from tools import texts
+from tests.support import texts
+from tests.support.subjects import SUBJECTS
 from tools.bench import machine
-from tools.subjects import SUBJECTS
 
 RESULT = texts.ROOT / "tools" / "results" / "length.md"
 SIZES = (10**4, 10**5, 10**6)

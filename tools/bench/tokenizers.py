@@ -40,9 +40,9 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
-from tools import texts
+from tests.support import texts
+from tests.support.subjects import SUBJECTS, VOCABULARIES, Subject
 from tools.make_tokenizer_references import FAST, fast_tokenizer
-from tools.subjects import SUBJECTS, VOCABULARIES, Subject
 
 RESULTS = texts.ROOT / "tools" / "results"
 BATCH = 64

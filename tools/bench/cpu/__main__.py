@@ -22,10 +22,10 @@ from pathlib import Path
 # The asking process encodes texts to count tokens, before anything is measured.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from tests.support.texts import DATA, ROOT
 from tools.bench.cpu import report
 from tools.bench.cpu.engines import specs
 from tools.bench.cpu.sections import FULL, QUICK, SECTIONS, Bench
-from tools.texts import DATA, ROOT
 
 RESULT = ROOT / "tools" / "results" / "cpu_speed.md"
 PICTURE = ROOT / "docs" / "cpu-speed.png"

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools import texts
+from tests.support import texts
 
 CLASSIFY, EMBED, TAG, ANSWER = "classify", "embed", "tag", "answer"
 KINDS = (CLASSIFY, EMBED, TAG, ANSWER)

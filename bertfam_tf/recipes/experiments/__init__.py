@@ -1,0 +1,16 @@
+"""Experiments: recipes with changed settings, over seeds, in one table."""
+
+from bertfam_tf.lazy import lazy
+
+_HOME = {
+    "Experiment": "settings",
+    "load_experiment": "settings",
+    "comparisons": "report",
+    "plan_cells": "cells",
+    "run_cells": "running",
+    "table": "report",
+}
+
+__all__ = list(_HOME)
+
+__getattr__, __dir__ = lazy(__name__, _HOME, __all__)

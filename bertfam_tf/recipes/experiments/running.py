@@ -1,0 +1,256 @@
+"""Runs the cells of an experiment, several at once, each run in a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from bertfam_tf.files import write
+from bertfam_tf.names import truncated
+from bertfam_tf.recipes.directory import METRICS, MODEL, Flops
+from bertfam_tf.recipes.experiments import hardware
+from bertfam_tf.recipes.experiments.cells import EVALUATE, Cell, Run
+from bertfam_tf.recipes.reading import load_run
+
+_log = logging.getLogger(__name__)
+_PAUSE = 0.2
+# How long an interrupted run may take to end.
+_PATIENCE = 30.0
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_PACKAGES = ("bertfam-tf", "tensorflow", "keras")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What ``run_cells`` tells of its progress.
+
+    Attributes:
+        finished, total: numbers of runs.
+        running: the names of those that are running.
+    """
+
+    finished: int
+    total: int
+    running: tuple[str, ...]
+
+
+def runs_of(cells: Iterable[Cell]) -> list[Run]:
+    """Returns the runs of cells, each once, row by row."""
+    return list(dict.fromkeys(run for cell in cells for run in cell.runs.values()))
+
+
+def default_workers() -> int:
+    """Returns the number of processor cores; 1 with a GPU, whose memory one run takes."""
+    return 1 if hardware.gpus() else hardware.cores()
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    workers: int,
+    *,
+    flops: Flops | None = None,
+    progress: Callable[[Progress], None] = lambda progress: None,
+) -> None:
+    """Runs what is not finished.
+
+    Each run is a process of ``bertfam`` with its share of the processor's cores, whose output is in
+    a file beside its directory. A run that was interrupted resumes from its training checkpoint.
+    Where one fails, those that do not need its model go on.
+
+    Args:
+        cells: of ``plan_cells``.
+        workers: the number of runs at once; 0 runs all in this process, one after the other.
+        flops: as for ``RunDirectory``, for runs in this process.
+        progress: is called when a run begins or ends.
+
+    Raises:
+        ValueError: if a directory has a run of other settings; and at the end if a run failed with
+            a wrong setting or file.
+        OSError: at the end if runs failed for other reasons, which may pass.
+    """
+    runs = runs_of(cells)
+    for each in runs:
+        each.check()
+    waiting = [each for each in runs if not each.finished]
+    failed: dict[Run, tuple[int, str]] = {}
+    running: dict[Run, _Process] = {}
+
+    def show() -> None:
+        done = sum(each.finished for each in runs)
+        progress(Progress(done, len(runs), tuple(each.name for each in running)))
+
+    try:
+        while waiting or running:
+            for each in list(waiting):
+                broken = [parent for parent in each.parents if parent in failed]
+                if broken:
+                    waiting.remove(each)
+                    failed[each] = (failed[broken[0]][0], f"it needs {broken[0].name}")
+                elif all(x.finished for x in each.parents) and len(running) < max(workers, 1):
+                    waiting.remove(each)
+                    if workers:
+                        running[each] = _Process(each, hardware.cores() // workers)
+                        show()
+                    else:
+                        progress(Progress(len(runs) - len(waiting) - 1, len(runs), (each.name,)))
+                        _run_here(each, flops)
+                        show()
+            for each, process in list(running.items()):
+                status = process.poll()
+                if status is None:
+                    continue
+                del running[each]
+                if status != 0 or not each.finished:
+                    failed[each] = (status, process.last_line())
+                    _log.warning("%s failed: %s", each.name, failed[each][1])
+                show()
+            if running:
+                time.sleep(_PAUSE)
+    finally:
+        for process in running.values():
+            process.interrupt()
+        for process in running.values():
+            process.end()
+    if failed:
+        causes = {x: why for x, why in failed.items() if not why[1].startswith("it needs ")}
+        listed = "; ".join(
+            f"{x.name} ({x.log}): {truncated(why)}" for x, (_, why) in causes.items()
+        )
+        text = f"{len(failed)} of {len(runs)} runs failed: {listed}."
+        raise (ValueError if any(code == 2 for code, _ in causes.values()) else OSError)(text)
+
+
+def _facts(seconds: float, cpu_seconds: float, each: Run) -> dict[str, Any]:
+    """What is recorded of a run, whose time is added to that of earlier parts."""
+    before = each.record()
+    return {
+        "seconds": round(before.get("seconds", 0.0) + seconds, 1),
+        "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 1),
+        "machine": ", ".join([hardware.cpu(), *hardware.gpus()]),
+        "versions": hardware.versions(_PACKAGES),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _run_here(each: Run, flops: Flops | None) -> None:
+    """Runs in this process."""
+    from bertfam_tf import tasks
+    from bertfam_tf.recipes import distillation, multi_task, pretraining
+    from bertfam_tf.recipes.fine_tuning import evaluate
+
+    each.write_record({})
+    begin, cpu_begin = time.perf_counter(), time.process_time()
+    try:
+        if each.verb == "pretrain":
+            pretraining.pretrain(each.loaded, flops=flops)
+        elif each.verb == "distill":
+            distillation.distill(each.loaded)
+        elif each.verb == EVALUATE:
+            *overrides, split = each.overrides
+            recipe = load_run(each.recipe / "recipe.yaml", overrides)
+            task: Any = tasks.load(each.recipe / MODEL)
+            score: Any = (
+                multi_task.evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
+            )
+            _write_metrics(each, score(task, recipe, split.partition("=")[2]))
+        else:
+            multi_task.train(each.loaded, flops=flops)
+    finally:
+        spent = time.perf_counter() - begin, time.process_time() - cpu_begin
+        each.write_record(_facts(*spent, each))
+
+
+def _write_metrics(each: Run, metrics: Any) -> None:
+    write(each.directory / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+
+
+class _Process:
+    """A run in a process of its own.
+
+    Args:
+        run: the run.
+        threads: the number of threads of its matrix products.
+    """
+
+    def __init__(self, run: Run, threads: int):
+        self.run = run
+        run.write_record({})
+        names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+        threads_of = {name: str(max(threads, 1)) for name in names}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **threads_of, **os.environ}
+        self._stream: IO[bytes] = run.log.open("ab")
+        self._stream.write(f"$ {run.command}\n".encode())
+        self._stream.flush()
+        self._offset = self._stream.tell()
+        evaluates = run.verb == EVALUATE
+        self._begin = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bertfam_tf.cli", *run.arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if evaluates else self._stream,
+            stderr=self._stream,
+            # Ctrl-C reaches this process alone, which passes it on.
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+
+    def poll(self) -> int | None:
+        """The exit status of a process that has ended; None before."""
+        process = self._process
+        if process.returncode is None:
+            pid, status, used = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                self._finish(os.waitstatus_to_exitcode(status), used)
+        return process.returncode
+
+    def interrupt(self) -> None:
+        """Asks the process to end."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGINT)
+
+    def end(self) -> None:
+        """Waits for the end of an interrupted process."""
+        until = time.monotonic() + _PATIENCE
+        while self.poll() is None:
+            if time.monotonic() > until:
+                os.kill(self._process.pid, signal.SIGKILL)
+            time.sleep(_PAUSE)
+
+    def last_line(self) -> str:
+        """The last line of the output, which names the error."""
+        with self.run.log.open("rb") as stream:
+            stream.seek(self._offset)
+            lines = [line for line in stream.read().decode("utf-8", "replace").split("\n") if line]
+        return lines[-1].strip() if lines else f"exit status {self._process.returncode}"
+
+    def _finish(self, status: int, used: Any) -> None:
+        self._process.returncode = status
+        spent = time.perf_counter() - self._begin, used.ru_utime + used.ru_stime
+        self.run.write_record(_facts(*spent, self.run))
+        if self._process.stdout is not None:
+            with self._process.stdout as stream:
+                lines = stream.read().decode("utf-8", "replace").strip().split("\n")
+            if status == 0:
+                _write_metrics(self.run, json.loads(lines[-1]))
+        self._stream.close()
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """Makes the system end this process if the experiment is killed, which then resumes it."""
+    if _LIBC is not None:
+        _LIBC.prctl(_DEATH_SIGNAL, signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""What tests and maintainers' tools share."""
