@@ -32,7 +32,7 @@ class Checkpoint:
     """An opened checkpoint directory: the model that it describes, and its tensors.
 
     Args:
-        path: as for ``sources.resolve``.
+        path: the same as for ``sources.resolve``.
         family: the family to read it as; None for the one that its config names.
         **overrides: config fields that replace the checkpoint's.
 
@@ -42,7 +42,7 @@ class Checkpoint:
         config: the config, an instance of the family's dataclass.
         labels: label names stored with it, or None.
         languages: language ids by language code, empty in most families.
-        language_id: of the texts, if the config names one.
+        language_id: the language id of the texts, if the config names one.
         classes: the Hugging Face classes named in its config.
         kept: config entries about the task and the tokenizer, which do not affect the model.
         options: stored options of tasks, by our names.
@@ -73,7 +73,7 @@ class Checkpoint:
             self.config = source.config.from_dict({**fields, **overrides, "pooler": False})
 
     def backbone(self, **kwargs: Any) -> Backbone:
-        """A new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
+        """Returns a new backbone with the checkpoint's weights; ``kwargs`` go to ``Backbone``."""
         what = f"The config of {self.directory}"
         shapes = declared(self.family, self.config, len(self._tensors), what)
         table = self._weights("")
@@ -95,7 +95,7 @@ class Checkpoint:
         return backbone
 
     def has_head(self, head: str) -> bool:
-        """Whether the checkpoint has that head: any of its tensors, or without tensors its class.
+        """Returns whether the checkpoint has that head: any of its tensors, or else its class.
 
         Tensors of several heads may have the same names. Then ``architectures`` in the config
         decides; without it, the checkpoint is assumed to have each of these heads.
@@ -106,14 +106,14 @@ class Checkpoint:
         if head in self._source.unsupported:
             raise CheckpointError(self._source.unsupported[head])
         stored = self._stored_of(head)
-        named = self._named_heads()
+        named_heads = self._named_heads()
         if not self._names(head):
-            return head in named
-        other = {name for each in named for name in self._names(each)}
-        return bool(stored) and (head in named or not stored & other)
+            return head in named_heads
+        other = {name for stored_head in named_heads for name in self._names(stored_head)}
+        return bool(stored) and (head in named_heads or not stored & other)
 
     def head_labels(self, head: str) -> list[str] | None:
-        """The labels of a stored head, or None if there is no such head.
+        """Returns the labels of a stored head, or None if there is no such head.
 
         They are ``LABEL_0``, … unless the config has a name for each.
         """
@@ -156,13 +156,15 @@ class Checkpoint:
         fill(layer.weights, self._tensors, self._weights(head), (".*",), description)
 
     def heads(self) -> list[str]:
-        """The heads that are certainly stored, which share no tensor names with other heads."""
-        found = [head for head in self.family.heads if self.has_head(head)]
-        names = {head: self._stored_of(head) for head in found}
-        return [a for a in found if not any(names[a] & names[b] for b in found if b != a)]
+        """Returns the heads that are certainly stored, which share no tensor names with others."""
+        stored_heads = [head for head in self.family.heads if self.has_head(head)]
+        names = {head: self._stored_of(head) for head in stored_heads}
+        return [
+            a for a in stored_heads if not any(names[a] & names[b] for b in stored_heads if b != a)
+        ]
 
     def head_tensors(self) -> dict[str, np.ndarray]:
-        """The stored weights of the family's heads, by variable path."""
+        """Returns the stored weights of the family's heads, by variable path."""
         tensors = {}
         for head in self.family.heads:
             self._check_tied(head)
@@ -174,21 +176,21 @@ class Checkpoint:
         return tensors
 
     def _weights(self, head: str) -> dict[str, str]:
-        """The tensor names of a head, or of the backbone for ``""``, by variable path."""
+        """Returns the tensor names of a head, or of the backbone for ``""``, by variable path."""
         table = self._source.weights or {}
         starts = tuple(f"{name}_head/" for name in ([head] if head else self.family.heads))
         chosen = {p: n for p, n in table.items() if p.startswith(starts) == bool(head)}
         return self.family.expand(chosen, self.config)
 
     def _names(self, head: str) -> set[str]:
-        """The tensor names of a head."""
+        """Returns the tensor names of a head."""
         return {source.partition("|")[0] for source in self._weights(head).values()}
 
     def _stored_of(self, head: str) -> set[str]:
         return {name for name in self._names(head) if name in self._tensors}
 
     def _named_heads(self) -> set[str]:
-        """Heads of the family whose classes the config names."""
+        """Returns heads of the family whose classes the config names."""
         theirs = self.family.huggingface
         if theirs is None:
             return set()
@@ -196,7 +198,7 @@ class Checkpoint:
         return {head for head, end in ends.items() if any(n.endswith(end) for n in self.classes)}
 
     def _has_no_pooler(self) -> bool:
-        """Whether the checkpoint has a head that does not use the pooler, and no pooler."""
+        """Returns whether the checkpoint has a head that does not use the pooler, and no pooler."""
         table = self._source.weights or {}
         pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith("pooler/")]
         if not pooler or not getattr(self.config, "pooler", False):
@@ -237,20 +239,20 @@ class Checkpoint:
                 )
 
     def _description(self, part: str) -> str:
-        """The checkpoint and the part of the model, for error messages."""
+        """Returns the checkpoint and the part of the model, for error messages."""
         return f"The checkpoint {self.directory} and the {self.family.name} {part}"
 
 
 def load_backbone(
     path: str | Path, family: str | None = None, *, dtype: Any = None, **overrides: Any
 ) -> Backbone:
-    """The backbone of a checkpoint, with its weights.
+    """Returns the backbone of a checkpoint, with its weights.
 
     Args:
         path: a directory, ``package:NAME``, or a hub id.
         family: the family to read it as, if its config does not name one or several families have
             the same config: ``load_backbone(path, "spanbert")``. None for the one in the config.
-        dtype: dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
+        dtype: the dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
         **overrides: config fields that replace the checkpoint's, such as ``dropout=0.0`` or
             ``pooler=False``.
 

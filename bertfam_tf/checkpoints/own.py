@@ -20,7 +20,7 @@ from bertfam_tf.sources import DESCRIPTION, CheckpointError, sha256
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has a description of this format."""
+    """Returns whether the directory has a description of this format."""
     return (directory / DESCRIPTION).is_file()
 
 

@@ -19,12 +19,12 @@ INDEX = "model.safetensors.index.json"
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has weights of this kind."""
+    """Returns whether the directory has weights of this kind."""
     return (directory / SINGLE).is_file() or (directory / INDEX).is_file()
 
 
 def read(directory: Path) -> Tensors:
-    """The tensors of a directory that has such weights.
+    """Returns the tensors of a directory that has such weights.
 
     Raises:
         CheckpointError: for a missing shard, a truncated or damaged file, or an index that names
@@ -34,7 +34,7 @@ def read(directory: Path) -> Tensors:
 
 
 def read_file(file: Path) -> Tensors:
-    """The tensors of one file; errors as for ``read``."""
+    """Returns the tensors of one file; errors as for ``read``."""
     return Tensors((tensor.name, tensor) for tensor in _tensors(file))
 
 

@@ -20,7 +20,7 @@ from bertfam_tf.sources import CheckpointError
 def declared(
     family: registry.Family, config: Any, stored: int, what: str
 ) -> dict[str, tuple[int, ...]]:
-    """The path and shape of each variable of the backbone, without allocating them.
+    """Returns the path and shape of each variable of the backbone, without allocating them.
 
     If the family has a table of paths, only two layers are built, because all layers but the first
     have the same shapes unless heads were pruned.
@@ -37,11 +37,11 @@ def declared(
     table = family.huggingface.weights if family.huggingface else {}
     for path in (*table, *(f"{{{letter}}}" for letter in family.indices)):
         count = 1
-        for letter, each in family.counts(path, config).items():
-            count *= each
+        for letter, number in family.counts(path, config).items():
+            count *= number
             if count > stored:
                 raise CheckpointError(
-                    f"{what} declares {family.indices[letter]} = {truncated_repr(each)}, "
+                    f"{what} declares {family.indices[letter]} = {truncated_repr(number)}, "
                     f"but only {stored} tensors are stored. Config and weights must belong to "
                     "the same checkpoint."
                 )
@@ -54,7 +54,7 @@ def declared(
         shapes = _shapes(family, two)
     except Exception as error:  # of any type, raised by Keras for invalid sizes
         raise CheckpointError(f"{what} does not describe a {family.name} model: {error}") from error
-    found = dict(shapes)
+    all_shapes = dict(shapes)
     for path in table:
         counts = family.counts(path, config)
         built = family.counts(path, two)
@@ -66,8 +66,8 @@ def declared(
                 range(i, counts[letter] if i == built[letter] - 1 else i + 1)
                 for letter, i in zip(counts, numbers, strict=True)
             ]
-            found |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}
-    return found
+            all_shapes |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}
+    return all_shapes
 
 
 def _numbered(path: str, letters: Any, numbers: tuple[int, ...]) -> str:

@@ -30,8 +30,8 @@ def copy(source: Path, target: Path) -> None:
     """
     preset = hub_presets.tokenizer(source)
     if preset is not None:
-        found, options = preset
-        for name, file in found.items():
+        by_name, options = preset
+        for name, file in by_name.items():
             shutil.copyfile(file, target / name)
         _write_config(target, options)
         return

@@ -28,10 +28,10 @@ class CorpusConfig:
         shuffle: the number of examples among which the next one is drawn; of shards, that are
             shuffled at a time.
         train_translations, dev_translations: for ``tlm``, by pairs of languages such as ``en-fr``,
-            two files whose lines are translations of each other, or one TSV file with two columns.
+            two files with translations line by line, or one TSV file with two columns.
         words: for ``bilm``, the number of words that are predicted, the most frequent ones.
         exponent: of the frequencies of languages, to whose powers they are proportional in
-            training: 1 for those of the text, 0 for equal ones.
+            training: 1 keeps the frequencies of the text, 0 makes them equal.
     """
 
     train: list[str] | dict[str, list[str]]

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def is_frame(x: Any) -> bool:
-    """Whether it is a ``DataFrame``."""
+    """Returns whether it is a ``DataFrame``."""
     return hasattr(x, "columns") and hasattr(x, "iloc")
 
 
@@ -46,7 +46,7 @@ def from_pandas(x: Any, name: str = "") -> Any:
     if values.dtype != object:
         return values
     # Lists in Parquet files are read as arrays.
-    return [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:

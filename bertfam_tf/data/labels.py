@@ -64,10 +64,10 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
 
 
 def not_a_number(value: str, what: str) -> str:
-    """The error message."""
+    """Returns the error message."""
     return f"The {what} '{value}' is not a finite number."
 
 
 def not_listed(value: str, known: Sequence[str], what: str) -> str:
-    """The error message."""
+    """Returns the error message."""
     return f"The {what} '{value}' is not one of: {', '.join(known)}."

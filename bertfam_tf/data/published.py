@@ -78,11 +78,11 @@ class Published:
         self._builder.download_and_prepare()
 
     def size(self, split: str) -> int:
-        """The number of examples of a split. Raises ValueError if there is no such split."""
+        """Returns the number of examples of a split; raises ValueError for an unknown split."""
         return self._split(split).num_examples
 
     def files(self, split: str) -> list[Path]:
-        """The files of a split. Raises ValueError if there is no such split."""
+        """Returns the files of a split; raises ValueError for an unknown split."""
         return [Path(path) for path in self._split(split).filepaths]
 
     def _split(self, name: str) -> Any:
@@ -123,11 +123,11 @@ class PublishedTexts(NamedTuple):
     """Texts of a data set, each a document of lines, as ``documents.read_documents`` takes them.
 
     Fields:
-        name: of the data set.
+        name: the name of the data set.
         split: such as ``train``.
         feature: the text.
-        begin, end: numbers of examples; ``end`` is exclusive.
-        data_dir: as for ``Published``.
+        begin, end: the numbers of examples; ``end`` is exclusive.
+        data_dir: the same as for ``Published``.
     """
 
     name: str
@@ -138,7 +138,7 @@ class PublishedTexts(NamedTuple):
     data_dir: str | None = None
 
     def lines(self, documents: str) -> Iterator[str]:
-        """The stripped lines that are not empty, and an empty one after each text.
+        """Yields the stripped lines that are not empty, and an empty one after each text.
 
         Raises:
             ValueError: if ``documents`` is not ``"blank_line"``; as ``Published`` raises it.
@@ -157,19 +157,19 @@ class PublishedTexts(NamedTuple):
 
 
 def columns_of(name: str) -> Mapping[str, Column] | None:
-    """The columns of a data set of tensorflow-datasets, or None if they are not known."""
+    """Returns the columns of a data set of tensorflow-datasets, or None if they are not known."""
     name = name.split(":")[0]
     return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
 
 
 def _value(features: Any, element: Any, path: str) -> Any:
-    """A feature as bytes, as a string if it is a class or a number, or as lists of these."""
+    """Returns a feature as bytes, as a string for a class or a number, or as lists of these."""
     import tensorflow_datasets as tfds
 
     key, _, rest = path.partition(".")
     feature, value = features[key], element[key]
     if rest and isinstance(feature, tfds.features.TranslationVariableLanguages):
-        languages = [each.decode() for each in value["language"]]
+        languages = [language.decode() for language in value["language"]]
         if rest not in languages:
             raise ValueError(unknown("language", rest, languages))
         return value["translation"][languages.index(rest)]

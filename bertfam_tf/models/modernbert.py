@@ -81,7 +81,7 @@ def _block(config: ModernBertConfig, first: bool, *, name: str, dtype: Any = Non
 
 
 def wire(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token embeddings, norm; blocks with one of two masks and rotations each; norm."""
+    """Wires token embeddings, norm; blocks with one of two masks and rotations each; norm."""
     if config.pooling not in ("cls", "mean"):
         raise ValueError(unknown("pooling", config.pooling, ("cls", "mean")))
     inputs = encoder.inputs(config)
@@ -140,7 +140,7 @@ HEADS = {
 
 
 # Current configs name each layer's kind and each kind's rotation, earlier ones a period and two
-# bases. Of the first, what does not fit the second is left as an unknown field.
+# bases. Where current configs do not fit the earlier form, their keys stay as unknown fields.
 def _current(fields: dict) -> dict:
     kinds = ("full_attention", "sliding_attention")
     bases = (fields["global_base"], fields["local_base"])

@@ -42,7 +42,7 @@ class XlnetConfig(relative.RelativeConfig):
 
 
 def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
-    """A content stream, and a query stream that does not attend to its own position."""
+    """Wires a content stream, and a query stream that does not attend to its own position."""
     if config.attn_type not in ("bi", "uni"):
         raise ValueError(unknown("attn_type", config.attn_type, ("bi", "uni")))
     head_size = encoder.head_size(config)

@@ -24,7 +24,7 @@ class PairLabels:
 
     Args:
         head: for two labels, such as ``heads.build(backbone, "pair")``.
-        weight: of the loss.
+        weight: the weight of the loss in the total.
     """
 
     def __init__(self, head: Head, weight: float = 1.0):

@@ -15,7 +15,7 @@ from bertfam_tf.tasks import TextEmbedder
 
 
 def embedder(path: str | Path) -> TextEmbedder:
-    """The embedder at a path.
+    """Returns the embedder at a path.
 
     Args:
         path: a saved task, or a checkpoint that ``TextEmbedder.from_pretrained`` reads.
@@ -33,7 +33,7 @@ def embedder(path: str | Path) -> TextEmbedder:
 
 
 def fingerprint(task: TextEmbedder) -> str:
-    """The sha256 of what an embedder computes: its config, options, tokenizer and weights."""
+    """Returns the sha256 of an embedder's config, options, tokenizer and weights."""
     digest = hashlib.sha256()
     described = {**task.describe(), "tokenizer": task.tokenizer.get_config()}
     # Releases that read the same files compute the same.
