@@ -86,7 +86,7 @@ def page(title: str, body: str, style: str = "") -> str:
     """Returns a whole HTML page.
 
     Args:
-        title: of the page, escaped.
+        title: the title of the page, escaped.
         body: HTML.
         style: CSS in addition to ``STYLE``.
     """

@@ -182,7 +182,7 @@ def check_new(target: str | os.PathLike[str], expected: str = "") -> None:
 
     Args:
         target: the output directory.
-        expected: what else it may be, for the error, such as "an index".
+        expected: the other allowed content, for the error, such as "an index".
 
     Raises:
         FileExistsError: if it is a file or contains files; the message names some of them.
@@ -231,9 +231,9 @@ def resume(
     Args:
         output: a file or directory.
         descriptions: the files that describe its job, if it was started.
-        job: what determines the content, as JSON values.
+        job: everything that determines the content, as JSON values.
         read: reads a description, as a dict with the keys of a job.
-        contents: what the job writes, for errors, such as "an index".
+        contents: a name for the output, for errors, such as "an index".
 
     Returns:
         Whether the output was started before; otherwise it is missing or an empty directory.

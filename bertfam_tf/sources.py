@@ -57,7 +57,7 @@ def resolve(path: str | Path) -> Path:
             ``organisation/name``, downloaded with huggingface_hub (and its cache).
 
     Raises:
-        CheckpointError: for an unknown directory, package or hub id, or a package whose weights
+        CheckpointError: if the directory, package or hub id is unknown, or the package's weights
             are not the published file.
     """
     text = str(path)
@@ -89,7 +89,7 @@ def reject_external_links(path: str | Path, directory: Path) -> None:
         directory: its result.
 
     Raises:
-        CheckpointError: for such a link; the message names it and its target.
+        CheckpointError: if there is such a link; the message names it and its target.
     """
     if str(path).startswith("package:"):
         return

@@ -66,8 +66,8 @@ def attention_maps(task: Task, x: Any) -> AttentionMaps:
         x: a text; a tuple or a dict of texts for tasks with several.
 
     Raises:
-        ValueError: for a backbone without attention, for a task whose examples are several rows,
-            or for other texts than the task takes.
+        ValueError: if the backbone has no attention, the task's examples are several rows, or the
+            texts do not fit the task.
     """
     backbone = task.backbone
     if "attention_scores" not in backbone.output:

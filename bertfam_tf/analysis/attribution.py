@@ -60,8 +60,8 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
         steps: the number of points of the integral.
 
     Raises:
-        ValueError: for another task or target, a backbone whose embeddings are not of tokens, or
-            other texts than the task takes.
+        ValueError: if the task or target is of another kind, the backbone's embeddings are not of
+            tokens, or the texts do not fit the task.
     """
     table = task.backbone.parts.get(_TABLE)
     if table is None:

@@ -56,7 +56,7 @@ def attentions(backbone: Backbone) -> list[Attention]:
     """Returns the attention of each block; blocks that share one have it once.
 
     Raises:
-        ValueError: for a backbone without attention.
+        ValueError: if the backbone has no attention.
     """
     layers = [
         layer
@@ -83,7 +83,7 @@ def _outputs_of_parts(layer: keras.layers.Layer) -> tuple[keras.Variable, int, i
     """Returns the kernel that adds up heads or units, the axis of them and their number."""
     dense = layer.output_dense
     kernel = dense._kernel if isinstance(dense, keras.layers.Dense) else dense.kernel
-    [split] = [each for each in splits(layer) if each[0] is kernel]
+    [split] = [candidate for candidate in splits(layer) if candidate[0] is kernel]
     return split
 
 
@@ -117,9 +117,9 @@ def without_heads(
             its output ``attention_probabilities`` stays as without this context.
 
     Raises:
-        ValueError: for a layer or head that does not exist, an unknown mode, or if nothing that was
-            computed inside with ``"uniform"`` had switches: a graph that was traced before, such as
-            a task's where ``model`` is only its backbone.
+        ValueError: if a layer or head does not exist, the mode is unknown, or nothing that ran
+            inside with ``"uniform"`` had switches: a graph that was traced before, such as a task's
+            where ``model`` is only its backbone.
     """
     with _switches(model, mode) as off, off(heads):
         yield
@@ -151,11 +151,11 @@ def _trace_again(model: Task | Backbone) -> None:
 
 
 def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
-    chosen = {index: list(each) for index, each in heads.items()}
-    for index, each in chosen.items():
+    chosen = {index: list(heads_of_layer) for index, heads_of_layer in heads.items()}
+    for index, heads_of_layer in chosen.items():
         if not 0 <= index < len(counts):
             raise ValueError(f"Layers are from 0 to {len(counts) - 1}, got {index}.")
-        wrong = [head for head in each if not 0 <= head < counts[index]]
+        wrong = [head for head in heads_of_layer if not 0 <= head < counts[index]]
         if wrong:
             last = counts[index] - 1
             raise ValueError(f"Heads of layer {index} are from 0 to {last}, got {wrong[0]}.")
@@ -165,7 +165,7 @@ def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
 @contextlib.contextmanager
 def _zero_heads(layers: Sequence[Attention], heads: Heads) -> Iterator[None]:
     before = []
-    for index, chosen in _chosen(heads, [each.num_heads for each in layers]).items():
+    for index, chosen in _chosen(heads, [layer.num_heads for layer in layers]).items():
         # The rows of the output kernel that belong to a head are 0, as its output times 0 would be.
         _, axis, parts = _outputs_of_parts(layers[index])
         for variable in _kernels_by_head(layers[index]):
@@ -215,7 +215,7 @@ class _Switch:
 
 @contextlib.contextmanager
 def _uniform_heads(switches: Sequence[_Switch], heads: Heads) -> Iterator[None]:
-    chosen = _chosen(heads, [each.layer.num_heads for each in switches])
+    chosen = _chosen(heads, [switch.layer.num_heads for switch in switches])
     before = {index: switches[index].on.numpy() for index in chosen}
     for index, off in chosen.items():
         on = before[index].copy()

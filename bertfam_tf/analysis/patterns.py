@@ -47,7 +47,7 @@ def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
         maps: the output of ``attention_maps``.
 
     Raises:
-        ValueError: for an example without words.
+        ValueError: if the example has no words.
     """
     words = ~maps.example.special
     if not words.any():
@@ -59,7 +59,7 @@ def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
     for word in maps.example.words:
         texts[list(word.tokens)] = names.index(word.feature)
     within = texts[:, np.newaxis] == texts if len(names) > 1 else np.zeros_like(near)
-    near, within = (each[words][:, words] for each in (near, within))
+    near, within = (mask[words][:, words] for mask in (near, within))
     special = _excess(maps.example.special.mean())
     local, own = _excess(near.mean()), _excess(within.mean())
 

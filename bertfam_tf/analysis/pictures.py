@@ -29,7 +29,7 @@ def _figure(width: float, height: float) -> Any:
     """Returns an empty figure.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
     """
     try:
         # Without pyplot, which needs a display on some systems and keeps figures in memory.
@@ -60,10 +60,10 @@ def draw_heads(
         found: the output of ``patterns``, for frames in their colours; None for no frames.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    rows, columns = len(maps.layers), max(len(each) for each in maps.layers)
+    rows, columns = len(maps.layers), max(len(heads) for heads in maps.layers)
     figure = _figure(_CELL * columns + 0.5, _CELL * rows + 0.5)
     panels = figure.subplots(rows, columns, squeeze=False)
     for i, layer in enumerate(maps.layers):
@@ -94,7 +94,7 @@ def draw_patterns(shares: np.ndarray, file: str | Path) -> Path:
         file: the PNG file to write.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     figure = _figure(6.0, 1.4 + 0.3 * len(shares))
@@ -127,7 +127,7 @@ def draw_attention(maps: AttentionMaps, layer: int, head: int, file: str | Path)
         file: the PNG file to write.
 
     Raises:
-        ValueError: for a layer or head that does not exist, or without matplotlib.
+        ValueError: if the layer or head does not exist, or matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     for name, index, count in (("layer", layer, len(maps.layers)), ("head", head, None)):
@@ -155,7 +155,7 @@ def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Pa
         score: the name of the score.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     rows, columns = len(found.heads), max(len(each) for each in found.heads)
@@ -188,7 +188,7 @@ def draw_pairs(
         score: the name of the score.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     size = 2.0 + 0.42 * len(heads)
@@ -218,7 +218,7 @@ def draw_projection(
         share: the proportion of variance that the points keep, for the title; None for no title.
 
     Raises:
-        ValueError: for another number of labels than points, or without matplotlib.
+        ValueError: if the numbers of labels and points differ, or matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     names = [""] * len(points) if labels is None else list(map(str, labels))
@@ -246,7 +246,7 @@ def draw_words(found: Attribution, file: str | Path) -> Path:
         file: the PNG file to write.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     words = found.words
@@ -273,7 +273,7 @@ def draw_similarity(
         names: the names of the two models.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     rows, columns = found.shape

@@ -32,7 +32,7 @@ def least_important(found: Importance, share: float) -> dict[int, list[int]]:
         indices of heads by index of the layer.
 
     Raises:
-        ValueError: for a share that is not in this range, or that leaves a layer without heads.
+        ValueError: if the proportion is not in this range, or leaves a layer without heads.
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1, got {share}.")
@@ -76,8 +76,8 @@ def prune(
         A model of the type of ``model``.
 
     Raises:
-        ValueError: for a family whose layers have the same number of heads, for a layer or head
-            that does not exist, a layer without heads, or ``units`` without ``found`` or out of
+        ValueError: if the family's layers must have the same number of heads, a layer or head does
+            not exist, a layer would have no heads, or ``units`` is without ``found`` or out of
             range.
     """
     backbone = model if isinstance(model, Backbone) else model.backbone

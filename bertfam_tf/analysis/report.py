@@ -205,7 +205,8 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         batch_size: the number of examples in a batch.
 
     Raises:
-        ValueError: for another task, a label that is not the task's, or no examples.
+        ValueError: if the task is of another kind, a label is not the task's, or there are no
+            examples.
     """
     if not isinstance(task, TextClassifier) or not hasattr(task, "temperature"):
         raise ValueError(f"Reports are for TextClassifier, got {type(task).__name__}.")

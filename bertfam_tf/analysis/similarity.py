@@ -46,7 +46,7 @@ def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
             for x in states
         ]
         found.append(means)
-    return [np.concatenate(each).astype("float64") for each in zip(*found, strict=True)]
+    return [np.concatenate(layer).astype("float64") for layer in zip(*found, strict=True)]
 
 
 def _cka(x: np.ndarray, y: np.ndarray) -> float:
@@ -68,7 +68,7 @@ def mean_vectors(task: Task, texts: Any, *, layer: int = -1, batch_size: int = 3
         float64 (texts, width).
 
     Raises:
-        ValueError: for a layer that does not exist.
+        ValueError: if the layer does not exist.
     """
     states = _states(task, texts, batch_size)
     if not -len(states) <= layer < len(states):
@@ -86,7 +86,8 @@ def project(vectors: np.ndarray) -> tuple[np.ndarray, float]:
         float64 (texts, 2), and the share of the variance that they keep.
 
     Raises:
-        ValueError: for other shapes, fewer than three vectors, or width 1.
+        ValueError: if the shape is another one, there are fewer than three vectors, or their width
+            is 1.
     """
     vectors = np.asarray(vectors, "float64")
     if vectors.ndim != 2 or len(vectors) < 3 or vectors.shape[1] < 2:

@@ -65,8 +65,8 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
         texts: the example's texts by name.
 
     Raises:
-        ValueError: for a task whose examples are several rows, as of multiple choice, a text that
-            is longer than the model takes, and for other texts than the task takes.
+        ValueError: if the task's examples are several rows, as in multiple choice, a text is longer
+            than the model's maximum, or the texts do not fit the task.
     """
     preprocessor: Any = task.components.preprocessor
     if isinstance(preprocessor, Windowed):
@@ -132,7 +132,7 @@ def texts_of_example(task: Task, x: Any) -> dict[str, str]:
     """Returns one example's texts by name, from a string, a tuple or a dict.
 
     Raises:
-        ValueError: for other texts than the task takes.
+        ValueError: if the texts do not fit the task.
     """
     names = (*task.fields.required, *task.fields.optional)
     if isinstance(x, str):

@@ -25,7 +25,7 @@ def read(file: Path, remedy: str) -> Iterator[tuple[str, Stored]]:
         remedy: a sentence for errors, how to get an undamaged file.
 
     Raises:
-        CheckpointError: for a damaged file, or a tensor that is a link, has its values in another
+        CheckpointError: if the file is damaged, or a tensor is a link, has its values in another
             file, is not numeric, or declares more bytes than are stored.
     """
     # Errors must not be raised inside HDF5's callbacks.

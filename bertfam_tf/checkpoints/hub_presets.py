@@ -43,7 +43,7 @@ def family(file: Path, name: str, suffix: str) -> Family:
     """Returns the family of a class whose name ends in ``suffix``.
 
     Raises:
-        CheckpointError: for an unknown class; the message names ``file`` and the known ones.
+        CheckpointError: if the class is unknown; the message names ``file`` and the known classes.
     """
     families = registry.of_format(FORMAT)
     kind = name.removesuffix(suffix)
@@ -60,7 +60,7 @@ def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
         A dict from file names to files, and the entries of ``tokenizer_config.json``.
 
     Raises:
-        CheckpointError: for an unknown class or option, or files that are missing or damaged.
+        CheckpointError: if a class or option is unknown, or files are missing or damaged.
     """
     file = directory / _TOKENIZER
     if not (directory / _ASSETS).is_dir() or not file.is_file():

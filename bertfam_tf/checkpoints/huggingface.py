@@ -28,7 +28,7 @@ _SHOWN_BY_TENSORS = ("pooler",)
 # For models with pruned heads: the key of the pruned heads, and our field of the remaining ones.
 _PRUNED, _HEADS = "pruned_heads", "heads_per_layer"
 
-# Keys that do not affect what an encoder computes: bookkeeping, generation, training.
+# Keys that do not affect an encoder's computation: bookkeeping, generation, training.
 _IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures attn_implementation bos_token_id chunk_size_feed_forward
@@ -99,7 +99,7 @@ def read_weights(directory: Path) -> Tensors:
     """Returns the tensors of a directory, as its files name them.
 
     Raises:
-        CheckpointError: for no weights; and as the readers of their formats raise it.
+        CheckpointError: if there are no weights, or the readers of their formats raise it.
     """
     # safetensors first: it is memory-mapped and cannot run code.
     for reader in (safetensors, pytorch):
@@ -158,7 +158,7 @@ def names_of(record: Family) -> HuggingFaceNames:
     """Returns the family's names in Hugging Face's format.
 
     Raises:
-        UnrepresentableError: for a family that Hugging Face does not have.
+        UnrepresentableError: if Hugging Face lacks the family.
     """
     if record.huggingface is None:
         raise UnrepresentableError(
@@ -173,12 +173,12 @@ def translate(
     """Returns the family and config that a Hugging Face config describes.
 
     Args:
-        values: from ``read_config``.
+        values: the config, from ``read_config``.
         family: the family to read it as; None for the one that the config names.
         file: the source of the values, for error messages.
 
     Raises:
-        CheckpointError: for an unknown model type, or a value that the family does not support.
+        CheckpointError: if the model type is unknown, or the family does not support a value.
     """
     record = _record(values, family)
     names = names_of(record)
@@ -216,19 +216,20 @@ def _heads_left(pruned: Any, fields: dict[str, Any], file: object) -> list[int]:
     Args:
         pruned: the lists of pruned heads in the config, by layer.
         fields: the fields of the family's config.
-        file: for error messages.
+        file: the file's name for error messages.
 
     Raises:
-        CheckpointError: for another structure, or a layer or head that does not exist.
+        CheckpointError: if the structure is another one, or a layer or head does not exist.
     """
     layers: Any = fields.get("num_layers")
     heads: Any = fields.get("num_heads")
     valid = type(layers) is int and layers <= MAX_LAYERS and type(heads) is int
     try:
-        by_layer = {int(layer): {*each} for layer, each in pruned.items()}
+        by_layer = {int(layer): {*heads_of_layer} for layer, heads_of_layer in pruned.items()}
         valid &= all(
-            0 <= i < layers and all(type(head) is int and 0 <= head < heads for head in each)
-            for i, each in by_layer.items()
+            0 <= i < layers
+            and all(type(head) is int and 0 <= head < heads for head in heads_of_layer)
+            for i, heads_of_layer in by_layer.items()
         )
     except (AttributeError, TypeError, ValueError):
         valid = False
@@ -244,7 +245,7 @@ def config_from(record: Family, fields: dict[str, Any], file: object) -> Config:
     """Builds the family's config.
 
     Raises:
-        CheckpointError: for invalid fields; the message names ``file``.
+        CheckpointError: if fields are invalid; the message names ``file``.
     """
     try:
         return record.config.from_dict(fields)
@@ -265,23 +266,23 @@ def _record(values: dict[str, Any], family: str | None) -> Family:
         raise CheckpointError(
             f"{CONFIG} has no 'model_type'; name the family if this is a Hugging Face config."
         )
-    found = registry.of_model_type(kind)
-    if found is None:
+    family_of_type = registry.of_model_type(kind)
+    if family_of_type is None:
         names = [registry.get(name).huggingface for name in registry.families()]
-        known = sorted({each.model_type for each in names if each})
+        known = sorted({names_of_family.model_type for names_of_family in names if names_of_family})
         raise CheckpointError(
             f"{CONFIG}: no family has the model type {truncated_repr(kind)}. Known: "
             f"{', '.join(known)}."
         )
-    return found
+    return family_of_type
 
 
 def describe(family: Family, config: Any) -> dict[str, Any]:
     """Returns the Hugging Face config of a backbone, the inverse of ``translate``.
 
     Raises:
-        UnrepresentableError: for a family that Hugging Face does not have, or for fields that its
-            format cannot represent; the message names them.
+        UnrepresentableError: if Hugging Face lacks the family, or its format cannot represent
+            fields; the message names them.
     """
     names = names_of(family)
     fields = names.write(config.to_dict())

@@ -53,13 +53,15 @@ def read(directory: Path, family: str | None = None) -> Source:
     config: Any = huggingface.config_from(record, {**fields, **task.fields}, file)
     weights = _weight_files(directory)
     if len(weights) != 1:
-        names_of_files = join_names([each.name for each in weights]) if weights else "none"
+        names_of_files = (
+            join_names([weight_file.name for weight_file in weights]) if weights else "none"
+        )
         raise CheckpointError(
             f"No weights in {directory}: expected {WEIGHTS}, found {names_of_files}."
         )
     tensors = [*_named_tensors(weights[0], names, options, config), *task.tensors]
     sources = {**names.weights, **{path: path for path in names.absent}}
-    heads = {each.head for each in names.tasks.values()} - {task.head}
+    heads = {weight_file.head for weight_file in names.tasks.values()} - {task.head}
     others = tuple(f"{head}_head/" for head in heads if head)
     return Source(
         record,
@@ -79,9 +81,10 @@ def _values(record: Family, names: FormatNames, task: keras_hub_head.Task) -> di
     theirs = record.huggingface
     # A head without weights exists without being stored.
     free = [
-        each.head
-        for each in names.tasks.values()
-        if each.head and not any(p.startswith(f"{each.head}_head/") for p in names.weights)
+        task_names.head
+        for task_names in names.tasks.values()
+        if task_names.head
+        and not any(p.startswith(f"{task_names.head}_head/") for p in names.weights)
     ]
     heads = [task.head] if task.head and task.head not in task.unsupported else free
     values: dict[str, Any] = {"problem_type": task.outputs} if task.outputs else {}
@@ -106,11 +109,11 @@ def _named_tensors(
 
 
 def _joined(
-    found: list[tuple[str, Stored]], joined: Mapping[str, tuple[str, ...]], config: Any
+    separate: list[tuple[str, Stored]], joined: Mapping[str, tuple[str, ...]], config: Any
 ) -> Iterator[tuple[str, Stored]]:
     """Concatenates the tensors of several layers along their last axis."""
-    Tensors(found)  # raises an error for two of the same name
-    tensors = dict(found)
+    Tensors(separate)  # raises an error for two of the same name
+    tensors = dict(separate)
     for whole, layers in joined.items():
         for path in [path for path in tensors if f"/{layers[0]}/" in path]:
             parts = [path.replace(f"/{layers[0]}/", f"/{layer}/") for layer in layers]

@@ -62,8 +62,8 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
             raise CheckpointError(f"{weights} is there, but {file.name}, which describes it, not.")
         return Task(options=options)
     said = parsing.read_json(file, CheckpointError)
-    given = said.get("config") if isinstance(said, dict) else None
-    if not isinstance(given, dict):
+    config = said.get("config") if isinstance(said, dict) else None
+    if not isinstance(config, dict):
         raise CheckpointError(f"{file} has no 'config' of a model with a head.")
     names = record.formats[hub_presets.FORMAT]
     classes = {
@@ -85,19 +85,19 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
             f"{directory} has {file.name} of a {name}, {'but no' if has_weights else 'and a'} "
             f"{weights.name}{'' if has_weights else ', which that class does not have'}."
         )
-    activation = given.get("activation", "linear")
-    reason = _unsupported(given, described, fields)
+    activation = config.get("activation", "linear")
+    reason = _unsupported(config, described, fields)
     if reason and head is None:
         raise CheckpointError(f"{file} has {reason}.")
-    options |= _options(file, given, described)
+    options |= _options(file, config, described)
     read = stored(weights) if has_weights else ()
     tensors = tuple((_TASK_PREFIX + table_name(path), tensor) for path, tensor in read)
-    _check_classes(file, given, names, head, dict(tensors))
+    _check_classes(file, config, names, head, dict(tensors))
     of_config = {
-        field: given[key]
+        field: config[key]
         for key, ours in described.config.items()
         for field in ours
-        if key in given
+        if key in config
     }
     return Task(
         head,

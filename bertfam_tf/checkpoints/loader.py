@@ -46,11 +46,10 @@ class Checkpoint:
         classes: the Hugging Face classes named in its config.
         kept: config entries about the task and the tokenizer, which do not affect the model.
         options: stored options of tasks, by our names.
-        outputs: ``problem_type`` of the only tasks that compute what the stored head did, or None.
+        outputs: ``problem_type`` of the only tasks with the stored head's output, or None.
 
     Raises:
-        CheckpointError: for files that are missing, damaged or not supported; the message names
-            them.
+        CheckpointError: if files are missing, damaged or not supported; the message names them.
     """
 
     def __init__(self, path: str | Path, family: str | None = None, **overrides: Any):
@@ -101,7 +100,7 @@ class Checkpoint:
         decides; without it, the checkpoint is assumed to have each of these heads.
 
         Raises:
-            CheckpointError: for a stored head that cannot be computed.
+            CheckpointError: if a stored head cannot be computed.
         """
         if head in self._source.unsupported:
             raise CheckpointError(self._source.unsupported[head])
@@ -137,9 +136,9 @@ class Checkpoint:
         """Loads the weights of a head built by ``heads.build``.
 
         Raises:
-            ValueError: for a head that the family does not have.
-            CheckpointError: for missing tensors or wrong shapes, a config that describes another
-                head, or an output projection that is not tied to the token embedding.
+            ValueError: if the family lacks the head.
+            CheckpointError: if tensors are missing or have wrong shapes, the config describes
+                another head, or an output projection is not tied to the token embedding.
         """
         if head not in self.family.heads:
             raise ValueError(unknown(f"head of {self.family.name}", head, self.family.heads))
@@ -257,8 +256,8 @@ def load_backbone(
             ``pooler=False``.
 
     Raises:
-        CheckpointError: for a missing or damaged file, an unsupported option, or tensors that are
+        CheckpointError: if a file is missing or damaged, an option is not supported, or tensors are
             missing, unexpected or of a wrong shape.
-        ValueError: for an override that is not a config field, or out of range.
+        ValueError: if an override is not a config field, or is out of range.
     """
     return Checkpoint(path, family, **overrides).backbone(dtype=dtype)

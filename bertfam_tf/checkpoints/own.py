@@ -28,7 +28,7 @@ def check_digests(directory: Path, digests: Mapping[str, str]) -> None:
     """Checks that the files are the ones that were saved.
 
     Raises:
-        CheckpointError: for a file that is missing, outside of the directory, or another one.
+        CheckpointError: if a file is missing, outside of the directory, or differs.
     """
     for name, digest in digests.items():
         file = directory / name

@@ -27,7 +27,7 @@ def read(directory: Path) -> Tensors:
     """Returns the tensors of a directory that has such weights.
 
     Raises:
-        CheckpointError: for a missing shard, a truncated or damaged file, or an index that names
+        CheckpointError: if a shard is missing, a file is truncated or damaged, or the index names
             tensors that its shards do not contain.
     """
     return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))

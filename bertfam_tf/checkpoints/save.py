@@ -41,11 +41,11 @@ def save_pretrained(
         labels: the names of the classes, for a head with labels.
 
     Raises:
-        ValueError: for an unknown head.
+        ValueError: if a head is unknown.
         FileExistsError: if the directory has a ``config.json`` that is not a model's, or weights
             without one.
-        CheckpointError: for a family or config fields that the format cannot represent, or weights
-            that are not finite; the message names them. Nothing is written.
+        CheckpointError: if the format cannot represent the family or config fields, or weights are
+            not finite; the message names them. Nothing is written.
     """
     target = Path(directory)
     _check_replaceable(target)

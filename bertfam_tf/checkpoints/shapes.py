@@ -32,7 +32,7 @@ def declared(
         what: the config, for error messages.
 
     Raises:
-        CheckpointError: for more layers than stored tensors, or an invalid config.
+        CheckpointError: if there are more layers than stored tensors, or the config is invalid.
     """
     table = family.huggingface.weights if family.huggingface else {}
     for path in (*table, *(f"{{{letter}}}" for letter in family.indices)):

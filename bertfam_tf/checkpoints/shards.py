@@ -15,8 +15,8 @@ def read(
     """Returns the tensors of ``single``, or of the files that ``index`` lists.
 
     Raises:
-        CheckpointError: for a missing shard, a damaged index, or an index that names tensors that
-            its shards do not contain.
+        CheckpointError: if a shard is missing, the index is damaged, or it names tensors that its
+            shards do not contain.
     """
     if (directory / single).is_file():
         yield from ((tensor.name, tensor) for tensor in tensors(directory / single))

@@ -27,7 +27,7 @@ class Source:
         copies: the name of a tensor that duplicates another -> name of the other.
         values: entries of Hugging Face's ``config.json`` for labels, languages, task and tokenizer.
         options: stored options of tasks, by our names; a task uses those that it has.
-        outputs: ``problem_type`` of the only tasks that compute what the checkpoint's head did.
+        outputs: ``problem_type`` of the only tasks with the output of the checkpoint's head.
         unsupported: head -> why the stored one cannot be computed; the error if it is requested.
     """
 

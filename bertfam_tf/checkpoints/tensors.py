@@ -41,7 +41,7 @@ class Tensors(Mapping[str, np.ndarray]):
         stored: pairs of name and tensor.
 
     Raises:
-        CheckpointError: for two tensors with the same name.
+        CheckpointError: if two tensors have the same name.
     """
 
     def __init__(self, stored: Iterable[tuple[str, Stored]]):

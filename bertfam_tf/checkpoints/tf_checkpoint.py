@@ -174,7 +174,7 @@ def _read_task(file: Path, content: Any, tensors: Tensors) -> dict[str, Any]:
     """Entries of Hugging Face's config for the labels in ``params.yaml``.
 
     Raises:
-        CheckpointError: for labels that are not valid, or a head that is not the one described.
+        CheckpointError: if labels are invalid, or the head is not the one described.
     """
     task = content["task"]
     model = task["model"]

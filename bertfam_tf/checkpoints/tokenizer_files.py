@@ -26,7 +26,7 @@ def copy(source: Path, target: Path) -> None:
     """Copies the tokenizer's files in ``source`` into ``target``.
 
     Raises:
-        CheckpointError: for an unknown or damaged KerasHub tokenizer.
+        CheckpointError: if a KerasHub tokenizer is unknown or damaged.
     """
     preset = hub_presets.tokenizer(source)
     if preset is not None:

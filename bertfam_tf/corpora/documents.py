@@ -32,16 +32,16 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     """Finds files by name or by patterns such as ``books/*.txt``, whose files are sorted.
 
     Raises:
-        ValueError: for a name or pattern without any file.
+        ValueError: if a name or pattern matches no file.
     """
-    found: list[Path] = []
+    all_files: list[Path] = []
     for pattern in map(str, patterns):
         matches = sorted(glob.glob(pattern, recursive=True)) or [pattern]
         files = [Path(match) for match in matches if Path(match).is_file()]
         if not files:
             raise ValueError(f"There is no file {pattern}.")
-        found += files
-    return found
+        all_files += files
+    return all_files
 
 
 class Part(NamedTuple):
@@ -86,8 +86,8 @@ def read_documents(
 
     Args:
         files: the files or ranges of files, read in this order.
-        documents: what a document is: ``"blank_line"``, the lines up to an empty one; ``"file"``;
-            or ``"line"``.
+        documents: the unit of a document: ``"blank_line"``, the lines up to an empty one;
+            ``"file"``; or ``"line"``.
         sentences: ``"line"``, each line is a sentence, as BERT's code reads text; or ``"split"``,
             each line is a paragraph, see ``split_sentences``.
 
@@ -95,7 +95,7 @@ def read_documents(
         For each document an iterator over its sentences, to be read before the next document.
 
     Raises:
-        ValueError: for unknown values; while reading, for a file that is missing or not UTF-8.
+        ValueError: if a value is unknown; while reading, if a file is missing or not UTF-8.
     """
     for name, value, known in (
         ("documents", documents, DOCUMENTS),

@@ -43,12 +43,12 @@ class Format:
         tokenizer: the tokenizer of the model.
         length: the maximum number of tokens of an example, with special tokens.
         name: one of the four of ``objectives.formats``, such as ``"full_sentences"``.
-        task: of pairs, ``"nsp"`` or ``"sop"``.
+        task: the task of pairs, ``"nsp"`` or ``"sop"``.
         spans: finds the spans of sentences, such as named entities, for the unit ``"given"`` of
             ``Masking``; None for none.
 
     Raises:
-        ValueError: for an unknown name or task, or a length that leaves no room for two tokens.
+        ValueError: if the name or task is unknown, or the length leaves no room for two tokens.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Format:
 
         Args:
             documents: sentences, as ``data.documents.read_documents`` returns them.
-            seed: the seed of what is drawn for pairs.
+            seed: the seed of random draws for pairs.
             in_turns: for pairs, whether documents are read in turns instead of each into memory;
                 their iterators have to be independent, as for several files.
         """
@@ -119,7 +119,7 @@ class Format:
             return self._packer([first])
         pair, single = self._packer([first, second]), self._packer([first])
         # A pair's layout has a separator after its second segment, which may be missing.
-        length = tf.maximum(*(tf.shape(each["token_ids"])[1] for each in (pair, single)))
+        length = tf.maximum(*(tf.shape(inputs["token_ids"])[1] for inputs in (pair, single)))
         is_pair = tf.expand_dims(second.row_lengths() > 0, 1)
         pad = self.tokenizer.special_ids.get("pad", 0)
         return {
@@ -127,11 +127,11 @@ class Format:
                 is_pair,
                 *(
                     tf.pad(
-                        each[name],
-                        [[0, 0], [0, length - tf.shape(each[name])[1]]],
+                        inputs[name],
+                        [[0, 0], [0, length - tf.shape(inputs[name])[1]]],
                         constant_values=pad if name == "token_ids" else 0,
                     )
-                    for each in (pair, single)
+                    for inputs in (pair, single)
                 ),
             )
             for name in pair
@@ -139,7 +139,7 @@ class Format:
 
     def tokens(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
         """Returns the tokens of each example of a batch, with special tokens; int64 (batch,)."""
-        one, two = (tf.cast(each.row_lengths(), tf.int64) for each in (first, second))
+        one, two = (tf.cast(segments.row_lengths(), tf.int64) for segments in (first, second))
         special = [self.tokenizer.layout.special_count(n) for n in (1, 2)] if self.pairs else []
         if not special:
             return one + self.tokenizer.layout.special_count(1)
@@ -159,9 +159,9 @@ class Format:
         """
         assert self.spans is not None
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(sentences)
-        found = self.spans(sentences)
-        bounds = np.zeros((len(sentences), max(1, *map(len, found), 1), 2), "int32")
-        for row, spans in zip(bounds, found, strict=True):
+        spans_by_sentence = self.spans(sentences)
+        bounds = np.zeros((len(sentences), max(1, *map(len, spans_by_sentence), 1), 2), "int32")
+        for row, spans in zip(bounds, spans_by_sentence, strict=True):
             row[: len(spans)] = np.reshape(spans, (-1, 2))
         starts, ends = starts.to_tensor(), ends.to_tensor()
         numbers = spans_at(starts, ends, bounds[..., 0], bounds[..., 1]).numpy()
@@ -204,7 +204,7 @@ class Examples:
         seed: the seed of the order, the pairs and the masks.
 
     Raises:
-        ValueError: for a ``shuffle`` below 1.
+        ValueError: if ``shuffle`` is below 1.
     """
 
     def __init__(self, shuffle: int, seed: int):
@@ -244,13 +244,13 @@ class Examples:
         """Returns batches of masked examples.
 
         Args:
-            batch_size: the number of examples in a batch; the last batch of all passes may have fewer. None
+            batch_size: examples per batch; the last batch of all passes may have fewer. None
                 for batches by their tokens.
             masking: draws the masks.
             batch_tokens: the most tokens that a batch has, without padding, in place of
                 ``batch_size``: batches have about equally many tokens, and more examples where
                 these are short, as RoBERTa's DOC-SENTENCES has them (arXiv 1907.11692, section
-                4.2). One batch in sixteen or more has what is left.
+                4.2). At most one batch in sixteen holds the rest.
             copies: the number of copies of the text whose masks and pairs differ. Passes read them
                 in turns, so that pass ``n`` and pass ``n + copies`` have the same masked examples
                 in another order: 1 for masks that are drawn once, as arXiv 1907.11692, section 4.1,
@@ -269,7 +269,8 @@ class Examples:
             predictions), 1 for predictions.
 
         Raises:
-            ValueError: for sizes below 1, both kinds of batches or none, or a negative start.
+            ValueError: if a size is below 1, both or neither of ``batch_size`` and ``batch_tokens``
+                are None, or ``start`` is negative.
         """
         if (batch_size is None) == (batch_tokens is None):
             raise ValueError(
@@ -303,16 +304,16 @@ class Examples:
             *parts, seeds = example
             inputs, targets = self._packed(*parts)
             spans = {"spans": inputs.pop("spans")} if "spans" in inputs else {}
-            found = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
+            masked_batch = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
             targets |= {
-                "positions": found.positions,
-                "token_ids": found.targets,
-                "starts": found.starts,
-                "ends": found.ends,
+                "positions": masked_batch.positions,
+                "token_ids": masked_batch.targets,
+                "starts": masked_batch.starts,
+                "ends": masked_batch.ends,
                 "originals": inputs["token_ids"],
                 "seeds": seeds,
             }
-            return {**inputs, "token_ids": found.token_ids}, targets, found.weights
+            return {**inputs, "token_ids": masked_batch.token_ids}, targets, masked_batch.weights
 
         return tf.autograph.experimental.do_not_convert(masked)
 
@@ -416,7 +417,7 @@ def in_passes(
     """Yields the examples of several passes, each with the seeds of its masks.
 
     Args:
-        formed: from the seed of a copy of the text to its examples, in the text's order.
+        formed: a function from the seed of a copy of the text to its examples, in the text's order.
         seed: the seed of the data set.
         shuffle: the number of examples among which the next one is drawn.
         copies, passes, start: the same as for ``Examples.batches``.

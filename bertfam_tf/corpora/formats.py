@@ -28,8 +28,8 @@ class Segments(NamedTuple):
 
     Fields:
         first, second: the token ids; ``second`` is empty in examples of one segment.
-        label: of a pair, 0 if ``second`` follows ``first`` in their document; 1 if it is from
-            another document, or precedes ``first``. None in examples of one segment.
+        label: the label of a pair, 0 if ``second`` follows ``first`` in their document; 1 if it is
+            from another document, or precedes ``first``. None in examples of one segment.
     """
 
     first: list[int]
@@ -87,10 +87,10 @@ def segment_pairs(
         length: the maximum number of tokens of a pair, without special tokens.
         task: ``"nsp"``, next sentence prediction; or ``"sop"``, sentence order prediction.
         short: the proportion of examples with a random smaller maximum (BERT's ``short_seq_prob``).
-        seed: the seed of what is drawn.
+        seed: the seed of random draws.
 
     Raises:
-        ValueError: for an unknown task, a length below 2, or a share that is not from 0 to 1.
+        ValueError: if the task is unknown, the length below 2, or ``short`` not from 0 to 1.
     """
     if length < 2:
         raise ValueError(f"length must be at least 2, got {length}.")
@@ -112,7 +112,7 @@ def sentence_pairs(
     Two sentences that are longer than ``length`` together are examples of one segment.
 
     Raises:
-        ValueError: for an unknown task, or a length below 2.
+        ValueError: if the task is unknown, or the length below 2.
     """
     if length < 2:
         raise ValueError(f"length must be at least 2, got {length}.")
@@ -149,15 +149,15 @@ def _chunks(
             yield number, chunk
 
     unread = enumerate(documents)
-    turns = deque(of_document(*each) for each in islice(unread, _IN_TURNS))
+    turns = deque(of_document(*numbered) for numbered in islice(unread, _IN_TURNS))
     while turns:
         chunks = turns.popleft()
-        found = next(chunks, None)
-        if found is not None:
-            yield found
+        next_chunk = next(chunks, None)
+        if next_chunk is not None:
+            yield next_chunk
             turns.append(chunks)
         else:
-            turns.extend(of_document(*each) for each in islice(unread, 1))
+            turns.extend(of_document(*numbered) for numbered in islice(unread, 1))
 
 
 def _pieces(document: Document, length: int) -> Iterator[Sentence]:
@@ -212,7 +212,7 @@ def _next_sentence(
             yield Segments(first, [], None)
             continue
         pair = _Waiting(number, first, second)
-        other = next((each for each in waiting if each.fits(pair, length)), None)
+        other = next((candidate for candidate in waiting if candidate.fits(pair, length)), None)
         if len(positive) < len(exchanged):
             positive.append(Segments(first, second, 0))
         elif other is None:
@@ -230,8 +230,8 @@ def _next_sentence(
         while len(positive) > 2 * _WAITING:
             yield positive.pop(0)
     yield from positive + exchanged
-    for each in waiting:
-        yield Segments(each.first, each.second, 0)
+    for candidate in waiting:
+        yield Segments(candidate.first, candidate.second, 0)
 
 
 class _Waiting(NamedTuple):

@@ -29,15 +29,15 @@ class Translations(Examples):
             are left out.
         languages: the ids of both languages.
         pairs: packs them.
-        tokenizers: of the model, for both languages.
+        tokenizers: the model's tokenizers for both languages.
         shuffle: the number of pairs among which the next one is drawn; 1 for the files' order.
         seed: the seed of the order and the masks.
 
     Targets of batches have ``translated``, int32 (batch,), which is 1.
 
     Raises:
-        ValueError: for another number of files; while reading, for files of different lengths, a
-            line without two columns, or text that is not UTF-8.
+        ValueError: if there are not one or two files; while reading, if the files differ in length,
+            a line does not have two columns, or text is not UTF-8.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class Languages:
     sections 3.1 and 3.4).
 
     Args:
-        corpora: of the languages, by their ids.
-        translations: of pairs of languages.
-        exponent: of the number of sentences.
-        seed: the seed of what is drawn.
+        corpora: the corpora of the languages, by their ids.
+        translations: the translations of pairs of languages.
+        exponent: the exponent of the number of sentences.
+        seed: the seed of random draws.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Languages:
     def count(self) -> int:
         """Returns the number of examples of one pass over everything."""
         parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
-        return sum(each.count() for each in parts)
+        return sum(part.count() for part in parts)
 
     def check_labels(self) -> None:
         """Checks the pairs of each language, as ``Corpus.check_labels`` does."""
@@ -172,7 +172,7 @@ class Languages:
     def count_batches(self, batch_tokens: int) -> int:
         """Returns the number of batches of one pass over everything."""
         parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
-        return sum(each.count_batches(batch_tokens) for each in parts)
+        return sum(part.count_batches(batch_tokens) for part in parts)
 
     def batches(
         self,
@@ -204,12 +204,12 @@ class Languages:
         ]
         pairs = [each.batches(batch_size, masking, **options) for each in self.translations]
         if passes is not None:
-            found, *others = texts + pairs
+            dataset, *others = texts + pairs
             for each in others:
-                found = found.concatenate(each)
+                dataset = dataset.concatenate(each)
         else:
-            found = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
-        return training_options(found.skip(start // (batch_size or 1)).prefetch(2))
+            dataset = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
+        return training_options(dataset.skip(start // (batch_size or 1)).prefetch(2))
 
     def _choices(self) -> tf.data.Dataset:
         """Returns the index of the data set of each batch."""
@@ -225,8 +225,8 @@ class Languages:
         def choice(step: tf.Tensor) -> tf.Tensor:
             # A function of the step alone, so that a resumed run makes the same draws.
             seed = tf.stack([tf.constant(self.seed % SEEDS, tf.int64), step])
-            found = [drawn(kind, seed) for kind in range(len(kinds))]
-            return found[0] if len(found) == 1 else tf.where(step % 2 == 0, *found)
+            choices = [drawn(kind, seed) for kind in range(len(kinds))]
+            return choices[0] if len(choices) == 1 else tf.where(step % 2 == 0, *choices)
 
         return tf.data.Dataset.counter().map(choice)
 

@@ -53,9 +53,9 @@ class Masking:
     A share ``rate`` of an example's tokens other than special ones is selected. Its number is
     rounded up or down at random, so that the mean is ``rate`` for short examples too; BERT's code
     rounds to the nearest, and counts special tokens. Units longer than a token are selected whole:
-    one that exceeds what is left of the number is selected with the probability that keeps the
-    mean, where BERT's code leaves it out and masks less than 15 %, and SpanBERT's code cuts it,
-    within words too. Long units are last more often, so that selected spans are a little shorter on
+    one that exceeds the remaining number is selected with the probability that keeps the mean,
+    where BERT's code leaves it out and masks less than 15 %, and SpanBERT's code cuts it, within
+    words too. Long units are last more often, so that selected spans are a little shorter on
     average than drawn ones, less so than SpanBERT's (``tools/results/masking.md``).
 
     Units are drawn with equal probability, whatever their number of tokens.
@@ -81,8 +81,9 @@ class Masking:
             may be too few for ``rate``.
 
     Raises:
-        ValueError: for a tokenizer without a mask token, an unknown unit, shares that are not from
-            0 to 1 or add up to more, lengths that are no probabilities, or a maximum below 1.
+        ValueError: if the tokenizer has no mask token, the unit is unknown, a proportion is not
+            from 0 to 1 or they add up to more, lengths are not probabilities, or the maximum is
+            below 1.
     """
 
     def __init__(
@@ -142,8 +143,8 @@ class Masking:
                 same number are a span, and tokens of none have 0; see ``spans_at``.
 
         Raises:
-            ValueError: for spans with another unit, or none with the unit ``"given"``; for tensors
-                of other shapes or types.
+            ValueError: if there are spans with another unit, or none with the unit ``"given"``; or
+                tensors have other shapes or types.
         """
         if (spans is None) == (self.unit == "given"):
             raise ValueError(
@@ -206,7 +207,7 @@ class Masking:
     def _runs(
         self,
         units: tf.Tensor,
-        given: tf.Tensor,
+        span_numbers: tf.Tensor,
         special: tf.Tensor,
         candidates: tf.Tensor,
         count: tf.Tensor,
@@ -223,7 +224,7 @@ class Masking:
             return tf.reduce_any((left > 0) & tf.reduce_any(free, axis=1))
 
         def propose(step: Any, selected: Any, free: Any, left: Any) -> tuple:
-            drawn = free & self._kind(given, free, draw(_KIND, step))
+            drawn = free & self._kind(span_numbers, free, draw(_KIND, step))
             number = _row_sum(drawn)
             index = tf.cast(draw(_ANCHOR, step) * tf.cast(number, tf.float32), tf.int32) + 1
             index = tf.minimum(index, number)

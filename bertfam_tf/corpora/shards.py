@@ -44,7 +44,7 @@ class Unit(NamedTuple):
 
     Fields:
         number: the number of the shard, from 0.
-        texts: what has the documents.
+        texts: the sources of the documents.
     """
 
     number: int
@@ -178,7 +178,7 @@ def write_shard(
         tokens are without special tokens at both ends, and ``labels``, the numbers of each.
 
     Raises:
-        ValueError: for a file that is not UTF-8.
+        ValueError: if a file is not UTF-8.
         OSError: if reading or writing fails.
     """
     counts: Counter[str] = Counter()
@@ -211,7 +211,8 @@ def write_shard(
 def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[str, Any]:
     """Writes the data card of a folder whose shards are complete, and returns it.
 
-    The card has what the job has, the sums of ``counts``, and a row for each of the ``shards``.
+    The card has the entries of the job, the sums of ``counts``, and a row for each of the
+    ``shards``.
 
     Raises:
         ValueError: if there is no text.
@@ -226,7 +227,7 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
         for row in rows:
             labels.update(row.get("labels", {}))
         if not counts["examples"]:
-            names = [str(each.get("name")) for each in job["files"]]
+            names = [str(source.get("name")) for source in job["files"]]
             raise ValueError(f"There is no text in {join_names(names)}.")
         counts["labels"] = dict(sorted(labels.items()))
         card = {**job, "counts": counts, "shards": rows}
@@ -296,8 +297,8 @@ class Shards(FormedExamples):
         seed: the seed of the order and the masks.
 
     Raises:
-        ValueError: for a folder without a data card, or with another one; a shard that is missing
-            or of another size; or a ``shuffle`` below 1.
+        ValueError: if a folder has no data card, or its card describes other examples; a shard is
+            missing or has another size; or ``shuffle`` is below 1.
     """
 
     def __init__(
@@ -405,7 +406,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
             raise ValueError(f"{path} is not a data card: it has no {name}.")
     check_shards(path, card, "examples")
     numbers = [row.get("examples") for row in card["shards"]]
-    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         raise ValueError(f"{path} is not a data card: a shard has no number of examples.")
     return card
 
@@ -419,14 +420,14 @@ def check_shards(file: Path, card: Any, count: str) -> None:
         count: the name of a number in ``counts`` that it has to have.
 
     Raises:
-        ValueError: for a card without these, or a shard that is missing or of another size.
+        ValueError: if the card lacks these, or a shard is missing or has another size.
     """
     try:
         rows = [(row["file"], row["bytes"]) for row in card["shards"]]
         numbers = [card["counts"][count], *(size for _, size in rows)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is not a data card: {truncated(repr(error))}.") from None
-    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         raise ValueError(f"{file} is not a data card: it has an invalid count or size.")
     for name, expected in rows:
         shard = file.parent / str(name)

@@ -49,7 +49,7 @@ def token_stream(
         uint16 (tokens,), or uint32 for a vocabulary of more than 65,536 tokens.
 
     Raises:
-        ValueError: for an ``end`` that is not in the vocabulary, or texts without tokens.
+        ValueError: if ``end`` is not in the vocabulary, or the texts have no tokens.
         OSError: if the file cannot be written.
     """
     if end is not None and end not in tokenizer.vocabulary:
@@ -101,7 +101,7 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
         Weights are 0 after the end of the last part. The last batch may be shorter.
 
     Raises:
-        ValueError: for fewer than two tokens, or sizes below 1.
+        ValueError: if there are fewer than two tokens, or a size is below 1.
     """
     if len(ids) < 2 or min(batch_size, length) < 1:
         raise ValueError(

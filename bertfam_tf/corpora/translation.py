@@ -36,9 +36,8 @@ class TranslationPairs:
         padding: the same as for ``text.Packer``.
 
     Raises:
-        ValueError: for a backbone without one of these inputs, a maximum that it does not allow, a
-            tokenizer whose texts do not start with a special token, or as ``text.Packer`` raises
-            it.
+        ValueError: if the backbone lacks one of these inputs or does not allow the maximum, the
+            tokenizer's texts do not start with a special token, or ``text.Packer`` raises it.
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class TranslationPairs:
             ``language_ids``, the last two 0 at padding.
 
         Raises:
-            ValueError: for languages of another type or shape, or, where their values are known,
-                that the backbone does not have.
+            ValueError: if languages have another type or shape, or, where their values are known,
+                the backbone lacks them.
         """
         languages = self._checked(languages)
         packed = self._packer.fill([first, second])

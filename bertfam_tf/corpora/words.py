@@ -28,7 +28,7 @@ class SentenceWords:
         ``BidirectionalTokens``.
 
     Raises:
-        ValueError: for a vocabulary that starts differently or repeats a word.
+        ValueError: if the vocabulary starts differently or repeats a word.
     """
 
     def __init__(self, tokenizer: CharacterTokenizer, vocabulary: Sequence[str], max_length: int):

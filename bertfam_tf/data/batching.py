@@ -117,8 +117,8 @@ class TokenBatches:
         steps: batches of an epoch; None where that is not known.
 
     Raises:
-        ValueError: for a budget below 1. Iterating, and ``counted``, raise it for an example that
-            is longer than the budget.
+        ValueError: if the budget is below 1. Iterating, and ``counted``, raise it if an example is
+            longer than the budget.
     """
 
     budget: int
@@ -138,12 +138,12 @@ class TokenBatches:
         Args:
             dataset: elements ``(features, …)`` of single examples, finitely many.
         """
-        found: Counter[int] = Counter()
+        frequencies: Counter[int] = Counter()
         lengths = dataset.map(lambda features, *_: features).batch(_CHUNK)
         with as_value_errors():
             for chunk in lengths.map(self._checked, num_parallel_calls=tf.data.AUTOTUNE):
-                found.update(chunk.numpy().tolist())
-        bounds, steps = _fewest_batches(found, self.budget)
+                frequencies.update(chunk.numpy().tolist())
+        bounds, steps = _fewest_batches(frequencies, self.budget)
         return dataclasses.replace(self, bounds=bounds, steps=steps)
 
     def __call__(

@@ -20,7 +20,7 @@ def from_pandas(x: Any, name: str = "") -> Any:
         name: its name in error messages, if it has no name itself.
 
     Raises:
-        ValueError: for a missing value (None, NaN, ``pandas.NA``); the message names row and
+        ValueError: if a value is missing (None, NaN, ``pandas.NA``); the message names row and
             column.
     """
     if isinstance(x, Mapping):
@@ -53,7 +53,7 @@ def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> 
     """Columns of a ``DataFrame`` by name, converted by ``from_pandas``; others are ignored.
 
     Raises:
-        ValueError: for a missing column, or a column with a missing value.
+        ValueError: if a column, or a value in it, is missing.
     """
     there = list(frame.columns)
     absent = [name for name in required if name not in there]

@@ -94,8 +94,9 @@ def batches(
         (batch, strings).
 
     Raises:
-        ValueError: for another type, empty input, missing values, lengths that differ, an example
-            of more tokens than a batch may have, or ``by_tokens`` for a data set that is batched.
+        ValueError: if the type is another one, the input is empty, values are missing, lengths
+            differ, an example has more tokens than a batch may have, or ``by_tokens`` is set for a
+            batched data set.
     """
     x, y, sample_weight = examples(x, y, sample_weight, fields)
     return training_options(_batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields))
@@ -207,8 +208,10 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
                 )
             yield batch
 
-    found = tf.data.Dataset.from_generator(lambda: marked(read()), output_signature=spec)
-    return found if count is None else found.apply(tf.data.experimental.assert_cardinality(count))
+    dataset = tf.data.Dataset.from_generator(lambda: marked(read()), output_signature=spec)
+    return (
+        dataset if count is None else dataset.apply(tf.data.experimental.assert_cardinality(count))
+    )
 
 
 def examples(
@@ -226,7 +229,7 @@ def examples(
             data the caller converts.
 
     Raises:
-        ValueError: for a column that does not exist or has a missing value; and for labels or
+        ValueError: if a column does not exist or has a missing value, or there are labels or
             weights together with a generator.
     """
     if isinstance(x, _GENERATORS):
@@ -276,7 +279,8 @@ def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields =
         x, y, sample_weight: as ``examples`` returns them, or None.
 
     Raises:
-        ValueError: for a part outside of 0 to 1, a data set, or a side without examples.
+        ValueError: if ``part`` is outside of 0 to 1, ``x`` is a data set, or a side has no
+            examples.
     """
     if isinstance(x, tf.data.Dataset):
         raise ValueError("validation_split is for lists and arrays; take() and skip() split x.")
@@ -345,8 +349,8 @@ def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
     return np.array(encoded, dtype=object)
 
 
-def _split_label(named: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
-    features = dict(named)
+def _split_label(elements: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
+    features = dict(elements)
     return (features, (features.pop(LABEL),)) if LABEL in features else (features, default)
 
 

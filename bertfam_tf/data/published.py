@@ -44,8 +44,7 @@ class Published:
         data_dir: the directory of prepared data sets; None for tensorflow-datasets' default.
 
     Raises:
-        ValueError: for a data set that is unknown or cannot be prepared, or whose columns are not
-            known.
+        ValueError: if the data set is unknown or cannot be prepared, or its columns are not known.
     """
 
     def __init__(
@@ -188,11 +187,14 @@ def _plain(feature: Any, value: Any) -> Any:
         inner = feature.feature
         if isinstance(inner, tfds.features.FeaturesDict):
             names = list(inner)
-            columns = [[_plain(inner[name], each) for each in value[name]] for name in names]
+            columns = [
+                [_plain(inner[name], value_of_element) for value_of_element in value[name]]
+                for name in names
+            ]
             return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         # Sequences of sequences are ragged tensors.
         nested = value.to_list() if hasattr(value, "to_list") else value
-        return [_plain(inner, each) for each in nested]
+        return [_plain(inner, value_of_element) for value_of_element in nested]
     if isinstance(value, bytes):
         return value
     if hasattr(value, "dtype") and value.ndim == 0:
@@ -203,15 +205,15 @@ def _plain(feature: Any, value: Any) -> Any:
 def _rows(location: str, values: dict[str, Any]) -> Iterator[Row]:
     label, name = values.pop("label", None), values.pop("id", None)
     if isinstance(values.get("question"), list):  # race has one element for each passage
-        for number, each in enumerate(values["question"]):
-            features = {**values, "question": each, "choices": values["choices"][number]}
+        for number, item in enumerate(values["question"]):
+            features = {**values, "question": item, "choices": values["choices"][number]}
             right = None if label is None else _decoded(label[number])
             yield Row(f"{location}, question {number}", features, right)
         return
     if isinstance(values.get("text"), list):
         values["text"] = b" ".join(values["text"])
     if isinstance(label, list) and label and isinstance(label[0], dict):
-        label = [(_decoded(each["text"]), int(each["answer_start"])) for each in label]
+        label = [(_decoded(item["text"]), int(item["answer_start"])) for item in label]
     yield Row(location, values, _decoded(label), None if name is None else _decoded(name))
 
 

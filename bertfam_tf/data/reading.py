@@ -61,8 +61,8 @@ def read_rows(
         tfds, data_dir: the data set of tensorflow-datasets, and the directory of prepared data.
 
     Raises:
-        ValueError: for an invalid row (the message names file and line), a missing file, a file
-            without rows, or a ``limit`` below 1.
+        ValueError: if a row is invalid (the message names file and line), a file is missing or has
+            no rows, or ``limit`` is below 1.
     """
     files = [files] if isinstance(files, str | Path) else list(files)
     if not files:

@@ -83,7 +83,7 @@ class Rows:
         skipped_lines: the number of their lines; larger if a stray quote in a CSV file joins lines.
 
     Raises:
-        ValueError: for an invalid row, a file without rows, or a ``limit`` below 1.
+        ValueError: if a row is invalid, a file has no rows, or ``limit`` is below 1.
     """
 
     readers: list[tuple[str, Reader]]

@@ -110,7 +110,7 @@ def endpoints(
         Signature name to endpoint.
 
     Raises:
-        TypeError: for options of several tasks.
+        TypeError: if there are options for several tasks.
     """
     traced: dict[str, Endpoint] = {}
     for name, member in task.served_tasks().items():

@@ -81,7 +81,7 @@ def _equal_shapes(inputs: dict[str, tf.Tensor]) -> Iterator[tf.Operation]:
 
 
 def _length_axis(inputs: Mapping[str, Any]) -> int:
-    return min(each.shape.rank for each in inputs.values()) - 1
+    return min(tensor.shape.rank for tensor in inputs.values()) - 1
 
 
 def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.Operation]:
@@ -126,7 +126,7 @@ def unchecked_inputs(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[
             placeholder = info.name.partition(":")[0]
             readers = _readers(meta_graph.graph_def.node, placeholder, functions)
             shape = str(tf.TensorShape(info.tensor_shape))
-            if any(op != "EnsureShape" or found != shape for op, found in readers):
+            if any(op != "EnsureShape" or ensured != shape for op, ensured in readers):
                 yield name, input_name
 
 

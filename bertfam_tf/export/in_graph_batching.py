@@ -26,8 +26,8 @@ class BatchingOptions:
         max_enqueued_batches: the number of batches that may wait; further requests are rejected.
 
     Raises:
-        ValueError: for numbers below 1 (a timeout below 0), sizes that are not increasing, or a
-            size above ``max_batch_size``.
+        ValueError: if a number is below 1 (the timeout below 0), sizes do not increase, or a size
+            is above ``max_batch_size``.
     """
 
     max_batch_size: int = 1024

@@ -114,8 +114,8 @@ def export_saved_model(
         raise ValueError(f"version must be at least 0, got {version}.")
     check_precision(dtype)
     if dtype != "int8":
-        for name, given in (("calibration", calibration is not None), ("fallback", fallback)):
-            if given:
+        for name, is_set in (("calibration", calibration is not None), ("fallback", fallback)):
+            if is_set:
                 raise ValueError(f"{name} is only for dtype='int8', got dtype={dtype!r}.")
     elif not isinstance(task, Task):
         raise ValueError(
@@ -124,16 +124,21 @@ def export_saved_model(
         )
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
-    for each in bases:
-        files.remove_leftovers(each, inside=True)  # even if the killed run had finished it
-        if version in _versions(each):
-            raise FileExistsError(f"{each} already has a version {version}.")
+    for model_directory in bases:
+        files.remove_leftovers(
+            model_directory, inside=True
+        )  # even if the killed run had finished it
+        if version in _versions(model_directory):
+            raise FileExistsError(f"{model_directory} already has a version {version}.")
     with contextlib.ExitStack() as stack:
         layers = None
         if dtype == "int8":
             layers = _calibrated(task, calibration, batching, options)
         # Serving loads every child whose name is a number, even one that is being written.
-        scratch = [stack.enter_context(files.scratch(each, inside=True)) for each in bases]
+        scratch = [
+            stack.enter_context(files.scratch(model_directory, inside=True))
+            for model_directory in bases
+        ]
         versions = [directory / "version" for directory in scratch]
         shared: dict[str, Any] = dict(batching=batching, metrics=metrics)
         fallback_name = bases[-1].name if fallback else None
@@ -143,7 +148,7 @@ def export_saved_model(
         while True:
             number = _next(bases) if version is None else version
             try:
-                _move(versions, [each / str(number) for each in bases])
+                _move(versions, [model_directory / str(number) for model_directory in bases])
             except FileExistsError:  # another process has taken the number
                 if version is not None:
                     raise
@@ -274,9 +279,9 @@ def write_functions(
         {id(v): v for function in functions.values() for v in function.variables}.values()
     )
     module.resources = [
-        found
-        for found in tf.train.TrackableView(tokenizer).descendants()
-        if id(getattr(found, "_resource_handle", None)) in captured
+        trackable
+        for trackable in tf.train.TrackableView(tokenizer).descendants()
+        if id(getattr(trackable, "_resource_handle", None)) in captured
     ]
     module.assets = [tf.saved_model.Asset(str(file)) for file in assets]
     with os_errors(directory):

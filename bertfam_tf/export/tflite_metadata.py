@@ -188,8 +188,8 @@ def read_metadata(model: bytes) -> Metadata | None:
         if zipfile.is_zipfile(io.BytesIO(model)):
             with zipfile.ZipFile(io.BytesIO(model)) as archive:
                 files = {info.filename: archive.read(info) for info in archive.infolist()}
-        named = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
-        for file in (*tokenizers, *named):
+        associated = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
+        for file in (*tokenizers, *associated):
             if file not in files:
                 raise ValueError(f"its {file} is missing after the model")
         return Metadata(

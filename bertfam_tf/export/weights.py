@@ -42,7 +42,7 @@ class StoredWeights:
         layers: the dense layers that compute in int8, for ``"int8"``.
 
     Raises:
-        ValueError: for an unknown precision.
+        ValueError: if the precision is unknown.
     """
 
     def __init__(

@@ -74,12 +74,12 @@ def beam_search(
     )
     first = _extend(start, repeated(logits), options, stop_ids, pad_id)
 
-    def can_improve(*found: Any) -> tf.Tensor:
-        now = _Beams(*found)
+    def can_improve(*loop_variables: Any) -> tf.Tensor:
+        now = _Beams(*loop_variables)
         return (tf.shape(now.running)[2] < options.max_new_tokens) & tf.reduce_any(now.improvable)
 
-    def body(*found: Any) -> _Beams:
-        now = _Beams(*found)
+    def body(*loop_variables: Any) -> _Beams:
+        now = _Beams(*loop_variables)
         last = tf.reshape(now.running[:, :, -1], [-1, 1])
         logits, state = step(last, now.padding_mask, now.state)
         return _extend(now._replace(state=state), logits, options, stop_ids, pad_id)

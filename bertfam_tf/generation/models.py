@@ -19,7 +19,7 @@ class Step(Protocol):
         Args:
             token_ids: int32 (batch, length), the tokens that are not in ``state``.
             padding_mask: int32 (batch, all tokens so far), padded on the left.
-            state: from the previous call; None in the first call.
+            state: the state from the previous call; None in the first call.
 
         Returns:
             ``(logits, state)``: logits of the next token, float32 (batch, vocabulary); and a nested

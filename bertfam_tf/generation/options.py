@@ -22,7 +22,7 @@ class Options:
             n to this power: positive values favour long hypotheses, negative values short ones.
 
     Raises:
-        ValueError: for a value outside its range, or beam search combined with sampling.
+        ValueError: if a value is outside its range, or beam search is combined with sampling.
     """
 
     max_new_tokens: int = 64

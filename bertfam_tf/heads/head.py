@@ -18,7 +18,7 @@ class Head(keras.layers.Layer):
     """A head, which maps a backbone's outputs to logits: ``logits(select(outputs))``.
 
     Args:
-        reads: as in ``registry.HeadSpec``.
+        reads: the output that the head reads, see ``registry.HeadSpec``.
         parts: the layers, applied one after the other.
         scalar: whether the logits' last axis, of width 1, is squeezed.
         num_labels: the number of labels; None for heads that have none.
@@ -184,10 +184,10 @@ def build(
         combine: makes one vector of them, as ``layers.LayerCombination`` does.
 
     Raises:
-        ValueError: for a head that the family does not have, a head that reads the pooled output of
-            a backbone without pooler, a missing or superfluous ``num_labels``; or ``layers`` that
-            do not exist, are repeated, have different widths where they are added, or are passed
-            for a head that does not read the vectors of all tokens.
+        ValueError: if the family lacks the head; the head reads the pooled output, but the backbone
+            has no pooler; ``num_labels`` is missing or superfluous; or ``layers`` do not exist, are
+            repeated, have different widths where they are added, or are passed for a head that does
+            not read the vectors of all tokens.
     """
     record = registry.get(backbone.family)
     if name not in record.heads:

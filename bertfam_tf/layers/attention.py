@@ -271,7 +271,9 @@ class SelfAttention(_DotProductAttention):
             if not return_scores:
                 return (output,)
         # each (batch, heads, length or 1, head size)
-        key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in (key, value))
+        key, value = (
+            _heads_of_tokens(projected, self.num_heads, layout) for projected in (key, value)
+        )
         if single:
             query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
         else:
@@ -331,7 +333,7 @@ class Projections(keras.layers.Layer):
         x, value = self.block.attention_inputs(x)
         value = x if value is None else value
         projected = (attention.query(x), attention.key(x), attention.value(value))
-        return tuple(_heads_of_tokens(each, attention.num_heads, layout) for each in projected)
+        return tuple(_heads_of_tokens(tensor, attention.num_heads, layout) for tensor in projected)
 
     def compute_output_spec(self, x, layout=None):
         batch, length = x.shape[:-1] if len(x.shape) == 3 else (None, None)
@@ -375,7 +377,7 @@ class CachedSelfAttention(_DotProductAttention):
 
     def call(self, x, cache=None, attention_mask=None, positions=None, training=None):
         projected = ops.split(self.query_key_value(x), 3, axis=-1)
-        query, key, value = (split_heads(each, self.num_heads) for each in projected)
+        query, key, value = (split_heads(tensor, self.num_heads) for tensor in projected)
         if cache is not None:
             key = ops.concatenate([cache[0], key], axis=2)  # (batch, heads, keys, head size)
             value = ops.concatenate([cache[1], value], axis=2)  # (batch, heads, keys, head size)

@@ -221,8 +221,8 @@ def _edges(counts):
         # The last index of the minimum; Keras' argmin takes four times as many operations.
         last_starts.append(ops.max(ops.where(choices <= fewest, index, 0), axis=0))
     edges = [ops.shape(starts)[0] - 1]
-    for each in reversed(last_starts):
-        edges.insert(0, each[edges[0]])
+    for starts_of_last in reversed(last_starts):
+        edges.insert(0, starts_of_last[edges[0]])
     return take(starts, ops.stack([0, *edges]))
 
 

@@ -39,7 +39,7 @@ def parse(tag: str) -> tuple[str, str]:
     in IOB1, IOB2 (also called BIO), IOE and IOBES.
 
     Raises:
-        ValueError: for another tag.
+        ValueError: if the tag is another one.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -79,7 +79,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         tags: one for each word, in IOB1, IOB2 or IOBES.
 
     Raises:
-        ValueError: for a tag that ``parse`` cannot read.
+        ValueError: if ``parse`` cannot read a tag.
     """
     spans: list[Entity] = []
     before = OUTSIDE

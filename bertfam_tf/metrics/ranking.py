@@ -98,7 +98,7 @@ def nearest(
         indices, int64, and dot products, float32; both (queries, k), the best first.
 
     Raises:
-        ValueError: for vectors of different widths, or ``k`` out of range.
+        ValueError: if the vectors' widths differ, or ``k`` is out of range.
     """
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
         raise ValueError(
@@ -136,7 +136,7 @@ def retrieval_scores(
         that is among the first ``k``, from 0 to 1.
 
     Raises:
-        ValueError: for different numbers of queries, or a query without a relevant document.
+        ValueError: if the numbers of queries differ, or a query has no relevant document.
     """
     if len(found) != len(relevant) or not len(found):
         raise ValueError(

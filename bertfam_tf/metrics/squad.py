@@ -69,7 +69,7 @@ def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
         ``no_answer_f1``, for these questions only.
 
     Raises:
-        ValueError: for lists that differ in length, or no questions.
+        ValueError: if the lists differ in length, or there are no questions.
     """
     _check_lengths(predictions=predictions, answers=answers)
     rows = list(zip(predictions, answers, strict=True))
@@ -106,16 +106,16 @@ def best_threshold(
         for all questions is best.
 
     Raises:
-        ValueError: for lists that differ in length, no questions, or a score that is NaN.
+        ValueError: if the lists differ in length, there are no questions, or a score is NaN.
     """
     _check_lengths(predictions=predictions, answers=answers, no_answer_scores=no_answer_scores)
     scores = np.asarray(no_answer_scores, float)
     if np.isnan(scores).any():
         raise ValueError(f"no_answer_scores[{int(np.isnan(scores).argmax())}] is NaN.")
     withheld = (~_has_answer(answers)).astype(float)
-    given = [metric(*row) for row in zip(predictions, answers, strict=True)]
+    predicted_scores = [metric(*row) for row in zip(predictions, answers, strict=True)]
     order = np.argsort(scores, kind="stable")
-    steps = np.concatenate([[withheld.sum()], (np.array(given) - withheld)[order]])
+    steps = np.concatenate([[withheld.sum()], (np.array(predicted_scores) - withheld)[order]])
     totals, thresholds = np.cumsum(steps), np.concatenate([[-math.inf], scores[order]])
     # A threshold cannot separate predictions with the same score.
     last = np.append(thresholds[1:] != thresholds[:-1], True)

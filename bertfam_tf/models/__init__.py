@@ -47,7 +47,7 @@ def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
         **overrides: config fields, such as ``num_layers=4``.
 
     Raises:
-        ValueError: for an unknown family, size or field; the text names the nearest.
+        ValueError: if the family, size or field is unknown; the message names the nearest.
     """
     record = registry.get(family)
     if size not in record.sizes:

@@ -30,8 +30,8 @@ class Config:
         """Returns a config from a dict.
 
         Raises:
-            ValueError: for a key that is not a field (the text names the nearest one), or a value
-                of another type than the field's or out of its range.
+            ValueError: if a key is not a field (the message names the nearest one), or a value has
+                the wrong type or is out of range.
         """
         types = typing.get_type_hints(cls)
         for name, value in values.items():
@@ -203,15 +203,15 @@ class Backbone(keras.Model):
         call; ``last_token`` (batch, hidden), the output at the last real token of each example;
         ``query_output`` (batch, predictions, hidden).
 
-        At padding, outputs with a value for each position mean nothing, and depend on how the
-        model runs: mask them with ``padding_mask``. Unpadded models, as in ``fit``, ``predict``
-        and SavedModels, have zeros there in ``sequence_output``, ``hidden_states``, ``queries``,
+        At padding, outputs with a value for each position mean nothing, and depend on how the model
+        runs: mask them with ``padding_mask``. Unpadded models, as in ``fit``, ``predict`` and
+        SavedModels, have zeros there in ``sequence_output``, ``hidden_states``, ``queries``,
         ``keys`` and ``values``, and in ``attention_scores`` at most a bias of relative positions.
         The first position of an example is always computed, also if it is padding. Padded models,
-        as in a direct call and in ``.tflite`` files, have what the layers compute there.
+        as in a direct call and in ``.tflite`` files, return the layers' results there.
 
     Raises:
-        ValueError: for an unknown family, config field, input or output, or a missing input.
+        ValueError: if a family, config field, input or output is unknown, or an input is missing.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class Backbone(keras.Model):
         """Returns the inputs of this model: others are dropped, and defaults added.
 
         Raises:
-            ValueError: for an unknown input, or a missing one without a default.
+            ValueError: if an input is unknown, or one without a default is missing.
         """
         for name in given:
             if name not in _INPUTS:
@@ -299,7 +299,7 @@ class Backbone(keras.Model):
 
         Args:
             outputs: the names of outputs.
-            layers: of a list, the indices of the tensors that count; none for all.
+            layers: for outputs that are lists, the indices of the tensors that count; none for all.
         """
         tensors = [self.output[name] for name in outputs]
         if layers:

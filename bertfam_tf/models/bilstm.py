@@ -44,7 +44,7 @@ def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
     """Wires token embeddings, and LSTMs in both directions; their final states are pooled.
 
     Raises:
-        ValueError: for a config without layers, or with an odd ``hidden_size``.
+        ValueError: if the config has no layers, or an odd ``hidden_size``.
     """
     if config.num_layers < 1:
         raise ValueError(f"num_layers must be at least 1, got {config.num_layers}.")

@@ -56,7 +56,7 @@ def wire(config: ElmoConfig, parts: Parts) -> tuple[dict, dict]:
     depend on earlier batches: AllenNLP's implementation carries states from batch to batch.
 
     Raises:
-        ValueError: for a field that is out of range.
+        ValueError: if a field is out of range.
     """
     _check(config)
     inputs = {

@@ -57,7 +57,7 @@ def norm(config: Any, *, name: str, dtype: Any = None) -> keras.layers.Layer:
 def embed(
     config: Any,
     parts: Parts,
-    given: dict,
+    tensors: dict,
     *,
     width: int | None = None,
     positions: Callable[..., keras.layers.Layer] | None = layers.PositionEmbedding,
@@ -71,7 +71,7 @@ def embed(
     Args:
         config: the family's config.
         parts: the layers.
-        given: from ``inputs``.
+        given: the inputs, from ``inputs``.
         width: the width of the embeddings; None for the blocks' width.
         positions: the class of the position embedding; None for a model without.
         position_ids, offset: the same as for ``PositionEmbedding``.
@@ -81,16 +81,16 @@ def embed(
     Returns:
         (batch, length, width), or (tokens, width) where the wiring is unpadded.
     """
-    layout = parts.layout(given["padding_mask"])
+    layout = parts.layout(tensors["padding_mask"])
     if layout is not None and positions is not None and position_ids is None:
-        position_ids = ops.cumsum(ops.ones_like(given["token_ids"]), axis=1) - 1
+        position_ids = ops.cumsum(ops.ones_like(tensors["token_ids"]), axis=1) - 1
     if tokens is None:
-        ids = layers.unpad(given["token_ids"], layout)
+        ids = layers.unpad(tensors["token_ids"], layout)
         x = parts("token_embedding", table, config, config.vocab_size, width)(ids)
     else:
         x = layers.unpad(tokens, layout)
     if getattr(config, "num_segments", 0):
-        segments = given.get("segment_ids", ops.zeros_like(given["token_ids"]))
+        segments = tensors.get("segment_ids", ops.zeros_like(tensors["token_ids"]))
         segments = layers.unpad(segments, layout)
         x = x + parts("segment_embedding", table, config, config.num_segments, width)(segments)
     if positions is not None:
@@ -193,8 +193,8 @@ def heads_per_layer(config: Any) -> tuple[int, ...]:
     """Returns the number of heads of each layer.
 
     Raises:
-        ValueError: for a list of another length than the number of layers, or with a number out of
-            the range from 1 to ``num_heads``.
+        ValueError: if the list's length is not the number of layers, or a number is not from 1 to
+            ``num_heads``.
     """
     counts = getattr(config, "heads_per_layer", ()) or (config.num_heads,) * config.num_layers
     if len(counts) != config.num_layers or not all(1 <= n <= config.num_heads for n in counts):
@@ -210,8 +210,8 @@ def probabilities(parts: Parts, scores: Sequence[Any], masks: Sequence[Any]) -> 
 
     Args:
         parts: the layers.
-        scores: of each layer, (batch, heads, length, keys), before the mask.
-        masks: of each layer, as ``layers.attention_probabilities`` takes them.
+        scores: each layer's scores (batch, heads, length, keys), before the mask.
+        masks: each layer's mask, see ``layers.attention_probabilities``.
     """
     name = "attention_probabilities"
     if not parts.names(name):

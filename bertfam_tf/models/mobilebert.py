@@ -72,8 +72,8 @@ def _block(config: MobileBertConfig, *, name: str, dtype: Any = None) -> layers.
         shared_norm=norm("shared_norm") if config.shared_projection else None,
         attention_norm=norm("attention_norm"),
         more=[
-            (encoder.feed_forward(inside, name=each, dtype=dtype), norm(f"{each}_norm"))
-            for each in names
+            (encoder.feed_forward(inside, name=layer_name, dtype=dtype), norm(f"{layer_name}_norm"))
+            for layer_name in names
         ],
         feed_forward_norm=norm("feed_forward_norm", _FIXED_EPSILON),
         wide_norm=norm("wide_norm"),

@@ -26,7 +26,7 @@ class Parts(Mapping[str, keras.layers.Layer]):
         can_unpad: whether the wiring asked for a layout, so that padding can be left out.
 
     Raises:
-        ValueError: for a layer whose own name, the prefix of its variables' paths, is another.
+        ValueError: if a layer's own name, the prefix of its variables' paths, differs.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Parts(Mapping[str, keras.layers.Layer]):
         """Returns some of the layers, by name.
 
         Raises:
-            ValueError: for an unknown name; the text names the nearest.
+            ValueError: if a name is unknown; the message names the nearest.
         """
         for name in names:
             if name not in self._layers:

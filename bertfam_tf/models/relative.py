@@ -88,7 +88,7 @@ def _block(
 ) -> layers.TransformerBlock:
     stddev = config.initializer_range
     content, position, *rest = shared or [
-        _bias(config, head_size, name=each, dtype=dtype) for each in names
+        _bias(config, head_size, name=bias_name, dtype=dtype) for bias_name in names
     ]
     segments = None
     if rest:
@@ -133,8 +133,8 @@ def encode(
         config: the family's config.
         parts: the layers.
         x: the embeddings (batch, length, hidden).
-        given: from ``inputs``.
-        stack: from ``blocks``.
+        given: the inputs, from ``inputs``.
+        stack: the blocks, from ``blocks``.
         attention_mask, **more: arguments of ``RelativeAttention``.
         reuse_len: the same as for ``updated_memory``.
 

@@ -29,7 +29,7 @@ def bidirectional_head(backbone: Backbone, vocab_size: int) -> keras.layers.Laye
         vocab_size: the number of words.
 
     Raises:
-        ValueError: for less than one word.
+        ValueError: if there is less than one word.
     """
     if vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {vocab_size}.")

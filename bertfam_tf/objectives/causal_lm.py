@@ -27,7 +27,7 @@ class NextTokens:
         weight: the weight of the loss in the total.
 
     Raises:
-        ValueError: for a head that does not read ``sequence_output``; in training, for sample
+        ValueError: if the head does not read ``sequence_output``; in training, if there are sample
             weights without targets.
     """
 

@@ -66,7 +66,8 @@ class Supervised:
     """The objective that compares the network's outputs with targets.
 
     Args:
-        function: from targets, outputs and sample weights (or None) to a sum and a count.
+        function: a function from targets, outputs and sample weights (or None) to a sum and a
+            count.
     """
 
     weights: Mapping[str, float] = {"loss": 1.0}

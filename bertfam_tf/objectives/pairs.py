@@ -23,7 +23,7 @@ class PairLabels:
     ``pair_accuracy``.
 
     Args:
-        head: for two labels, such as ``heads.build(backbone, "pair")``.
+        head: a head for two labels, such as ``heads.build(backbone, "pair")``.
         weight: the weight of the loss in the total.
     """
 

@@ -20,7 +20,7 @@ class SampledTokens(keras.layers.Layer):
     Samples are drawn from the generator's distribution; no gradient flows through them.
 
     Args:
-        head: of the generator, over the vocabulary.
+        head: the generator's head, over the vocabulary.
         seed: the seed of the samples.
 
     Call:
@@ -107,8 +107,8 @@ class ReplacedTokens:
 
     Args:
         generator_head: the head over the vocabulary.
-        head: of the discriminator, one logit for each token.
-        weight: of ``rtd`` (λ in section 2; 50 in the paper).
+        head: the discriminator's head, with one logit for each token.
+        weight: the weight of ``rtd`` in the total (λ in section 2; 50 in the paper).
     """
 
     def __init__(self, generator_head: Head, head: Head, weight: float = 50.0):

@@ -61,7 +61,7 @@ def span_boundaries(
             weight of 0. None for all.
 
     Raises:
-        ValueError: for positions, starts, ends or weights of different shapes.
+        ValueError: if positions, starts, ends and weights have different shapes.
     """
     shape = ops.convert_to_tensor(positions).shape
     same_shaped = {
@@ -70,11 +70,11 @@ def span_boundaries(
         **({} if weights is None else {"weights": weights}),
     }
     for name, value in same_shaped.items():
-        found = ops.convert_to_tensor(value).shape
-        if len(found) != len(shape) or any(
-            None not in pair and pair[0] != pair[1] for pair in zip(found, shape, strict=True)
+        actual = ops.convert_to_tensor(value).shape
+        if len(actual) != len(shape) or any(
+            None not in pair and pair[0] != pair[1] for pair in zip(actual, shape, strict=True)
         ):
-            raise ValueError(f"{name} must have the shape of positions, {shape}, got {found}.")
+            raise ValueError(f"{name} must have the shape of positions, {shape}, got {actual}.")
     positions, starts, ends, mask = (
         ops.cast(each, "int32") for each in (positions, starts, ends, padding_mask)
     )
@@ -88,8 +88,8 @@ def span_boundaries(
     # The neighbour of a span is padding where the row is shorter than the batch.
     real = ops.take_along_axis(mask, left, axis=1) * ops.take_along_axis(mask, right, axis=1)
     there = ops.logical_and(there, real > 0)
-    found = ops.cast(there, "float32")
-    return Boundaries(left, right, places, found if weights is None else found * weights)
+    actual = ops.cast(there, "float32")
+    return Boundaries(left, right, places, actual if weights is None else actual * weights)
 
 
 class SpanBoundaryHead(keras.layers.Layer):
@@ -153,7 +153,7 @@ def span_boundary_head(
         place_size: the width of the embedding of positions in a span.
 
     Raises:
-        ValueError: for a backbone whose token embedding is not one table, or sizes below 1.
+        ValueError: if the backbone's token embedding is not one table, or a size is below 1.
     """
     for name, size in (("longest", longest), ("place_size", place_size)):
         if size < 1:

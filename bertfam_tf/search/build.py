@@ -70,8 +70,8 @@ def build(
         The number of documents.
 
     Raises:
-        ValueError: for an unknown precision or prompt, a directory with something else, or rows
-            without any text.
+        ValueError: if the precision or prompt is unknown, the directory contains something else, or
+            no row has text.
         BlockingIOError: if another process is building it.
         OSError: if writing fails, for example because the disk is full; the next build resumes.
     """

@@ -47,8 +47,8 @@ class Index:
         described: the content of ``index.json``.
 
     Raises:
-        ValueError: for a directory that is not an index, is not complete, or is damaged; or
-            without faiss, which the message says how to install.
+        ValueError: if the directory is not an index, is not complete, or is damaged; or faiss is
+            not installed (the message says how to install it).
     """
 
     def __init__(self, directory: str | Path):
@@ -90,7 +90,8 @@ class Index:
             prompt: the name of the prompt before each query; None for no prompt.
 
         Raises:
-            ValueError: for another model, an unknown prompt, ``top`` below 1, or damaged texts.
+            ValueError: if the model is another one, the prompt is unknown, ``top`` is below 1, or
+                texts are damaged.
         """
         if top < 1:
             raise ValueError(f"top must be at least 1, got {top}.")

@@ -22,7 +22,7 @@ def embedder(path: str | Path) -> TextEmbedder:
 
     Raises:
         CheckpointError: as ``tasks.load`` and ``from_pretrained`` raise it.
-        ValueError: for a saved task of another kind.
+        ValueError: if the saved task is of another kind.
     """
     if not tasks.is_saved(path):
         return TextEmbedder.from_pretrained(path)

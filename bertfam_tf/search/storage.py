@@ -81,7 +81,7 @@ def read_description(directory: Path) -> Description:
     """Returns the description of an index.
 
     Raises:
-        ValueError: for a directory without one, or one that is damaged.
+        ValueError: if there is none, or it is damaged.
     """
     file = directory / FILE
     if not file.is_file():
@@ -125,7 +125,7 @@ class Part:
         count: the number of its documents.
 
     Raises:
-        ValueError: for a file that is missing or damaged, or does not fit the description.
+        ValueError: if the file is missing or damaged, or does not fit the description.
     """
 
     def __init__(self, file: Path, described: Description):
@@ -155,7 +155,7 @@ class Part:
         """Returns the stored vectors, (documents, width) or (documents, bytes).
 
         Raises:
-            ValueError: for values that are not finite.
+            ValueError: if values are not finite.
         """
         stored = self._read("vectors")
         if stored.dtype == np.float32 and not np.isfinite(stored).all():
@@ -166,7 +166,7 @@ class Part:
         """Returns the row, id and text of documents of this part.
 
         Raises:
-            ValueError: for texts or ids that the file does not have.
+            ValueError: if the file lacks texts or ids.
         """
         rows = self._read("rows")
         texts, ids = (self._strings(name, places) for name in ("text", "id"))
